@@ -1,0 +1,41 @@
+#include "mhla/core/workspace.h"
+
+#include <cstdlib>
+#include <new>
+
+#include "mhla/core/error.h"
+
+namespace mhla {
+
+Workspace::Workspace(std::span<std::byte> memory)
+    : base_(memory.data()), capacity_(static_cast<std::int64_t>(memory.size())), counting_(false) {
+  if (reinterpret_cast<std::uintptr_t>(base_) % kAlignment != 0) {
+    fail("workspace: memory is not aligned, expected a multiple of ", kAlignment, " bytes");
+  }
+}
+
+void* Workspace::take_bytes(std::int64_t count, std::int64_t size, const char* name) {
+  std::int64_t bytes = 0;
+  if (count < 0 || __builtin_mul_overflow(count, size, &bytes) || bytes > INT64_MAX - used_ - kAlignment) {
+    fail("workspace: buffer ", name, " of ", count, " x ", size, " bytes overflows");
+  }
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const std::int64_t offset = used_;
+  used_ += bytes;
+  if (counting_) return nullptr;
+  if (used_ > capacity_) {
+    fail("workspace: buffer ", name, " needs ", bytes, " bytes, ", capacity_ - offset, " of ", capacity_, " are left");
+  }
+  return base_ + offset;
+}
+
+AlignedBuffer::AlignedBuffer(std::int64_t bytes) : size_(static_cast<std::size_t>(bytes)) {
+  if (bytes < 0) fail("AlignedBuffer: size is ", bytes);
+  if (bytes == 0) return;
+  void* memory = ::operator new (size_, std::align_val_t{kAlignment});
+  data_.reset(static_cast<std::byte*>(memory));
+}
+
+void AlignedBuffer::Free::operator()(std::byte* data) const { ::operator delete (data, std::align_val_t{kAlignment}); }
+
+}  // namespace mhla

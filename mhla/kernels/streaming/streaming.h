@@ -1,0 +1,80 @@
+// The streaming form: the causal operator, a few tokens at a time, bit for bit what one chunkwise pass
+// gives. A state holds one sequence (all heads): the summaries of finished chunks, the mixed prefix of
+// the open chunk, and the raw k and v of the open chunk and of the R tokens before it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mhla/core/view.h"
+#include "mhla/kernels/chunkwise/chunkwise.h"
+#include "mhla/kernels/common/options.h"
+
+namespace mhla {
+
+struct StreamingConfig {
+  std::int64_t H = 0, Hkv = 0, D = 0, E = 0;
+  std::int64_t chunk = 64;  // C
+  DType dtype = DType::kF32;
+  FeatureMap feature_map = FeatureMap::kReluEps;
+  Normalizer normalizer = Normalizer::kNone;  // kNone or kPaper
+  double eps = 1e-6;
+  std::optional<double> scale = {};  // default: D^-1/2 with kNone, 1 with kPaper
+  BeyondMix beyond_mix = BeyondMix::kError;
+  bool den_features = false;                  // tokens come with q_den and k_den
+  std::optional<std::int64_t> rollback = {};  // R, tokens that can be taken back; default one chunk
+};
+
+class StreamingState {
+ public:
+  // `mix` is [L, L] or [H, L, L] and is copied. `candidate` as in RunOptions; the state stays with it.
+  StreamingState(const StreamingConfig& config, ConstView mix, std::string_view candidate = {});
+  StreamingState(const StreamingState& other);             // a fork: the two go on independently
+  StreamingState& operator=(const StreamingState& other);  // restore a snapshot
+  StreamingState(StreamingState&&) noexcept;
+  StreamingState& operator=(StreamingState&&) noexcept;
+  ~StreamingState();
+
+  [[nodiscard]] const StreamingConfig& config() const;
+  [[nodiscard]] std::string_view candidate() const;
+  [[nodiscard]] std::int64_t position() const;        // tokens seen
+  [[nodiscard]] std::int64_t capacity() const;        // tokens mix has rows for; INT64_MAX with kExtend
+  [[nodiscard]] std::int64_t rollback_limit() const;  // tokens that can be taken back now
+  [[nodiscard]] std::int64_t bytes() const;           // memory held
+  void rollback(std::int64_t tokens);                 // further than R: an error naming R
+  void reset();
+
+  // Everything needed to go on elsewhere: named tensors and text, for io/ to write and read.
+  [[nodiscard]] std::vector<NamedView> views() const;
+  [[nodiscard]] std::map<std::string, std::string> metadata() const;
+  static StreamingState load(const std::vector<NamedView>& views, const std::map<std::string, std::string>& metadata);
+
+  struct Impl;
+  [[nodiscard]] Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// T more tokens for each of B states, which may stand at different positions. Prefill, append and decode are
+// this one call: T is whatever comes. On an error no state has moved and out is untouched.
+struct StreamingParams {
+  std::span<StreamingState* const> states;  // B distinct states of one configuration and candidate
+  ConstView q;                              // [B, T, H, D]
+  ConstView k;                              // [B, T, Hkv, D]
+  ConstView v;                              // [B, T, Hkv, E]
+  ConstView maybe_q_den;                    // [B, T, H, D]   with config.den_features
+  ConstView maybe_k_den;                    // [B, T, Hkv, D]
+  View out;                                 // [B, T, H, E]
+};
+
+void streaming_append(const StreamingParams& params, const RunOptions& run = {});
+std::int64_t streaming_append_workspace(const StreamingParams& params, const RunOptions& run = {});
+
+}  // namespace mhla
