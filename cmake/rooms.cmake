@@ -1,5 +1,6 @@
 # mhla_room(NAME USES room... [PRIVATE_LINKS lib...]): the library of one room, from every source of its
-# folder but *_test.cpp, *_bench.cpp and *_fuzz.cpp. Every *_test.cpp becomes one test of its own name.
+# folder but *_test.cpp, *_bench.cpp and *_fuzz.cpp. Every *_test.cpp becomes one test of its own name,
+# with MHLA_FUZZ every *_fuzz.cpp a libFuzzer program.
 include(GNUInstallDirs)
 include(CTest)
 
@@ -24,13 +25,24 @@ if(MHLA_SANITIZE)
   target_compile_options(mhla_flags INTERFACE -fsanitize=${MHLA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(mhla_flags INTERFACE -fsanitize=${MHLA_SANITIZE})
 endif()
+if(MHLA_FUZZ)  # coverage in the libraries, libFuzzer's main in the fuzzers alone
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "MHLA_FUZZ needs clang, got ${CMAKE_CXX_COMPILER_ID}: use `cmake --preset fuzz`")
+  endif()
+  target_compile_options(mhla_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+add_custom_target(product)  # what is installed, without the tests
+add_custom_target(fuzzers)
 
 function(mhla_room NAME)
   cmake_parse_arguments(ROOM "" "" "USES;PRIVATE_LINKS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   set(tests ${sources})
+  set(fuzzers ${sources})
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cpp$")
   add_library(mhla_${NAME} ${sources})
   add_library(mhla::${NAME} ALIAS mhla_${NAME})
   set_target_properties(mhla_${NAME} PROPERTIES EXPORT_NAME ${NAME} VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
@@ -42,6 +54,16 @@ function(mhla_room NAME)
     foreach(test ${tests})
       get_filename_component(test_name ${test} NAME_WE)
       mhla_test(${test_name} SOURCES ${test} USES ${NAME})
+    endforeach()
+  endif()
+  if(MHLA_FUZZ)
+    foreach(fuzzer ${fuzzers})
+      get_filename_component(fuzzer_name ${fuzzer} NAME_WE)
+      add_executable(${fuzzer_name} ${fuzzer})
+      target_link_libraries(${fuzzer_name} PRIVATE mhla::${NAME} mhla_flags)
+      target_link_options(${fuzzer_name} PRIVATE -fsanitize=fuzzer)
+      set_target_properties(${fuzzer_name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+      add_dependencies(fuzzers ${fuzzer_name})
     endforeach()
   endif()
 endfunction()

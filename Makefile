@@ -1,0 +1,95 @@
+# The commands of a working day. Each installs the packages it needs (cmake/packages.sh), configures, builds, runs.
+# CMake does the building: everything here is a short way to say it.
+
+JOBS   ?= $(shell nproc)
+PREFIX ?= /usr/local
+
+BUILD  := build/release
+MHLA   := $(BUILD)/bin/mhla
+REPORT := build/demo/report.html
+
+FUZZ_SECONDS ?= 600
+BENCH_ARGS   ?= --threads $(JOBS)
+
+# Sources in our own formatting; clang-tidy reads the rooms below LibTorch.
+FORMATTED := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' 2>/dev/null)
+TIDIED    := $(shell find mhla/core mhla/io mhla/kernels mhla/testing -name '*.cpp' -not -name '*_fuzz.cpp' | sort)
+
+.DEFAULT_GOAL := build
+.PHONY: help build test demo bench asan tsan fuzz format check-format tidy install clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@echo "  JOBS=$(JOBS) PREFIX=$(PREFIX) FUZZ_SECONDS=$(FUZZ_SECONDS); MHLA_PACKAGES=skip installs nothing"
+
+build:  ## release build in build/release: the libraries and the program build/release/bin/mhla
+	@cmake/packages.sh build
+	@cmake --preset release --log-level=WARNING
+	@cmake --build $(BUILD) --parallel $(JOBS) --target product
+
+test:  ## builds everything and runs every test
+	@cmake/packages.sh test
+	@$(call build_and_test,release,make test)
+
+asan:  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@cmake/packages.sh sanitize
+	@$(call build_and_test,asan,make asan)
+
+tsan:  ## the tests under ThreadSanitizer
+	@cmake/packages.sh sanitize
+	@$(call build_and_test,tsan,make tsan)
+
+demo:  ## the operator on this machine: rank, entropy and speed, ending in an HTML report
+	@cmake/packages.sh demo
+	@$(MAKE) --no-print-directory build
+	@mkdir -p $(dir $(REPORT))
+	@$(MHLA) demo --html $(REPORT)
+	@echo "make demo: the report is $(CURDIR)/$(REPORT)"
+
+bench:  ## the speed table of docs/benchmarks.md, as text and as JSON lines
+	@cmake/packages.sh bench
+	@$(MAKE) --no-print-directory build
+	@cmake/bench.sh $(MHLA) build/bench $(BENCH_ARGS)
+
+fuzz:  ## every libFuzzer target for FUZZ_SECONDS (600) under ASan and UBSan
+	@cmake/packages.sh fuzz
+	@cmake --preset fuzz --log-level=WARNING
+	@cmake --build build/fuzz --parallel $(JOBS) --target fuzzers
+	@for fuzzer in build/fuzz/fuzz/*_fuzz; do \
+	  name=$$(basename $$fuzzer); corpus=build/fuzz/corpus/$$name; mkdir -p $$corpus; \
+	  seeds=tests/corpus/$$name; [ -d $$seeds ] || seeds=; \
+	  echo "make fuzz: $$name for $(FUZZ_SECONDS) s"; \
+	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -artifact_prefix=build/fuzz/$$name- $$corpus $$seeds \
+	    || { echo "make fuzz: $$name FAILED, its input is build/fuzz/$$name-*"; exit 1; }; \
+	done
+	@echo "make fuzz: clean"
+
+format:  ## rewrites the sources in the formatting of .clang-format
+	@cmake/packages.sh format
+	@clang-format -i $(FORMATTED)
+
+check-format:  ## fails where `make format` would change something
+	@cmake/packages.sh format
+	@clang-format --dry-run --Werror $(FORMATTED)
+	@echo "make check-format: clean"
+
+tidy:  ## clang-tidy over core, io, kernels and testing
+	@cmake/packages.sh tidy
+	@cmake --preset clang --log-level=WARNING
+	@printf '%s\n' $(TIDIED) | xargs -P $(JOBS) -n 1 clang-tidy -p build/clang --quiet 2>build/clang/tidy.log \
+	  || { grep -v ' warnings\? generated' build/clang/tidy.log; echo "make tidy: FAILED"; exit 1; }
+	@echo "make tidy: clean"
+
+install: build  ## installs headers, libraries, CMake package, pkg-config file and program under PREFIX
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:  ## removes build/
+	@rm -rf build
+
+# $(call build_and_test,preset,what to call it): the closing line says how it went.
+define build_and_test
+cmake --preset $(1) --log-level=WARNING && \
+cmake --build build/$(1) --parallel $(JOBS) && \
+ctest --test-dir build/$(1) --output-on-failure --no-tests=error --timeout 900 --parallel $(JOBS) && \
+echo "$(2): all tests passed" || { echo "$(2): FAILED"; exit 1; }
+endef

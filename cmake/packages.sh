@@ -1,0 +1,52 @@
+#!/bin/sh
+# packages.sh GOAL: installs the Debian packages that a goal of the Makefile needs and that are missing.
+# Says and does nothing when all are there. MHLA_PACKAGES=skip leaves the system alone.
+set -eu
+
+build="g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev"
+tests="libgtest-dev librapidcheck-dev"
+# LibTorch with a threaded BLAS: the rivals of `mhla bench op`. Without libopenblas0-pthread its products crawl.
+rivals="libtorch-dev libopenblas0-pthread libopenblas-pthread-dev"
+
+case "${1:-}" in
+  build) wanted="$build $tests" ;;  # the tests are part of every configuration, so their headers are too
+  test | demo | bench) wanted="$build $tests $rivals" ;;
+  sanitize) wanted="$build $tests" ;;
+  fuzz) wanted="$build $tests clang libclang-rt-14-dev" ;;
+  format) wanted="clang-format" ;;
+  tidy) wanted="$build $tests clang clang-tidy" ;;
+  *)
+    echo "usage: $0 build|test|demo|bench|sanitize|fuzz|format|tidy" >&2
+    exit 2
+    ;;
+esac
+
+[ "${MHLA_PACKAGES:-}" != skip ] || exit 0
+
+missing=
+for package in $wanted; do
+  status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) || status=
+  [ "$status" = installed ] || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+give_up() {
+  echo "mhla: make $1 needs packages that are missing:$missing" >&2
+  echo "mhla: $2" >&2
+  echo "mhla: with the same libraries from elsewhere, MHLA_PACKAGES=skip goes on without this check" >&2
+  exit 1
+}
+
+command -v apt-get >/dev/null 2>&1 || give_up "$1" "there is no apt-get here; install them (Debian 12 names) by hand"
+if [ "$(id -u)" = 0 ]; then
+  as_root=
+elif command -v sudo >/dev/null 2>&1; then
+  as_root=sudo
+else
+  give_up "$1" "as root: apt-get install --no-install-recommends$missing"
+fi
+
+echo "mhla: installing$missing"
+# shellcheck disable=SC2086  # both are lists of words
+$as_root env DEBIAN_FRONTEND=noninteractive sh -c 'apt-get update -q && apt-get install -q -y --no-install-recommends "$@"' \
+  sh $missing || give_up "$1" "apt-get could not install them, its reason stands above"
