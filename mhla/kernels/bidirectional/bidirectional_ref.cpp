@@ -11,8 +11,7 @@ namespace {
 
 using reference::Array;
 using reference::Positions;
-
-Array zeros(std::int64_t count) { return Array(static_cast<std::size_t>(count), 0.0); }
+using reference::zeros;
 
 // What the query heads of one kv head share: features, values, block summaries (eq. 1).
 struct Keys {
@@ -181,40 +180,33 @@ void backward_head(const Problem& p, const Sequence& sequence, const Positions& 
                               dq_den);
 }
 
-// Calls task(sequence index, sequence, positions, kv head) for every pair; positions are made once per task.
-template <class Task>
-void for_each_head(const Problem& p, Executor& executor, const Task& task) {
-  executor.run(static_cast<std::int64_t>(p.sequences.size()) * p.Hkv, [&](std::int64_t index, int) {
-    const std::int64_t s = index / p.Hkv;
-    const Sequence& sequence = p.sequences[static_cast<std::size_t>(s)];
-    task(s, sequence, Positions(p.layout, sequence.length), index % p.Hkv);
-  });
-}
-
 }  // namespace
 
 void bidirectional_forward_ref(const Problem& p, Workspace& workspace, Executor& executor) {
   if (workspace.counting()) return;  // uses vectors of its own
-  for_each_head(p, executor, [&](std::int64_t, const Sequence& sequence, const Positions& at, std::int64_t kv_head) {
-    const Keys keys(p, sequence, at, kv_head);
-    for (std::int64_t g = 0; g < p.group(); ++g) forward_head(p, sequence, at, kv_head * p.group() + g, keys);
-  });
+  reference::for_each_head(p, executor,
+                           [&](std::int64_t, const Sequence& sequence, const Positions& at, std::int64_t kv_head) {
+                             const Keys keys(p, sequence, at, kv_head);
+                             for (std::int64_t g = 0; g < p.group(); ++g)
+                               forward_head(p, sequence, at, kv_head * p.group() + g, keys);
+                           });
 }
 
 void bidirectional_backward_ref(const Problem& p, Workspace& workspace, Executor& executor) {
   if (workspace.counting()) return;
   reference::MixGradient mix_gradient(p);
-  for_each_head(p, executor, [&](std::int64_t s, const Sequence& sequence, const Positions& at, std::int64_t kv_head) {
-    const Keys keys(p, sequence, at, kv_head);
-    KeyGradients grads{zeros(at.tokens() * p.D), zeros(at.tokens() * p.D), zeros(at.tokens() * p.E)};
-    for (std::int64_t g = 0; g < p.group(); ++g) {
-      const std::int64_t head = kv_head * p.group() + g;
-      backward_head(p, sequence, at, head, keys, grads, mix_gradient.part(s, head));
-    }
-    reference::scatter_features(p, p.dk, p.maybe_dk_den, sequence, at, kv_head, keys.k_raw, keys.k_den_raw, grads.dk,
-                                grads.dk_den);
-    if (p.dv.given()) reference::scatter(p.dv, sequence, at, kv_head, grads.dv);
-  });
+  reference::for_each_head(
+      p, executor, [&](std::int64_t s, const Sequence& sequence, const Positions& at, std::int64_t kv_head) {
+        const Keys keys(p, sequence, at, kv_head);
+        KeyGradients grads{zeros(at.tokens() * p.D), zeros(at.tokens() * p.D), zeros(at.tokens() * p.E)};
+        for (std::int64_t g = 0; g < p.group(); ++g) {
+          const std::int64_t head = kv_head * p.group() + g;
+          backward_head(p, sequence, at, head, keys, grads, mix_gradient.part(s, head));
+        }
+        reference::scatter_features(p, p.dk, p.maybe_dk_den, sequence, at, kv_head, keys.k_raw, keys.k_den_raw,
+                                    grads.dk, grads.dk_den);
+        if (p.dv.given()) reference::scatter(p.dv, sequence, at, kv_head, grads.dv);
+      });
   mix_gradient.store();
 }
 

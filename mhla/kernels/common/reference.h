@@ -11,6 +11,8 @@ namespace mhla::reference {
 
 using Array = std::vector<double>;
 
+inline Array zeros(std::int64_t count) { return Array(static_cast<std::size_t>(count), 0.0); }
+
 // Written so that NaN passes through, as in PyTorch: every comparison with NaN is false.
 double phi(FeatureMap map, double x);
 double phi_slope(FeatureMap map, double x);  // derivative at x; 0 at 0 for the relu maps
@@ -59,6 +61,16 @@ class MixGradient {
 };
 
 double mix_at(const Problem& p, std::int64_t head, std::int64_t row, std::int64_t column);
+
+// Calls task(sequence index, sequence, positions, kv head) for every sequence and kv head, in parallel.
+template <class Task>
+void for_each_head(const Problem& p, Executor& executor, const Task& task) {
+  executor.run(static_cast<std::int64_t>(p.sequences.size()) * p.Hkv, [&](std::int64_t index, int) {
+    const std::int64_t s = index / p.Hkv;
+    const Sequence& sequence = p.sequences[static_cast<std::size_t>(s)];
+    task(s, sequence, Positions(p.layout, sequence.length), index % p.Hkv);
+  });
+}
 
 // "memory is on cuda:0" for a problem that is not in host memory, else empty: the references take everything else.
 std::string fit(const Problem& p);

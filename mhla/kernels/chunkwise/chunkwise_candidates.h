@@ -1,0 +1,24 @@
+// The implementations of the causal form, and the names the list knows. Only the list and tests
+// include this; callers use chunkwise.h.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mhla/core/workspace.h"
+#include "mhla/kernels/common/problem.h"
+
+namespace mhla {
+
+std::vector<std::string_view> chunkwise_candidates();  // in the order of the list: fastest first, ref last
+
+// Each takes a checked problem with at least one token. fit: empty, or the reason it steps aside.
+std::string chunkwise_fit_simd(const Problem& problem);
+void chunkwise_forward_simd(const Problem& problem, Workspace& workspace, Executor& executor);
+void chunkwise_backward_simd(const Problem& problem, Workspace& workspace, Executor& executor);
+
+void chunkwise_forward_ref(const Problem& problem, Workspace& workspace, Executor& executor);
+void chunkwise_backward_ref(const Problem& problem, Workspace& workspace, Executor& executor);
+
+}  // namespace mhla

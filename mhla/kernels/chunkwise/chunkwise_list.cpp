@@ -1,0 +1,90 @@
+// The entry points of the causal form: check once, choose from the ordered list, run.
+#include <cmath>
+
+#include "mhla/kernels/chunkwise/chunkwise.h"
+#include "mhla/kernels/chunkwise/chunkwise_candidates.h"
+#include "mhla/kernels/common/call.h"
+#include "mhla/kernels/common/reference.h"
+
+namespace mhla {
+namespace {
+
+constexpr Candidate<Problem> kForward[] = {
+    {"ref", reference::fit, chunkwise_forward_ref},  // the definition: by name, and for f64
+};
+
+constexpr Candidate<Problem> kBackward[] = {
+    {"ref", reference::fit, chunkwise_backward_ref},
+};
+
+Problem problem_of(const ChunkwiseParams& params, const char* entry) {
+  Problem p;
+  p.entry = entry;
+  p.causal = true;
+  p.extend = params.beyond_mix == BeyondMix::kExtend;
+  p.q = params.q, p.k = params.k, p.v = params.v;
+  p.maybe_q_den = params.maybe_q_den, p.maybe_k_den = params.maybe_k_den;
+  p.mix = params.mix;
+  p.maybe_cu_seqlens = params.maybe_cu_seqlens;
+  p.layout = Layout::line(params.chunk);
+  p.feature_map = params.feature_map;
+  p.normalizer = params.normalizer;
+  p.eps = params.eps;
+  p.scale = 1.0;
+  if (params.scale) {
+    p.scale = *params.scale;
+  } else if (params.normalizer == Normalizer::kNone && params.q.rank == 4 && params.q.shape[3] > 0) {
+    p.scale = 1.0 / std::sqrt(static_cast<double>(params.q.shape[3]));
+  }
+  return p;
+}
+
+Problem forward_problem(const ChunkwiseParams& params, View out) {
+  Problem p = problem_of(params, "chunkwise_forward");
+  p.out = out;
+  check_problem(p);
+  return p;
+}
+
+Problem backward_problem(const ChunkwiseParams& params, const ChunkwiseGrads& grads) {
+  Problem p = problem_of(params, "chunkwise_backward");
+  p.backward = true;
+  p.dout = grads.dout;
+  p.dq = grads.dq, p.dk = grads.dk, p.dv = grads.dv, p.dmix = grads.dmix;
+  p.maybe_dq_den = grads.maybe_dq_den, p.maybe_dk_den = grads.maybe_dk_den;
+  check_problem(p);
+  return p;
+}
+
+}  // namespace
+
+std::vector<std::string_view> chunkwise_candidates() {
+  std::vector<std::string_view> names;
+  for (const auto& candidate : kForward) names.emplace_back(candidate.name);
+  return names;
+}
+
+void chunkwise_forward(const ChunkwiseParams& params, View out, const RunOptions& run) {
+  const Problem p = forward_problem(params, out);
+  const auto& candidate = choose<Problem>(kForward, p, run.candidate, p.entry);
+  if (!finish_empty(p)) run_candidate(candidate, p, run);
+}
+
+void chunkwise_backward(const ChunkwiseParams& params, const ChunkwiseGrads& grads, const RunOptions& run) {
+  const Problem p = backward_problem(params, grads);
+  const auto& candidate = choose<Problem>(kBackward, p, run.candidate, p.entry);
+  if (!finish_empty(p)) run_candidate(candidate, p, run);
+}
+
+std::int64_t chunkwise_forward_workspace(const ChunkwiseParams& params, View out, const RunOptions& run) {
+  const Problem p = forward_problem(params, out);
+  return count_workspace(choose<Problem>(kForward, p, run.candidate, p.entry), p, run);
+}
+
+std::int64_t chunkwise_backward_workspace(const ChunkwiseParams& params, const ChunkwiseGrads& grads,
+                                          const RunOptions& run) {
+  const Problem p = backward_problem(params, grads);
+  return count_workspace(choose<Problem>(kBackward, p, run.candidate, p.entry), p, run);
+}
+
+}  // namespace mhla
