@@ -25,18 +25,18 @@ help:  ## this list
 build:  ## release build in build/release: the libraries and the program build/release/bin/mhla
 	@cmake/packages.sh build
 	@cmake --preset release --log-level=WARNING
-	@cmake --build $(BUILD) --parallel $(JOBS) --target product
+	@cmake --build $(BUILD) --parallel $(JOBS) --target mhla_product
 
 test:  ## builds everything and runs every test
 	@cmake/packages.sh test
 	@$(call build_and_test,release,make test)
 
 asan:  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	@cmake/packages.sh sanitize
+	@cmake/packages.sh $@
 	@$(call build_and_test,asan,make asan)
 
 tsan:  ## the tests under ThreadSanitizer
-	@cmake/packages.sh sanitize
+	@cmake/packages.sh $@
 	@$(call build_and_test,tsan,make tsan)
 
 demo:  ## the operator on this machine: rank, entropy and speed, ending in an HTML report
@@ -54,7 +54,7 @@ bench:  ## the speed table of docs/benchmarks.md, as text and as JSON lines
 fuzz:  ## every libFuzzer target for FUZZ_SECONDS (600) under ASan and UBSan
 	@cmake/packages.sh fuzz
 	@cmake --preset fuzz --log-level=WARNING
-	@cmake --build build/fuzz --parallel $(JOBS) --target fuzzers
+	@cmake --build build/fuzz --parallel $(JOBS) --target mhla_fuzzers
 	@for fuzzer in build/fuzz/fuzz/*_fuzz; do \
 	  name=$$(basename $$fuzzer); corpus=build/fuzz/corpus/$$name; mkdir -p $$corpus; \
 	  seeds=tests/corpus/$$name; [ -d $$seeds ] || seeds=; \

@@ -11,12 +11,12 @@ rivals="libtorch-dev libopenblas0-pthread libopenblas-pthread-dev"
 case "${1:-}" in
   build) wanted="$build $tests" ;;  # the tests are part of every configuration, so their headers are too
   test | demo | bench) wanted="$build $tests $rivals" ;;
-  sanitize) wanted="$build $tests" ;;
+  asan | tsan) wanted="$build $tests" ;;
   fuzz) wanted="$build $tests clang libclang-rt-14-dev" ;;
   format) wanted="clang-format" ;;
   tidy) wanted="$build $tests clang clang-tidy" ;;
   *)
-    echo "usage: $0 build|test|demo|bench|sanitize|fuzz|format|tidy" >&2
+    echo "usage: $0 build|test|demo|bench|asan|tsan|fuzz|format|tidy" >&2
     exit 2
     ;;
 esac

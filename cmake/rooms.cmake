@@ -32,8 +32,9 @@ if(MHLA_FUZZ)  # coverage in the libraries, libFuzzer's main in the fuzzers alon
   target_compile_options(mhla_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-add_custom_target(product)  # what is installed, without the tests
-add_custom_target(fuzzers)
+set(MHLA_PUBLIC_ROOMS core io kernels)  # cmake/install.cmake
+add_custom_target(mhla_product)  # what is installed, without the tests
+add_custom_target(mhla_fuzzers)
 
 function(mhla_room NAME)
   cmake_parse_arguments(ROOM "" "" "USES;PRIVATE_LINKS" ${ARGN})
@@ -43,9 +44,14 @@ function(mhla_room NAME)
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
   list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cpp$")
-  add_library(mhla_${NAME} ${sources})
+  set(kind)  # as BUILD_SHARED_LIBS says for what is installed; the other rooms go into the programs
+  if(NOT NAME IN_LIST MHLA_PUBLIC_ROOMS)
+    set(kind STATIC)
+  endif()
+  add_library(mhla_${NAME} ${kind} ${sources})
   add_library(mhla::${NAME} ALIAS mhla_${NAME})
-  set_target_properties(mhla_${NAME} PROPERTIES EXPORT_NAME ${NAME} VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  set_target_properties(mhla_${NAME} PROPERTIES EXPORT_NAME ${NAME} VERSION ${PROJECT_VERSION}
+                        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   target_include_directories(mhla_${NAME} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   list(TRANSFORM ROOM_USES PREPEND mhla::)
   target_link_libraries(mhla_${NAME} PUBLIC ${ROOM_USES} Threads::Threads PRIVATE $<BUILD_INTERFACE:mhla_flags> ${ROOM_PRIVATE_LINKS})
@@ -63,7 +69,7 @@ function(mhla_room NAME)
       target_link_libraries(${fuzzer_name} PRIVATE mhla::${NAME} mhla_flags)
       target_link_options(${fuzzer_name} PRIVATE -fsanitize=fuzzer)
       set_target_properties(${fuzzer_name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
-      add_dependencies(fuzzers ${fuzzer_name})
+      add_dependencies(mhla_fuzzers ${fuzzer_name})
     endforeach()
   endif()
 endfunction()

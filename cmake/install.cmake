@@ -1,0 +1,44 @@
+# What `cmake --install` leaves: the public rooms as libraries with their headers, a CMake package, a pkg-config
+# file, and the program. Headers that only kernels include stay at home; tests/install_test.cmake compiles each
+# installed header on its own.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/mhla)
+foreach(room ${MHLA_PUBLIC_ROOMS})
+  install(TARGETS mhla_${room} EXPORT mhla)
+  set_target_properties(mhla_${room} PROPERTIES INSTALL_RPATH "$ORIGIN")  # the rooms lie side by side
+endforeach()
+install(EXPORT mhla NAMESPACE mhla:: FILE mhla-targets.cmake DESTINATION ${package_dir})
+
+# core and io: every header. kernels: <form>/<form>.h, the tools of mixing, and what those headers mention.
+install(DIRECTORY mhla/core mhla/io DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla FILES_MATCHING PATTERN *.h)
+foreach(header bidirectional/bidirectional.h chunkwise/chunkwise.h streaming/streaming.h common/layout.h common/options.h)
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES mhla/kernels/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla/kernels/${folder})
+endforeach()
+install(DIRECTORY mhla/kernels/mixing DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla/kernels FILES_MATCHING PATTERN *.h)
+install(FILES mhla/c.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla)
+
+configure_package_config_file(cmake/mhla-config.cmake.in mhla-config.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(mhla-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/mhla-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/mhla-config-version.cmake
+        DESTINATION ${package_dir})
+
+# A static archive names its own needs only here: Highway, threads, and the C++ library for programs linked as C.
+set(needs "-lhwy -lstdc++ -lm -pthread")
+if(BUILD_SHARED_LIBS)
+  set(pc_libs "")
+  set(pc_libs_private ${needs})
+else()
+  set(pc_libs ${needs})
+  set(pc_libs_private "")
+endif()
+file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # the tree may be moved
+configure_file(cmake/mhla.pc.in mhla.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/mhla.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+if(TARGET mhla)
+  file(RELATIVE_PATH libraries_from_bin /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
+  set_target_properties(mhla PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries_from_bin}")
+  install(TARGETS mhla)
+endif()

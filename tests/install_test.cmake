@@ -1,0 +1,53 @@
+# cmake -D SOURCE=... -D BUILD=... -D WORK=... -D SHARED=ON|OFF -P install_test.cmake
+# Installs into an empty prefix, moves it, and builds the consumers against it: with find_package, with pkg-config
+# and plain g++, as C. SHARED first builds the libraries as shared ones, unoptimised: this is about linking.
+cmake_minimum_required(VERSION 3.25)
+
+function(run)
+  string(REPLACE ";" " " line "${ARGN}")
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output
+                  OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "failed (${status}): ${line}\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${WORK}/prefix ${WORK}/moved ${WORK}/consumer)
+file(MAKE_DIRECTORY ${WORK})
+if(SHARED)
+  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G Ninja -D BUILD_SHARED_LIBS=ON -D CMAKE_BUILD_TYPE=None
+      -D CMAKE_CXX_FLAGS=-O0 -D CMAKE_CXX_COMPILER=${CXX} -D MHLA_TESTS=OFF -D MHLA_APPS=OFF)
+  run(${CMAKE_COMMAND} --build ${WORK}/build --target mhla_product)
+  set(BUILD ${WORK}/build)
+endif()
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
+file(RENAME ${WORK}/prefix ${WORK}/moved)  # nothing in the tree may remember where it was installed
+set(prefix ${WORK}/moved)
+
+run(${CMAKE_COMMAND} -S ${SOURCE}/tests/consumer -B ${WORK}/consumer -G Ninja -D CMAKE_PREFIX_PATH=${prefix}
+    -D CMAKE_CXX_COMPILER=${CXX} -D CMAKE_C_COMPILER=${CC})
+run(${CMAKE_COMMAND} --build ${WORK}/consumer)
+run(${WORK}/consumer/consumer)
+message("find_package, C++: ${output}")
+run(${WORK}/consumer/consumer_c)
+message("find_package, C: ${output}")
+
+file(GLOB_RECURSE pc ${prefix}/*/mhla.pc)
+get_filename_component(pc_dir ${pc} DIRECTORY)
+set(ENV{PKG_CONFIG_PATH} ${pc_dir})
+run(pkg-config --cflags --libs mhla)
+separate_arguments(flags UNIX_COMMAND "${output}")
+run(pkg-config --variable=libdir mhla)
+list(APPEND flags -Wl,-rpath,${output})
+run(${CXX} -std=c++20 -Wall -Wextra -Wpedantic -Werror ${SOURCE}/tests/consumer/consumer.cpp ${flags} -o ${WORK}/plain)
+run(${WORK}/plain)
+message("pkg-config, C++: ${output}")
+run(${CC} -std=c99 -Wall -Wextra -Wpedantic -Werror ${SOURCE}/tests/consumer/consumer.c ${flags} -o ${WORK}/plain_c)
+run(${WORK}/plain_c)
+message("pkg-config, C: ${output}")
+
+if(EXISTS ${prefix}/bin/mhla)
+  run(${prefix}/bin/mhla --version)
+  message("program: ${output}")
+endif()
