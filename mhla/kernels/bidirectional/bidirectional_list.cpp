@@ -8,6 +8,7 @@ namespace mhla {
 namespace {
 
 constexpr Candidate<Problem> kForward[] = {
+    {"simd", bidirectional_fit_simd, bidirectional_forward_simd},
     {"ref", reference::fit, bidirectional_forward_ref},  // the definition: by name, and for f64
 };
 

@@ -1,0 +1,139 @@
+// What forward and backward of the bidirectional form share on CPU vectors: the row of memory that holds a block's
+// summary, the walk over token tiles, and where the rows of a tile lie.
+#include "mhla/kernels/common/simd/mix-inl.h"
+
+#if defined(MHLA_KERNELS_BIDIRECTIONAL_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MHLA_KERNELS_BIDIRECTIONAL_SIMD_INL_H_
+#undef MHLA_KERNELS_BIDIRECTIONAL_SIMD_INL_H_
+#else
+#define MHLA_KERNELS_BIDIRECTIONAL_SIMD_INL_H_
+#endif
+
+#include "mhla/kernels/common/block_table.h"
+#include "mhla/kernels/common/problem.h"
+#include "mhla/kernels/common/schedule.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mhla {
+namespace HWY_NAMESPACE {
+
+// One block in memory: [summary in panels | tail]. The tail is mixed with the same coefficients: the normaliser z
+// (kPaper), or, for kOfficial, q~.z of every query head of the group and every position. `stride` is an odd number
+// of cache lines, so that a column of all blocks spreads over the cache's sets.
+struct BlockRow {
+  std::int64_t rows = 0, columns = 0;  // of the summary
+  std::int64_t tail = 0;               // offset of the tail
+  std::int64_t position_stride = 0;    // kOfficial: from one query head to the next in the tail
+  std::int64_t used = 0;               // floats that are mixed, a multiple of kLanes
+  std::int64_t stride = 0;
+
+  BlockRow(const Problem& p, std::int64_t rows_, std::int64_t columns_) : rows(rows_), columns(columns_) {
+    tail = round_up(rows * padded_columns(columns), kLanes);
+    position_stride = round_up(p.C, kLanes);
+    std::int64_t extra = 0;
+    if (p.normalizer == Normalizer::kPaper) extra = round_up(p.D, kLanes);
+    if (p.normalizer == Normalizer::kOfficial) extra = p.group() * position_stride;
+    used = tail + extra;
+    stride = round_up(used, 16);
+    if (stride / 16 % 2 == 0) stride += 16;
+  }
+};
+
+// A tile of at most kTokens tokens of one block, for one head.
+struct TokenTile {
+  std::int64_t block = 0, first = 0, count = 0;  // first: place in block order
+  std::int64_t head = 0;
+  [[nodiscard]] bool given() const { return count > 0; }
+};
+
+// Walks the tiles of blocks [block, end) for heads [head, head_end): block by block, then tile by tile, then heads.
+class TileWalk {
+ public:
+  TileWalk(const BlockTable& table, std::int64_t block, std::int64_t end, std::int64_t head, std::int64_t head_end)
+      : table_(table), block_(block), end_(end), head_(head), head_begin_(head), head_end_(head_end) {
+    if (block_ < end_) first_ = table_.begin(block_);
+  }
+  TokenTile next() {
+    while (block_ < end_) {
+      const std::int64_t left = table_.begin(block_ + 1) - first_;
+      if (left <= 0) {
+        if (++block_ < end_) first_ = table_.begin(block_);
+        continue;
+      }
+      const TokenTile tile{block_, first_, HWY_MIN(left, kTokens), head_};
+      if (++head_ == head_end_) head_ = head_begin_, first_ += tile.count;
+      return tile;
+    }
+    return {};
+  }
+
+ private:
+  const BlockTable& table_;
+  std::int64_t block_, end_, first_ = 0, head_, head_begin_, head_end_;
+};
+
+// The rows of one tensor [B, N, H, X] in a sequence.
+template <class T>
+struct Rows {
+  T* base = nullptr;                 // of the sequence's first token, head 0
+  std::int64_t token = 0, head = 0;  // strides
+
+  template <class V>
+  static Rows of(const V& view, const Sequence& s) {
+    return {static_cast<T*>(view.data) + s.batch * view.stride[0] + s.start * view.stride[1], view.stride[1],
+            view.stride[2]};
+  }
+  void find(const BlockTable& table, const TokenTile& tile, std::int64_t head_index, T** rows) const {
+    T* first = base + head_index * head;
+    for (std::int64_t t = 0; t < tile.count; ++t) rows[t] = first + table.token(tile.first + t) * token;
+  }
+};
+
+// The blocks of one sequence: the shared table, or in one dimension a table without memory.
+HWY_INLINE BlockTable table_of(const Problem& p, const BlockTable& shared, const Sequence& s) {
+  Workspace none;
+  return p.layout.rank > 1 ? shared : BlockTable(p.layout, s.length, none);
+}
+
+// Coefficients of all heads, packed for the longest sequence; transposed for the backward pass.
+HWY_INLINE void pack_mixes(const Problem& p, bool transposed, float* to) {
+  const std::int64_t row = p.mix.stride[transposed ? 2 : 1], column = p.mix.stride[transposed ? 1 : 2];
+  for (std::int64_t h = 0; h < p.Hm; ++h) {
+    const float* mix = data_as<float>(p.mix) + h * p.mix.stride[0];
+    pack_mix(
+        p.M, [&](std::int64_t i, std::int64_t b) HWY_ATTR { return mix[i * row + b * column]; },
+        to + h * packed_mix_size(p.M));
+  }
+}
+
+inline constexpr std::int64_t kMaxVisit = 8;       // heads of a visit, at most
+inline constexpr std::int64_t kTaskTokens = 512;   // tokens of a task when threads share a phase
+inline constexpr std::int64_t kTaskColumns = 512;  // columns of a task of the mixing
+
+// A unit is one visit: a few kv heads of one sequence.
+struct Units {
+  std::int64_t visit = 1, visits = 1, count = 0;
+  bool own_mix = false;  // each query head of a group mixes the shared summaries anew
+  Schedule schedule = Schedule::kUnit;
+  std::int64_t buffers = 1;  // units in flight
+  std::int64_t head_floats = 0;
+
+  // `copies` of a head's summaries are alive at once.
+  Units(const Problem& p, const BlockRow& row, int workers, std::int64_t copies) {
+    head_floats = p.M * row.stride;
+    own_mix = p.Hm > 1 && p.group() > 1;
+    const std::int64_t bytes = head_floats * 4 * (copies + (own_mix ? 1 : 0));
+    if (p.group() == 1) visit = HWY_MIN(kMaxVisit, heads_per_visit(p.Hkv, HWY_MAX(p.D, p.E), bytes));
+    visits = (p.Hkv + visit - 1) / visit;
+    count = static_cast<std::int64_t>(p.sequences.size()) * visits;
+    schedule = schedule_of(visit * bytes, count, workers);
+    if (schedule == Schedule::kUnit) buffers = HWY_MIN(count, std::int64_t{workers});
+  }
+  [[nodiscard]] std::int64_t floats() const { return visit * head_floats; }
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mhla
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,146 @@
+// The one product of all CPU kernels: acc[r][c] = sum_k a(k, r) * b(k, c), a register tile of R rows and V
+// vectors. Every element is one chain of fused multiply-adds over k = 0, 1, 2, ..., whatever the tile shape,
+// so prefill, append and decode of the causal form round alike.
+//
+// Measured on a Zen 4 core (115 GF/s peak, f32): 4 rows x 2 vectors, 8 accumulators, runs at 99 % of peak from
+// K = 16 on with AVX-512 and at 95 % with AVX2; 8 rows x 1 vector at 94 to 99 % and 85 %. Strides of a are
+// template parameters: with run-time strides the address arithmetic costs more than the products.
+#include "mhla/kernels/common/simd/vec-inl.h"
+
+#if defined(MHLA_KERNELS_COMMON_SIMD_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MHLA_KERNELS_COMMON_SIMD_TILE_INL_H_
+#undef MHLA_KERNELS_COMMON_SIMD_TILE_INL_H_
+#else
+#define MHLA_KERNELS_COMMON_SIMD_TILE_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace mhla {
+namespace HWY_NAMESPACE {
+
+// Packed rows of q~, k~, v and their gradients: 256 floats at most, stored 272 apart. 17 cache lines is an odd
+// number, so the rows of a block spread over all sets of the first-level cache.
+inline constexpr std::int64_t kRow = 272;
+// Tokens packed at a time: rows of k~ and v of 64 tokens at D = E = 128 are 64 KiB, in the second-level cache.
+inline constexpr std::int64_t kTokens = 64;
+
+template <int kValue>
+using Int = std::integral_constant<int, kValue>;
+
+// Runs one tile. `start(r, v)` gives the initial value, `finish(r, v, value)` takes the result.
+template <int R, int V, std::int64_t kAk, std::int64_t kAr, class DF, class Start, class Finish>
+HWY_INLINE void tile(DF d, std::int64_t K, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
+                     std::int64_t b_stride, const Start& start, const Finish& finish) {
+  constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(DF()));
+  hn::Vec<DF> acc[R][V];
+  MHLA_UNROLL(8)
+  for (int r = 0; r < R; ++r) {
+    MHLA_UNROLL(2)
+    for (int v = 0; v < V; ++v) acc[r][v] = start(r, v);
+  }
+  for (std::int64_t k = 0; k < K; ++k) {
+    hn::Vec<DF> row[V];
+    MHLA_UNROLL(2)
+    for (int v = 0; v < V; ++v) row[v] = hn::LoadU(d, b + v * L);
+    b += b_stride;
+    MHLA_UNROLL(8)
+    for (int r = 0; r < R; ++r) {
+      const auto x = hn::Set(d, a[r * kAr]);
+      MHLA_UNROLL(2)
+      for (int v = 0; v < V; ++v) acc[r][v] = hn::MulAdd(x, row[v], acc[r][v]);
+    }
+    a += kAk;
+  }
+  MHLA_UNROLL(8)
+  for (int r = 0; r < R; ++r) {
+    MHLA_UNROLL(2)
+    for (int v = 0; v < V; ++v) finish(r, v, acc[r][v]);
+  }
+}
+
+// Rows [0, rows) in tiles of 8 / V, the rest in smaller ones. f(Int<R>, first row).
+template <int V, class F>
+HWY_INLINE void for_each_row_tile(std::int64_t rows, F&& f) {
+  constexpr int kRows = V == 2 ? 4 : 8;
+  std::int64_t r = 0;
+  for (; r + kRows <= rows; r += kRows) f(Int<kRows>(), r);
+  if constexpr (kRows == 8) {
+    if (rows - r >= 4) f(Int<4>(), r), r += 4;
+  }
+  if (rows - r >= 2) f(Int<2>(), r), r += 2;
+  if (rows - r >= 1) f(Int<1>(), r);
+}
+
+// A matrix of `rows` x `columns` between two products lies in panels: [panel][row][width], width 2, 1 or 1/2
+// vectors. The panel that begins at column c begins at offset c * rows. f(tag, Int<V>, first column, columns used).
+template <class F>
+HWY_INLINE void for_each_panel(std::int64_t columns, F&& f) {
+  std::int64_t c = 0;
+  for (; c + 2 * kLanes <= columns; c += 2 * kLanes) f(Full(), Int<2>(), c, 2 * kLanes);
+  const std::int64_t rest = columns - c;
+  if (rest > kLanes + kHalf) {
+    f(Full(), Int<2>(), c, rest);
+  } else if (rest > kHalf) {
+    f(Full(), Int<1>(), c, HWY_MIN(rest, kLanes));
+    if (rest > kLanes) f(Half(), Int<1>(), c + kLanes, rest - kLanes);
+  } else if (rest > 0) {
+    f(Half(), Int<1>(), c, rest);
+  }
+}
+
+// Columns with the padding of the last panel.
+constexpr std::int64_t padded_columns(std::int64_t columns) {
+  const std::int64_t rest = columns % (2 * kLanes), whole = columns - rest;
+  return whole + (rest > kLanes + kHalf ? 2 * kLanes : round_up(rest, rest > kHalf && rest <= kLanes ? kLanes : kHalf));
+}
+
+// S[r][c] (+)= sum_t a[t][r] b[t][c]: the summary of `tokens` packed rows, into panels. Columns of b beyond
+// `columns` must be zero up to the padding. `between(i)` is called between tiles, for prefetches.
+template <class Between>
+HWY_INLINE void summary_product(const float* a, const float* b, std::int64_t tokens, std::int64_t rows,
+                                std::int64_t columns, bool accumulate, float* S, Between&& between) {
+  for_each_panel(columns, [&](auto d, auto vectors, std::int64_t c, std::int64_t) HWY_ATTR {
+    constexpr int V = decltype(vectors)::value;
+    constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(decltype(d)()));
+    float* panel = S + c * rows;
+    for_each_row_tile<V>(rows, [&](auto count, std::int64_t r0) HWY_ATTR {
+      constexpr int R = decltype(count)::value;
+      float* to = panel + r0 * V * L;
+      const auto finish = [&](int r, int v, auto value) HWY_ATTR { hn::StoreU(value, d, to + (r * V + v) * L); };
+      if (accumulate) {
+        tile<R, V, kRow, 1>(
+            d, tokens, a + r0, b + c, kRow, [&](int r, int v) HWY_ATTR { return hn::LoadU(d, to + (r * V + v) * L); },
+            finish);
+      } else {
+        tile<R, V, kRow, 1>(
+            d, tokens, a + r0, b + c, kRow, [&](int, int) HWY_ATTR { return hn::Zero(d); }, finish);
+      }
+      between();
+    });
+  });
+}
+
+// y[t][c] = sum_r x[t][r] S[r][c] for `tokens` packed rows x; S in panels. finish(d, t, c, used, value) takes one
+// vector of row t at column c, of which `used` lanes count.
+template <class Between, class Finish>
+HWY_INLINE void readout_product(const float* x, const float* S, std::int64_t tokens, std::int64_t rows,
+                                std::int64_t columns, Between&& between, const Finish& finish) {
+  for_each_panel(columns, [&](auto d, auto vectors, std::int64_t c, std::int64_t used) HWY_ATTR {
+    constexpr int V = decltype(vectors)::value;
+    constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(decltype(d)()));
+    const float* panel = S + c * rows;
+    for_each_row_tile<V>(tokens, [&](auto count, std::int64_t t0) HWY_ATTR {
+      constexpr int R = decltype(count)::value;
+      tile<R, V, 1, kRow>(
+          d, rows, x + t0 * kRow, panel, V * L, [&](int, int) HWY_ATTR { return hn::Zero(d); },
+          [&](int r, int v, auto value) HWY_ATTR { finish(d, t0 + r, c + v * L, used - v * L, value); });
+      between();
+    });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mhla
+HWY_AFTER_NAMESPACE();
+
+#endif
