@@ -63,6 +63,21 @@ bool Tensor::same_bits(const Tensor& other) const {
          std::memcmp(data(), other.data(), static_cast<std::size_t>(numel_ * size_of(dtype_))) == 0;
 }
 
+Tensor contiguous(const ConstView& view) {
+  Tensor copy(view.dtype, std::vector<std::int64_t>(view.shape.begin(), view.shape.begin() + view.rank));
+  for (std::int64_t index = 0; index < copy.numel(); ++index) {
+    std::int64_t offset = 0;
+    for (std::int64_t axis = view.rank - 1, rest = index; axis >= 0; --axis) {
+      offset += rest % view.shape[static_cast<std::size_t>(axis)] * view.stride[static_cast<std::size_t>(axis)];
+      rest /= view.shape[static_cast<std::size_t>(axis)];
+    }
+    const auto bytes = static_cast<std::size_t>(size_of(view.dtype));
+    std::memcpy(static_cast<std::byte*>(copy.data()) + static_cast<std::size_t>(index) * bytes,
+                static_cast<const std::byte*>(view.data) + offset * size_of(view.dtype), bytes);
+  }
+  return copy;
+}
+
 double rms_error(const Tensor& got, const Tensor& want) {
   same_shape(got, want);
   double difference = 0, size = 0;

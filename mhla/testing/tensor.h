@@ -43,6 +43,8 @@ class Tensor {
   AlignedBuffer memory_;
 };
 
+Tensor contiguous(const ConstView& view);  // a copy of what a strided view shows
+
 // RMS of the difference over RMS of `want` (the accuracy rule of docs/numerics.md). NaN anywhere gives NaN.
 double rms_error(const Tensor& got, const Tensor& want);
 // max |got - want| / max |want|; NaN anywhere gives NaN, which no comparison `error <= bound` lets pass.

@@ -1,0 +1,166 @@
+#include "mhla/testing/accuracy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "mhla/core/error.h"
+#include "mhla/testing/plain.h"
+
+namespace mhla {
+namespace {
+
+std::string where(const Case& c, std::string_view candidate) {
+  return str("\n  candidate ", candidate, "; to run it alone: MHLA_CASE='", c.name(), "' and this test\n");
+}
+
+RunOptions options(std::string_view candidate, Executor* executor = nullptr) {
+  RunOptions run;
+  run.candidate = candidate;
+  run.maybe_executor = executor;
+  return run;
+}
+
+std::string compare_bits(const CaseResult& got, const CaseResult& want, const char* what) {
+  for (const ResultField& field : kResultFields) {
+    const Tensor &a = got.*field.tensor, &b = want.*field.tensor;
+    if (!b.given() || a.same_bits(b)) continue;
+    return str(field.name, " has other bits ", what, ": ", worst_element(a, b));
+  }
+  return {};
+}
+
+// Rows [start, start + length) of one batch element of a per-token result.
+Tensor rows_of(const Tensor& x, const Sequence& sequence) {
+  ConstView view = x.view();
+  const std::int64_t offset = sequence.batch * view.stride[0] + sequence.start * view.stride[1];
+  view.data = static_cast<const std::byte*>(view.data) + offset * size_of(view.dtype);
+  view.shape[0] = 1, view.shape[1] = sequence.length;
+  return contiguous(view);
+}
+
+// Per-token results of one sequence inside `all` against those of a run over it alone.
+std::string compare_rows(const CaseResult& all, const CaseResult& alone, const Sequence& sequence, const char* what) {
+  for (const ResultField& field : kResultFields) {
+    const Tensor& whole = all.*field.tensor;
+    if (field.tensor == &CaseResult::dmix || !whole.given()) continue;
+    const Tensor got = rows_of(whole, sequence);
+    const Tensor& want = alone.*field.tensor;
+    if (!got.same_bits(want)) {
+      return str(field.name, " of the sequence at batch ", sequence.batch, ", token ", sequence.start,
+                 " has other bits ", what, ": ", worst_element(got, want));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+double epsilon_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return 0x1p-23;
+    case DType::kBF16: return 0x1p-7;
+    case DType::kF16: return 0x1p-10;
+    case DType::kF64: return 0x1p-52;
+    default: fail("epsilon_of: dtype is ", name_of(dtype), ", expected a float type");
+  }
+}
+
+Accuracy measure_accuracy(const Tensor& got, const Tensor& plain, const Tensor& want, bool gradient) {
+  Accuracy a;
+  const double epsilon = epsilon_of(got.dtype());
+  a.rms = rms_error(got, want), a.plain_rms = rms_error(plain, want);
+  a.max = max_error(got, want), a.plain_max = max_error(plain, want);
+  a.rms_bound = (gradient ? 1.5 : 1.0) * a.plain_rms + epsilon;
+  a.max_bound = 8 * std::max(a.plain_max, epsilon);
+  return a;
+}
+
+std::string check_accuracy(const Case& c, std::string_view candidate) {
+  const CaseInputs inputs(c);
+  const CaseResult got = run_case(c, inputs, options(candidate));
+  const CaseResult want = reference_case(c, inputs);
+  const CaseResult plain = plain_case(c, inputs);
+  for (const ResultField& field : kResultFields) {
+    const Tensor &g = got.*field.tensor, &w = want.*field.tensor, &p = plain.*field.tensor;
+    if (!w.given() || w.numel() == 0) continue;
+    const Accuracy a = measure_accuracy(g, p, w, field.gradient);
+    if (a.holds()) continue;
+    return str(field.name, ": RMS error ", a.rms, " (bound ", a.rms_bound, ", plain code ", a.plain_rms,
+               "), max error ", a.max, " (bound ", a.max_bound, ", plain code ", a.plain_max, "), ",
+               worst_element(g, w), where(c, candidate));
+  }
+  return {};
+}
+
+std::string check_repeatable(const Case& c, std::string_view candidate) {
+  const CaseInputs inputs(c);
+  InlineExecutor one;
+  const CaseResult want = run_case(c, inputs, options(candidate, &one));
+  std::string wrong = compare_bits(run_case(c, inputs, options(candidate, &one)), want, "in a second run");
+  for (const int threads : {2, 7}) {
+    if (!wrong.empty()) break;
+    ThreadPool pool(threads);
+    wrong =
+        compare_bits(run_case(c, inputs, options(candidate, &pool)), want, str("with ", threads, " threads").c_str());
+  }
+  return wrong.empty() ? wrong : wrong + where(c, candidate);
+}
+
+std::string check_alone(const Case& c, std::string_view candidate) {
+  const CaseInputs inputs(c);
+  const CaseResult all = run_case(c, inputs, options(candidate));
+  for (const Sequence& sequence : c.sequences()) {
+    const CaseSlice alone = slice_case(c, inputs, sequence.batch, sequence.start, sequence.length);
+    const std::string wrong =
+        compare_rows(all, run_case(alone.c, alone.inputs, options(candidate)), sequence, "than alone");
+    if (!wrong.empty()) return wrong + where(c, candidate);
+  }
+  return {};
+}
+
+std::string check_nan_stays(const Case& c, std::string_view candidate) {
+  const std::vector<Sequence> sequences = c.sequences();
+  const CaseInputs clean = CaseInputs(c).to(c.dtype);  // contiguous, so that a token is one stretch of memory
+  Case contiguous_case = c;
+  contiguous_case.fused = contiguous_case.broadcast = false;
+  const CaseResult want = run_case(contiguous_case, clean, options(candidate));
+  for (std::size_t poisoned = 0; poisoned < sequences.size(); ++poisoned) {
+    if (sequences[poisoned].length == 0) continue;
+    CaseInputs inputs = clean.to(c.dtype);
+    for (const ConstView* view : {&inputs.q, &inputs.k, &inputs.v, &inputs.dout}) {
+      const Sequence& s = sequences[poisoned];
+      const std::int64_t offset = s.batch * view->stride[0] + (s.start + s.length / 2) * view->stride[1];
+      store_f64(const_cast<void*>(view->data), view->dtype, offset, std::numeric_limits<double>::quiet_NaN());
+    }
+    const CaseResult got = run_case(contiguous_case, inputs, options(candidate));
+    bool spread = false;  // inside the poisoned sequence the NaN must be seen
+    const Tensor touched = rows_of(got.out, sequences[poisoned]);
+    for (std::int64_t index = 0; index < touched.numel(); ++index) spread = spread || std::isnan(touched.at(index));
+    if (!spread) return str("out: a NaN in q, k and v of its sequence was swallowed", where(c, candidate));
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      if (s == poisoned) continue;
+      CaseResult alone;
+      for (const ResultField& field : kResultFields) {
+        const Tensor& x = want.*field.tensor;
+        if (x.given() && field.tensor != &CaseResult::dmix) alone.*field.tensor = rows_of(x, sequences[s]);
+      }
+      const std::string wrong = compare_rows(got, alone, sequences[s], "beside a sequence with NaN");
+      if (!wrong.empty()) return wrong + where(c, candidate);
+    }
+  }
+  return {};
+}
+
+std::string check_strides(const Case& c, std::string_view candidate) {
+  const CaseInputs inputs(c);
+  Case contiguous_case = c;
+  contiguous_case.fused = contiguous_case.broadcast = false;
+  const std::string wrong =
+      compare_bits(run_case(c, inputs, options(candidate)),
+                   run_case(contiguous_case, inputs.to(c.dtype), options(candidate)), "with strided views");
+  return wrong.empty() ? wrong : wrong + where(c, candidate);
+}
+
+}  // namespace mhla

@@ -1,0 +1,32 @@
+// The accuracy rule of docs/numerics.md, and the checks every candidate of a form must pass. Each check
+// returns an empty string, or what went wrong: worst element, both values, tolerance, how to run it alone.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "mhla/testing/run_case.h"
+
+namespace mhla {
+
+double epsilon_of(DType dtype);  // distance from 1 to the next number: 2^-23, 2^-7, 2^-10, 2^-52
+
+// How far a result and plain code in the same dtype are from f64, and the bounds that follow.
+struct Accuracy {
+  double rms = 0, plain_rms = 0, rms_bound = 0;
+  double max = 0, plain_max = 0, max_bound = 0;
+  [[nodiscard]] bool holds() const { return rms <= rms_bound && max <= max_bound; }  // false with NaN
+};
+Accuracy measure_accuracy(const Tensor& got, const Tensor& plain, const Tensor& want, bool gradient);
+
+std::string check_accuracy(const Case& c, std::string_view candidate);
+// Two runs, and runs with 1, 2 and 7 threads, have the same bits.
+std::string check_repeatable(const Case& c, std::string_view candidate);
+// Every batch element or packed sequence alone gives the bits it had in company: out, dq, dk, dv, dq_den, dk_den.
+std::string check_alone(const Case& c, std::string_view candidate);
+// A NaN in one sequence stays there: the other sequences keep their bits.
+std::string check_nan_stays(const Case& c, std::string_view candidate);
+// Strided inputs and outputs give the bits of contiguous ones.
+std::string check_strides(const Case& c, std::string_view candidate);
+
+}  // namespace mhla

@@ -1,0 +1,174 @@
+// The fixed lists of cases. Where a gradient would be nothing but cancellation, eps is large enough to
+// leave something: with one block and the `paper` normaliser mix cancels out of the output, and with
+// one feature q does, so any two orders of summation differ by more than their rounding.
+#include <cstdlib>
+
+#include "mhla/testing/cases.h"
+
+namespace mhla {
+namespace {
+
+std::vector<Case> selected(std::vector<Case> cases) {
+  if (const char* only = std::getenv("MHLA_CASE")) return {parse_case(only)};
+  std::uint64_t seed = 1;
+  for (Case& c : cases) {
+    c.seed = seed++;
+    if (c.blocks() <= 1) c.eps = 20;
+  }
+  return cases;
+}
+
+Case base(Form form) {
+  Case c;
+  c.form = form;
+  c.normalizer = form == Form::kCausal ? Normalizer::kNone : Normalizer::kPaper;
+  c.B = 2, c.H = 2, c.Hkv = 2;
+  return c;
+}
+
+void add_lengths(std::vector<Case>& cases, Form form) {
+  for (const std::int64_t N : {0, 1, 15, 16, 17, 31, 33, 70}) {
+    Case c = base(form);
+    c.N = N;
+    cases.push_back(c);
+    c.normalizer = form == Form::kCausal ? Normalizer::kPaper : Normalizer::kNone;
+    c.eps = 0.1;
+    cases.push_back(c);
+  }
+  Case c = base(form);
+  c.B = 0, c.N = 20;
+  cases.push_back(c);
+  c.B = 1, c.layout = Layout::line(1), c.eps = 0.1;  // one token per block
+  cases.push_back(c);
+  c.layout = Layout::line(1000);  // one block, larger than the sequence
+  cases.push_back(c);
+  c.layout = Layout::line(7), c.rows = 9;  // more rows of mix than blocks
+  cases.push_back(c);
+}
+
+void add_head_sizes(std::vector<Case>& cases, Form form) {
+  constexpr std::int64_t kSizes[] = {1, 2, 3, 7, 8, 15, 16, 17, 24, 32, 40, 64, 65, 72, 96, 128, 200, 256};
+  constexpr std::int64_t kCount = std::size(kSizes);
+  for (std::int64_t index = 0; index < kCount; ++index) {
+    for (const std::int64_t away : {0, 7}) {  // E = D, and a very different E
+      Case c = base(form);
+      c.B = 1, c.N = 41, c.layout = Layout::line(12);
+      c.D = kSizes[index], c.E = kSizes[(index + away) % kCount];
+      c.eps = c.D < 8 ? 0.1 : 1e-6;
+      cases.push_back(c);
+    }
+  }
+}
+
+void add_heads(std::vector<Case>& cases, Form form) {
+  for (const auto& [H, Hkv] : {std::pair{4, 2}, {3, 1}, {6, 6}}) {
+    for (const bool per_head : {false, true}) {
+      Case c = base(form);
+      c.N = 37, c.H = H, c.Hkv = Hkv, c.D = 16, c.E = 24, c.per_head = per_head;
+      cases.push_back(c);
+    }
+  }
+}
+
+void add_memory(std::vector<Case>& cases, Form form) {
+  Case c = base(form);
+  c.B = 3, c.N = 35, c.H = 4, c.Hkv = 2, c.D = 16, c.E = 8, c.eps = 0.1;
+  c.fused = true;
+  cases.push_back(c);
+  c.fused = false, c.broadcast = true;
+  cases.push_back(c);
+}
+
+void add_packed(std::vector<Case>& cases, Form form) {
+  for (const std::vector<std::int64_t>& cu :
+       {std::vector<std::int64_t>{0, 0, 3, 19, 19, 52}, {0, 16, 33}, {0, 0}, {0, 1, 2, 40, 40, 40}}) {
+    Case c = base(form);
+    c.B = 1, c.N = cu.back(), c.cu_seqlens = cu, c.D = 16, c.E = 16, c.eps = 0.1;
+    cases.push_back(c);
+    c.rows = 5, c.per_head = true, c.fused = true;
+    cases.push_back(c);
+  }
+}
+
+void add_grids(std::vector<Case>& cases) {
+  for (const Layout& layout : {Layout::grid2d(8, 8, 2, 2), Layout::grid2d(5, 7, 2, 3), Layout::grid2d(1, 9, 1, 3),
+                               Layout::grid2d(6, 4, 6, 4), Layout::grid3d({3, 5, 7}, {2, 2, 3}),
+                               Layout::grid3d({4, 4, 6}, {2, 1, 3}), Layout::grid3d({1, 1, 5}, {1, 1, 2})}) {
+    for (const Normalizer normalizer : {Normalizer::kPaper, Normalizer::kNone, Normalizer::kOfficial}) {
+      Case c = base(Form::kBidirectional);
+      c.layout = layout, c.N = layout.grid[0] * layout.grid[1] * layout.grid[2];
+      c.D = 16, c.E = 16, c.eps = 0.1, c.normalizer = normalizer;
+      if (normalizer == Normalizer::kOfficial && !BlockMap(layout, c.N).equal_blocks()) continue;
+      cases.push_back(c);
+    }
+  }
+}
+
+void add_extend(std::vector<Case>& cases) {
+  for (const std::int64_t rows : {1, 2, 3, 6}) {
+    for (const Normalizer normalizer : {Normalizer::kNone, Normalizer::kPaper}) {
+      Case c = base(Form::kCausal);
+      c.N = 53, c.layout = Layout::line(8), c.rows = rows, c.extend = true, c.normalizer = normalizer, c.eps = 0.1;
+      cases.push_back(c);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Case> forgotten_shapes(Form form) {
+  std::vector<Case> cases;
+  add_lengths(cases, form);
+  add_head_sizes(cases, form);
+  add_heads(cases, form);
+  add_memory(cases, form);
+  add_packed(cases, form);
+  if (form == Form::kBidirectional) add_grids(cases);
+  if (form == Form::kCausal) add_extend(cases);
+  return selected(std::move(cases));
+}
+
+std::vector<Case> option_combinations(Form form) {
+  std::vector<Case> shapes;
+  Case c = base(form);
+  c.H = 4, c.D = 9, c.E = 5, c.eps = 0.1;
+  c.N = 12, c.layout = Layout::line(4);
+  shapes.push_back(c);
+  if (form == Form::kBidirectional) {
+    c.N = 15, c.layout = Layout::grid2d(3, 5, 2, 2);
+    shapes.push_back(c);
+    c.N = 24, c.layout = Layout::grid3d({2, 3, 4}, {2, 1, 2});
+    shapes.push_back(c);
+  } else {
+    c.N = 23, c.rows = 3, c.extend = true;
+    shapes.push_back(c);
+  }
+  c = shapes.front();
+  c.B = 1, c.N = 14, c.cu_seqlens = {0, 5, 5, 14};
+  shapes.push_back(c);
+
+  std::vector<Case> cases;
+  for (const Case& shape : shapes) {
+    for (const FeatureMap map : {FeatureMap::kReluEps, FeatureMap::kRelu, FeatureMap::kElu1, FeatureMap::kIdentity}) {
+      for (const Normalizer normalizer : {Normalizer::kPaper, Normalizer::kNone, Normalizer::kOfficial}) {
+        for (int bits = 0; bits < 4; ++bits) {
+          Case option = shape;
+          option.feature_map = map, option.normalizer = normalizer;
+          option.den = (bits & 1) != 0, option.per_head = (bits & 2) != 0;
+          option.Hkv = option.per_head ? 2 : 4;
+          if (option.den) option.scale = 0.7;
+          if (option.den && normalizer == Normalizer::kNone) continue;
+          if (normalizer == Normalizer::kOfficial && form == Form::kCausal) continue;
+          if (normalizer == Normalizer::kOfficial && option.layout.rank == 1 && !option.cu_seqlens.empty())
+            option.N = 12, option.cu_seqlens = {0, 4, 4, 12};
+          if (normalizer == Normalizer::kOfficial && option.layout.rank == 2)
+            option.N = 24, option.layout = Layout::grid2d(4, 6, 2, 3);
+          cases.push_back(option);
+        }
+      }
+    }
+  }
+  return selected(std::move(cases));
+}
+
+}  // namespace mhla
