@@ -1,57 +1,119 @@
 #include "mhla/io/file.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <memory>
 
 #include "mhla/core/error.h"
 
 namespace mhla {
 namespace {
 
-struct Close {
+struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
-using File = std::unique_ptr<std::FILE, Close>;
+using File = std::unique_ptr<std::FILE, CloseFile>;
 
-File open(const std::filesystem::path& path, const char* mode) {
-  if (std::filesystem::is_directory(path)) fail(path.string(), ": is a directory, expected a file");
-  File file(std::fopen(path.c_str(), mode));
-  if (!file) fail(path.string(), ": ", std::strerror(errno));
-  return file;
-}
+std::string reason(int error) { return std::strerror(error); }
 
 }  // namespace
 
-std::vector<std::byte> read_file(const std::filesystem::path& path) {
-  const File file = open(path, "rb");
-  std::error_code ignored;
-  const std::uintmax_t size = std::filesystem::file_size(path, ignored);
-  std::vector<std::byte> bytes(ignored ? 0 : static_cast<std::size_t>(size));
-  if (std::fread(bytes.data(), 1, bytes.size(), file.get()) != bytes.size())
-    fail(path.string(), ": could not be read to its end");
+std::vector<std::byte> read_file(const std::filesystem::path& path, std::uint64_t limit) {
+  std::error_code none;
+  if (std::filesystem::is_directory(path, none)) fail(path.string(), ": is a directory, expected a file");
+  const File file(std::fopen(path.c_str(), "rb"));
+  if (!file) fail(path.string(), ": ", reason(errno));
+  const auto check = [&](std::uint64_t size) {
+    if (size > limit) fail(path.string(), ": more than ", limit, " bytes, the most that is read here");
+  };
+  // The size is a hint: pipes have none, and a file may grow while it is read.
+  const std::uintmax_t size = std::filesystem::is_regular_file(path, none) ? std::filesystem::file_size(path, none) : 0;
+  std::vector<std::byte> bytes;
+  if (!none) {
+    check(size);
+    bytes.reserve(size);
+  }
+  std::array<std::byte, std::size_t{1} << 16> piece{};
+  while (const std::size_t count = std::fread(piece.data(), 1, piece.size(), file.get())) {
+    check(bytes.size() + count);
+    bytes.insert(bytes.end(), piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  if (std::ferror(file.get()) != 0) fail(path.string(), ": could not be read to its end: ", reason(errno));
   return bytes;
 }
 
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
-  std::filesystem::path partial = path;
-  partial += ".part";
-  {
-    const File file = open(partial, "wb");
-    if (std::fwrite(bytes.data(), 1, bytes.size(), file.get()) != bytes.size() || std::fflush(file.get()) != 0) {
-      const int reason = errno;
-      std::remove(partial.c_str());
-      fail(path.string(), ": could not be written: ", std::strerror(reason));
-    }
-  }
-  std::error_code error;
-  std::filesystem::rename(partial, path, error);
-  if (error) fail(path.string(), ": could not be written: ", error.message());
+  AtomicFile file(path);
+  file.write(bytes);
+  file.commit();
 }
 
 void write_file(const std::filesystem::path& path, const std::string& text) {
   write_file(path, std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void AtomicFile::Close::operator()(std::FILE* file) const { std::fclose(file); }
+
+void AtomicFile::give_up(const std::string& why) const { fail(path_.string(), ": could not be written: ", why); }
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), partial_(path_) {
+  // Process and counter keep two writers of one target apart; the last rename wins.
+  static std::atomic<unsigned> counter{0};
+  std::error_code none;
+  if (std::filesystem::is_directory(path_, none)) give_up("is a directory");
+  partial_ += str(".part", ::getpid(), "-", counter++);
+  file_.reset(std::fopen(partial_.c_str(), "wb"));
+  if (!file_) give_up(reason(errno));
+}
+
+AtomicFile::~AtomicFile() {
+  file_.reset();
+  if (!partial_.empty()) std::remove(partial_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size()) give_up(reason(errno));
+}
+
+void AtomicFile::commit() {
+  // Without the sync a power cut after the rename could leave an empty file under the final name.
+  if (std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0) give_up(reason(errno));
+  if (std::fclose(file_.release()) != 0) give_up(reason(errno));
+  std::error_code error;
+  std::filesystem::rename(partial_, path_, error);
+  if (error) give_up(error.message());
+  partial_.clear();
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  // Looked at before it is opened: opening a pipe would wait for its writer.
+  std::error_code none;
+  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))
+    fail(path.string(), ": is no regular file");
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail(path.string(), ": ", reason(errno));
+  struct stat status {};
+  void* data = nullptr;
+  if (::fstat(descriptor, &status) != 0 ||
+      (status.st_size > 0 && (data = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_PRIVATE,
+                                            descriptor, 0)) == MAP_FAILED)) {
+    const int error = errno;
+    ::close(descriptor);
+    fail(path.string(), ": could not be read: ", reason(error));
+  }
+  ::close(descriptor);  // the mapping keeps the file
+  bytes_ = {static_cast<const std::byte*>(data), static_cast<std::size_t>(status.st_size)};
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 }  // namespace mhla

@@ -3,17 +3,55 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
+#include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace mhla {
 
-std::vector<std::byte> read_file(const std::filesystem::path& path);
+// Refuses more than `limit` bytes without reading them.
+std::vector<std::byte> read_file(const std::filesystem::path& path,
+                                 std::uint64_t limit = std::numeric_limits<std::uint64_t>::max());
 
 // Writes beside the target and renames: a reader sees the old file or the new one, never half of it.
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 void write_file(const std::filesystem::path& path, const std::string& text);
+
+// The same, piece by piece. Without commit(), or after an error, the target stays as it was and no trace remains.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  void write(std::span<const std::byte> bytes);
+  void commit();  // on the disk and under its name when it returns
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const;
+  };
+  [[noreturn]] void give_up(const std::string& reason) const;
+  std::filesystem::path path_, partial_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+// A file mapped for reading: pages come from the disk when touched. Cutting the file short in place while it is
+// mapped ends the process, as with every mapped file; replacing it by a rename is safe.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);  // a regular file, may be empty
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
 
 }  // namespace mhla
