@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <iomanip>
 #include <limits>
+#include <map>
+#include <sstream>
 
 #include "mhla/core/error.h"
 #include "mhla/testing/plain.h"
@@ -55,6 +57,19 @@ std::string compare_rows(const CaseResult& all, const CaseResult& alone, const S
   return {};
 }
 
+struct Largest {
+  double rms = 0, max = 0, of_rms_bound = 0, of_max_bound = 0;
+  void add(const Accuracy& a) {
+    rms = std::max(rms, a.rms), max = std::max(max, a.max);
+    of_rms_bound = std::max(of_rms_bound, a.rms / a.rms_bound),
+    of_max_bound = std::max(of_max_bound, a.max / a.max_bound);
+  }
+};
+std::map<std::string, Largest>& seen() {
+  static std::map<std::string, Largest> largest;
+  return largest;
+}
+
 }  // namespace
 
 double epsilon_of(DType dtype) {
@@ -84,14 +99,25 @@ std::string check_accuracy(const Case& c, std::string_view candidate) {
   const CaseResult plain = plain_case(c, inputs);
   for (const ResultField& field : kResultFields) {
     const Tensor &g = got.*field.tensor, &w = want.*field.tensor, &p = plain.*field.tensor;
-    if (!w.given() || w.numel() == 0) continue;
+    if (!g.given() || w.numel() == 0) continue;
     const Accuracy a = measure_accuracy(g, p, w, field.gradient);
+    seen()[str(candidate, " ", name_of(c.dtype), " ", field.name)].add(a);
     if (a.holds()) continue;
     return str(field.name, ": RMS error ", a.rms, " (bound ", a.rms_bound, ", plain code ", a.plain_rms,
                "), max error ", a.max, " (bound ", a.max_bound, ", plain code ", a.plain_max, "), ",
                worst_element(g, w), where(c, candidate));
   }
   return {};
+}
+
+std::string accuracy_summary() {
+  std::ostringstream text;
+  text << std::setprecision(2);
+  for (const auto& [name, largest] : seen()) {
+    text << "accuracy " << name << ": largest RMS error " << largest.rms << " (" << 100 * largest.of_rms_bound
+         << " % of its bound), max error " << largest.max << " (" << 100 * largest.of_max_bound << " %)\n";
+  }
+  return text.str();
 }
 
 std::string check_repeatable(const Case& c, std::string_view candidate) {

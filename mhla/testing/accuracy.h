@@ -19,7 +19,10 @@ struct Accuracy {
 };
 Accuracy measure_accuracy(const Tensor& got, const Tensor& plain, const Tensor& want, bool gradient);
 
+// Reference, plain code and candidate on one case. Each tensor's errors are remembered; accuracy_summary() is one line
+// per candidate, dtype and tensor with the largest of them, for a test to print at its end.
 std::string check_accuracy(const Case& c, std::string_view candidate);
+std::string accuracy_summary();
 // Two runs, and runs with 1, 2 and 7 threads, have the same bits.
 std::string check_repeatable(const Case& c, std::string_view candidate);
 // Every batch element or packed sequence alone gives the bits it had in company: out, dq, dk, dv, dq_den, dk_den.

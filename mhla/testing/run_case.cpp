@@ -91,15 +91,16 @@ void call_with_workspace(const Case& c, RunOptions run, const Sizes& sizes, cons
 
 CaseResult run_case(const Case& c, const CaseInputs& in, const RunOptions& run) {
   const DType dtype = in.q.dtype;
+  const bool backward = has_backward(c.form, run.candidate);
   const auto output = [&](const ConstView& like, std::int64_t column) {
+    if (!like.given() || !backward) return Output();
     return c.fused ? Output::slice(c, dtype, like.shape[2], like.shape[3], column)
-                   : Output::plain(dtype, shape_of(like));
+                   : Output::plain(like.dtype, shape_of(like));
   };
   Output out = c.fused ? Output::head_major(c, dtype, c.H, c.E) : Output::plain(dtype, {c.B, c.N, c.H, c.E});
   Output dq = output(in.q, 0), dk = output(in.k, 1), dv = output(in.v, 2);
+  Output dq_den = output(in.maybe_q_den, 3), dk_den = output(in.maybe_k_den, 4);
   Output dmix = Output::plain(in.mix.dtype, shape_of(in.mix));
-  Output dq_den, dk_den;
-  if (in.maybe_q_den.given()) dq_den = output(in.maybe_q_den, 3), dk_den = output(in.maybe_k_den, 4);
 
   if (c.form == Form::kBidirectional) {
     const BidirectionalParams params = bidirectional_params(c, in);
@@ -107,22 +108,27 @@ CaseResult run_case(const Case& c, const CaseInputs& in, const RunOptions& run) 
     call_with_workspace(
         c, run, [&](const RunOptions& r) { return bidirectional_forward_workspace(params, out.view, r); },
         [&](const RunOptions& r) { bidirectional_forward(params, out.view, r); });
-    call_with_workspace(
-        c, run, [&](const RunOptions& r) { return bidirectional_backward_workspace(params, grads, r); },
-        [&](const RunOptions& r) { bidirectional_backward(params, grads, r); });
+    if (backward) {
+      call_with_workspace(
+          c, run, [&](const RunOptions& r) { return bidirectional_backward_workspace(params, grads, r); },
+          [&](const RunOptions& r) { bidirectional_backward(params, grads, r); });
+    }
   } else {
     const ChunkwiseParams params = chunkwise_params(c, in);
     const ChunkwiseGrads grads{in.dout, dq.view, dk.view, dv.view, dmix.view, dq_den.view, dk_den.view};
     call_with_workspace(
         c, run, [&](const RunOptions& r) { return chunkwise_forward_workspace(params, out.view, r); },
         [&](const RunOptions& r) { chunkwise_forward(params, out.view, r); });
-    call_with_workspace(
-        c, run, [&](const RunOptions& r) { return chunkwise_backward_workspace(params, grads, r); },
-        [&](const RunOptions& r) { chunkwise_backward(params, grads, r); });
+    if (backward) {
+      call_with_workspace(
+          c, run, [&](const RunOptions& r) { return chunkwise_backward_workspace(params, grads, r); },
+          [&](const RunOptions& r) { chunkwise_backward(params, grads, r); });
+    }
   }
 
   CaseResult result;
   result.out = out.take(c, "out");
+  if (!backward) return result;
   result.dq = dq.take(c, "dq"), result.dk = dk.take(c, "dk"), result.dv = dv.take(c, "dv");
   result.dmix = dmix.take(c, "dmix");
   if (in.maybe_q_den.given())
@@ -134,6 +140,12 @@ CaseResult reference_case(const Case& c, const CaseInputs& in) {
   RunOptions run;
   run.candidate = "ref";
   return run_case(c, in.to(DType::kF64), run);
+}
+
+bool has_backward(Form form, std::string_view candidate) {
+  const auto names =
+      form == Form::kBidirectional ? bidirectional_backward_candidates() : chunkwise_backward_candidates();
+  return candidate.empty() || std::find(names.begin(), names.end(), candidate) != names.end();
 }
 
 std::vector<std::string_view> candidates_of(Form form) {

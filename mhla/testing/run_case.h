@@ -29,13 +29,15 @@ inline constexpr ResultField kResultFields[] = {{"out", &CaseResult::out, false}
                                                 {"dq_den", &CaseResult::maybe_dq_den, true},
                                                 {"dk_den", &CaseResult::maybe_dk_den, true}};
 
-// Results have the dtype of the inputs. Throws mhla::Error when a guard band or a gap was written.
+// Results have the dtype of the inputs; gradients are not given for a candidate without a backward pass. Throws
+// mhla::Error when a guard band or a gap was written.
 CaseResult run_case(const Case& c, const CaseInputs& inputs, const RunOptions& run = {});
 
 // The reference on the f64 values of the inputs: what every candidate is measured against.
 CaseResult reference_case(const Case& c, const CaseInputs& inputs);
 
 std::vector<std::string_view> candidates_of(Form form);
+bool has_backward(Form form, std::string_view candidate);  // empty name: true
 
 // One sequence of the inputs as inputs of their own: tokens [start, start + length) of batch element `batch`.
 // Memory stays with `inputs`, which must outlive the result.

@@ -13,6 +13,7 @@ constexpr Candidate<Problem> kForward[] = {
 };
 
 constexpr Candidate<Problem> kBackward[] = {
+    {"simd", bidirectional_fit_simd, bidirectional_backward_simd},
     {"ref", reference::fit, bidirectional_backward_ref},
 };
 
@@ -50,11 +51,8 @@ Problem backward_problem(const BidirectionalParams& params, const BidirectionalG
 
 }  // namespace
 
-std::vector<std::string_view> bidirectional_candidates() {
-  std::vector<std::string_view> names;
-  for (const auto& candidate : kForward) names.emplace_back(candidate.name);
-  return names;
-}
+std::vector<std::string_view> bidirectional_candidates() { return names_of<Problem>(kForward); }
+std::vector<std::string_view> bidirectional_backward_candidates() { return names_of<Problem>(kBackward); }
 
 void bidirectional_forward(const BidirectionalParams& params, View out, const RunOptions& run) {
   const Problem p = forward_problem(params, out);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iostream>
 
 #include "mhla/testing/accuracy.h"
 
@@ -25,7 +26,10 @@ std::vector<Case> in_dtype(std::vector<Case> cases, DType dtype) {
   return cases;
 }
 
-class BidirectionalAccuracy : public testing::TestWithParam<DType> {};
+class BidirectionalAccuracy : public testing::TestWithParam<DType> {
+ protected:
+  static void TearDownTestSuite() { std::cout << accuracy_summary(); }
+};
 
 TEST_P(BidirectionalAccuracy, ForgottenShapes) {
   for_each(in_dtype(forgotten_shapes(kForm), GetParam()), check_accuracy);

@@ -11,7 +11,9 @@
 
 namespace mhla {
 
-std::vector<std::string_view> chunkwise_candidates();  // in the order of the list: fastest first, ref last
+// Names in the order of the lists: fastest first, ref last. A candidate may have one pass only.
+std::vector<std::string_view> chunkwise_candidates();
+std::vector<std::string_view> chunkwise_backward_candidates();
 
 // Each takes a checked problem with at least one token. fit: empty, or the reason it steps aside.
 std::string chunkwise_fit_simd(const Problem& problem);

@@ -58,11 +58,8 @@ Problem backward_problem(const ChunkwiseParams& params, const ChunkwiseGrads& gr
 
 }  // namespace
 
-std::vector<std::string_view> chunkwise_candidates() {
-  std::vector<std::string_view> names;
-  for (const auto& candidate : kForward) names.emplace_back(candidate.name);
-  return names;
-}
+std::vector<std::string_view> chunkwise_candidates() { return names_of<Problem>(kForward); }
+std::vector<std::string_view> chunkwise_backward_candidates() { return names_of<Problem>(kBackward); }
 
 void chunkwise_forward(const ChunkwiseParams& params, View out, const RunOptions& run) {
   const Problem p = forward_problem(params, out);

@@ -2,12 +2,22 @@
 // memory or from an allocation of the call. Shared by the entry points of the forms.
 #pragma once
 
+#include <string_view>
+#include <vector>
+
 #include "mhla/kernels/common/options.h"
 #include "mhla/kernels/common/problem.h"
 // problem.h first: candidate.h names Executor
 #include "mhla/kernels/common/candidate.h"
 
 namespace mhla {
+
+template <class P>
+std::vector<std::string_view> names_of(std::span<const Candidate<P>> list) {
+  std::vector<std::string_view> names;
+  for (const Candidate<P>& candidate : list) names.emplace_back(candidate.name);
+  return names;
+}
 
 // A call without tokens: nothing to run, dmix is zeroed where wanted. True when that was all.
 bool finish_empty(const Problem& problem);
