@@ -46,7 +46,7 @@ struct TokenTile {
   [[nodiscard]] bool given() const { return count > 0; }
 };
 
-// Walks the tiles of blocks [block, end) for heads [head, head_end): block by block, then tile by tile, then heads.
+// Walks the tiles of blocks [block, end): block by block, head by head in [head, head_end), then tile by tile.
 class TileWalk {
  public:
   TileWalk(const BlockTable& table, std::int64_t block, std::int64_t end, std::int64_t head, std::int64_t head_end)
@@ -56,13 +56,13 @@ class TileWalk {
   TokenTile next() {
     while (block_ < end_) {
       const std::int64_t left = table_.begin(block_ + 1) - first_;
-      if (left <= 0) {
-        if (++block_ < end_) first_ = table_.begin(block_);
-        continue;
+      if (left > 0) {
+        const TokenTile tile{block_, first_, HWY_MIN(left, kTokens), head_};
+        first_ += tile.count;
+        return tile;
       }
-      const TokenTile tile{block_, first_, HWY_MIN(left, kTokens), head_};
-      if (++head_ == head_end_) head_ = head_begin_, first_ += tile.count;
-      return tile;
+      if (++head_ == head_end_) head_ = head_begin_, ++block_;
+      if (block_ < end_) first_ = table_.begin(block_);
     }
     return {};
   }
@@ -88,6 +88,65 @@ struct Rows {
     for (std::int64_t t = 0; t < tile.count; ++t) rows[t] = first + table.token(tile.first + t) * token;
   }
 };
+
+// Walks tiles of two tensors with the next tile's rows known, so that they can be prefetched while this one computes.
+template <class T>
+class Ahead {
+ public:
+  Ahead(const BlockTable& table, const TileWalk& walk, const Rows<const T>& first, const Rows<const T>& second)
+      : table_(table), walk_(walk), first_(first), second_(second) {
+    look();
+  }
+  TokenTile next() {
+    const TokenTile tile = ahead_;
+    turn_ ^= 1;
+    look();
+    return tile;
+  }
+  [[nodiscard]] const T* const* first() const { return rows_[turn_ ^ 1][0]; }
+  [[nodiscard]] const T* const* second() const { return rows_[turn_ ^ 1][1]; }
+
+  // To be called about `calls` times while the current tile computes.
+  struct Prefetch {
+    RowPrefetch<T> first, second;
+    HWY_INLINE void operator()() { first(), second(); }
+  };
+  [[nodiscard]] Prefetch prefetch(std::int64_t first_size, std::int64_t second_size, std::int64_t calls) const {
+    calls = HWY_MAX(calls, std::int64_t{1});
+    return {RowPrefetch<T>(rows_[turn_][0], ahead_.count, first_size, calls),
+            RowPrefetch<T>(rows_[turn_][1], ahead_.count, second_size, calls)};
+  }
+
+ private:
+  void look() {
+    ahead_ = walk_.next();
+    first_.find(table_, ahead_, ahead_.head, rows_[turn_][0]);
+    second_.find(table_, ahead_, ahead_.head, rows_[turn_][1]);
+  }
+
+  const BlockTable& table_;
+  TileWalk walk_;
+  Rows<const T> first_, second_;
+  TokenTile ahead_;
+  int turn_ = 0;
+  const T* rows_[2][2][kTokens];
+};
+
+// kOfficial: q~_{b,w} . z_b for every query head of the group of kv head `head` and every position of the block.
+template <class T>
+HWY_INLINE void query_products(const Problem& p, const BlockTable& table, const Sequence& s, std::int64_t block,
+                               std::int64_t head, const float* z, std::int64_t position_stride, float* tail,
+                               float* packed) {
+  const auto q = Rows<const T>::of(p.has_den() ? p.maybe_q_den : p.q, s);
+  const T* rows[kTokens];
+  TileWalk walk(table, block, block + 1, head * p.group(), (head + 1) * p.group());
+  for (TokenTile tile = walk.next(); tile.given(); tile = walk.next()) {
+    q.find(table, tile, tile.head, rows);
+    pack_features(p.feature_map, rows, tile.count, p.D, packed);
+    float* to = tail + tile.head % p.group() * position_stride + tile.first - table.begin(block);
+    for (std::int64_t t = 0; t < tile.count; ++t) to[t] = dot(packed + t * kRow, z, p.D);
+  }
+}
 
 // The blocks of one sequence: the shared table, or in one dimension a table without memory.
 HWY_INLINE BlockTable table_of(const Problem& p, const BlockTable& shared, const Sequence& s) {

@@ -24,7 +24,7 @@ class Forward {
     mix_ = ws.take<float>(p.Hm * packed_mix_size(p.M), "packed mix");
     summaries_ = ws.take<float>(units_.buffers * units_.floats(), "summaries");
     if (units_.own_mix) mixed_ = ws.take<float>(units_.buffers * p.M * row_.stride, "mixed summaries");
-    scratch_ = ws.take<float>(executor.concurrency() * kScratch(), "per-worker scratch");
+    scratch_ = ws.take<float>(executor.concurrency() * scratch_size(), "per-worker scratch");
   }
 
   void run() {
@@ -61,7 +61,7 @@ class Forward {
     const std::int64_t M = u.table.blocks();
     summarize(u, 0, M, worker);
     for (std::int64_t j = 0; j < u.heads; ++j) {
-      float* S = u.S + j * p_.M * row_.stride;
+      float* S = u.S + j * units_.head_floats;
       if (!units_.own_mix) {
         mix(u, S, S, u.head + j, 0, row_.used, worker);
         continue;
@@ -90,7 +90,7 @@ class Forward {
     };
     over_blocks([&](std::int64_t b0, std::int64_t b1, int worker) HWY_ATTR { summarize(u, b0, b1, worker); });
     for (std::int64_t j = 0; j < u.heads; ++j) {
-      float* S = u.S + j * p_.M * row_.stride;
+      float* S = u.S + j * units_.head_floats;
       if (!units_.own_mix) {
         mix_all(S, S, u.head + j);
         continue;
@@ -117,60 +117,32 @@ class Forward {
   void summarize(const Unit& u, std::int64_t b0, std::int64_t b1, int worker) {
     float* keys = worker_scratch(worker);
     float* values = keys + kTokens * kRow;
-    float* z = keys + 2 * kTokens * kRow;  // kOfficial: one per head of the visit
-    const auto k = Rows<const T>::of(p_.k, u.sequence), v = Rows<const T>::of(p_.v, u.sequence);
-    const auto k_den = p_.has_den() ? Rows<const T>::of(p_.maybe_k_den, u.sequence) : k;
-    TileWalk walk(u.table, b0, b1, u.head, u.head + u.heads);
-    const T *k_rows[2][kTokens], *v_rows[2][kTokens], *den_rows[kTokens];
-    TokenTile tile = walk.next();
-    if (tile.given()) k.find(u.table, tile, tile.head, k_rows[0]), v.find(u.table, tile, tile.head, v_rows[0]);
-    for (int turn = 0; tile.given(); turn ^= 1) {
-      const TokenTile ahead = walk.next();
-      if (ahead.given()) {
-        k.find(u.table, ahead, ahead.head, k_rows[turn ^ 1]);
-        v.find(u.table, ahead, ahead.head, v_rows[turn ^ 1]);
-      }
-      float* S = u.S + ((tile.head - u.head) * p_.M + tile.block) * row_.stride;
+    float* z = values + kTokens * kRow;
+    const bool official = p_.normalizer == Normalizer::kOfficial;
+    const std::int64_t summary = row_.rows * padded_columns(row_.columns);
+    Ahead<T> ahead(u.table, TileWalk(u.table, b0, b1, u.head, u.head + u.heads), Rows<const T>::of(p_.k, u.sequence),
+                   Rows<const T>::of(p_.v, u.sequence));
+    for (TokenTile tile = ahead.next(); tile.given(); tile = ahead.next()) {
+      float* S = u.S + (tile.head - u.head) * units_.head_floats + tile.block * row_.stride;
+      float* sum = official ? z : S + row_.tail;
       const bool opens = tile.first == u.table.begin(tile.block);
-      const bool closes = tile.first + tile.count == u.table.begin(tile.block + 1);
-      float* sum = p_.normalizer == Normalizer::kOfficial ? z + (tile.head - u.head) * kRow : S + row_.tail;
-      if (opens) {
-        set_zero(S + row_.rows * padded_columns(row_.columns), row_.used - row_.rows * padded_columns(row_.columns));
-        if (p_.normalizer == Normalizer::kOfficial) set_zero(sum, kRow);
+      if (opens) set_zero(S + summary, row_.used - summary);
+      if (opens && official) set_zero(z, kRow);
+      if (p_.normalized() && p_.has_den()) {
+        const T* rows[kTokens];
+        Rows<const T>::of(p_.maybe_k_den, u.sequence).find(u.table, tile, tile.head, rows);
+        pack_features_sum(p_.feature_map, rows, tile.count, p_.D, keys, sum);
       }
-      if (!p_.normalized()) {
-        pack_features(p_.feature_map, k_rows[turn], tile.count, p_.D, keys);
+      if (p_.normalized() && !p_.has_den()) {
+        pack_features_sum(p_.feature_map, ahead.first(), tile.count, p_.D, keys, sum);
       } else {
-        if (p_.has_den()) {
-          k_den.find(u.table, tile, tile.head, den_rows);
-          pack_features_sum(p_.feature_map, den_rows, tile.count, p_.D, keys, sum);
-          pack_features(p_.feature_map, k_rows[turn], tile.count, p_.D, keys);
-        } else {
-          pack_features_sum(p_.feature_map, k_rows[turn], tile.count, p_.D, keys, sum);
-        }
+        pack_features(p_.feature_map, ahead.first(), tile.count, p_.D, keys);
       }
-      pack_rows<FeatureMap::kIdentity>(v_rows[turn], tile.count, p_.E, values);
-      const std::int64_t tiles = HWY_MAX(p_.D * p_.E / (8 * kLanes), std::int64_t{1});
-      RowPrefetch<T> next_k(k_rows[turn ^ 1], ahead.count, p_.D, tiles),
-          next_v(v_rows[turn ^ 1], ahead.count, p_.E, tiles);
-      summary_product(keys, values, tile.count, p_.D, p_.E, !opens, S, [&]() HWY_ATTR { next_k(), next_v(); });
-      if (closes && p_.normalizer == Normalizer::kOfficial) query_products(u, tile, sum, S + row_.tail, keys);
-      tile = ahead;
-    }
-  }
-
-  // kOfficial: q~_{b,w} . z_b for every query head of the group and every position of the block.
-  void query_products(const Unit& u, const TokenTile& last, const float* z, float* tail, float* packed) {
-    const auto q = Rows<const T>::of(p_.has_den() ? p_.maybe_q_den : p_.q, u.sequence);
-    const T* rows[kTokens];
-    for (std::int64_t g = 0; g < p_.group(); ++g) {
-      TileWalk walk(u.table, last.block, last.block + 1, 0, 1);
-      std::int64_t w = 0;
-      for (TokenTile tile = walk.next(); tile.given(); tile = walk.next()) {
-        q.find(u.table, tile, last.head * p_.group() + g, rows);
-        pack_features(p_.feature_map, rows, tile.count, p_.D, packed);
-        for (std::int64_t t = 0; t < tile.count; ++t)
-          tail[g * row_.position_stride + w++] = dot(packed + t * kRow, z, p_.D);
+      pack_rows<FeatureMap::kIdentity>(ahead.second(), tile.count, p_.E, values);
+      summary_product(keys, values, tile.count, p_.D, p_.E, !opens, S,
+                      ahead.prefetch(p_.D, p_.E, p_.D * p_.E / (8 * kLanes)));
+      if (official && tile.first + tile.count == u.table.begin(tile.block + 1)) {
+        query_products<T>(p_, u.table, u.sequence, tile.block, tile.head, z, row_.position_stride, S + row_.tail, keys);
       }
     }
   }
@@ -179,40 +151,30 @@ class Forward {
   void read_out(const Unit& u, std::int64_t b0, std::int64_t b1, std::int64_t h0, std::int64_t h1, int worker) {
     float* queries = worker_scratch(worker);
     float* den_queries = queries + kTokens * kRow;
-    const auto q = Rows<const T>::of(p_.q, u.sequence);
-    const auto q_den = p_.has_den() ? Rows<const T>::of(p_.maybe_q_den, u.sequence) : q;
+    const bool paper = p_.normalizer == Normalizer::kPaper, official = p_.normalizer == Normalizer::kOfficial;
+    const float scale = static_cast<float>(p_.scale), eps = static_cast<float>(p_.eps);
+    const auto q = Rows<const T>::of(p_.q, u.sequence),
+               q_den = Rows<const T>::of(p_.has_den() ? p_.maybe_q_den : p_.q, u.sequence);
     const auto out = Rows<T>::of(p_.out, u.sequence);
-    TileWalk walk(u.table, b0, b1, h0, h1);
-    const T *rows[2][kTokens], *den_rows[kTokens];
     T* out_rows[kTokens];
     float factor[kTokens];
-    TokenTile tile = walk.next();
-    if (tile.given()) q.find(u.table, tile, tile.head, rows[0]);
-    for (int turn = 0; tile.given(); turn ^= 1) {
-      const TokenTile ahead = walk.next();
-      if (ahead.given()) q.find(u.table, ahead, ahead.head, rows[turn ^ 1]);
+    Ahead<T> ahead(u.table, TileWalk(u.table, b0, b1, h0, h1), q, q_den);
+    for (TokenTile tile = ahead.next(); tile.given(); tile = ahead.next()) {
       out.find(u.table, tile, tile.head, out_rows);
-      const float* base = units_.own_mix ? u.mixed : u.S + (tile.head / p_.group() - u.head) * p_.M * row_.stride;
+      const float* base = units_.own_mix ? u.mixed : u.S + (tile.head / p_.group() - u.head) * units_.head_floats;
       const float* S = base + tile.block * row_.stride;
-      pack_features(p_.feature_map, rows[turn], tile.count, p_.D, queries);
-      const float* for_den = queries;
-      if (p_.has_den() && p_.normalizer == Normalizer::kPaper) {
-        q_den.find(u.table, tile, tile.head, den_rows);
-        pack_features(p_.feature_map, den_rows, tile.count, p_.D, den_queries);
-        for_den = den_queries;
-      }
-      const float scale = static_cast<float>(p_.scale), eps = static_cast<float>(p_.eps);
-      const std::int64_t w0 = tile.first - u.table.begin(tile.block);
+      pack_features(p_.feature_map, ahead.first(), tile.count, p_.D, queries);
+      if (paper && p_.has_den()) pack_features(p_.feature_map, ahead.second(), tile.count, p_.D, den_queries);
+      const float* for_den = p_.has_den() ? den_queries : queries;
+      const float* den =
+          S + row_.tail + tile.head % p_.group() * row_.position_stride + tile.first - u.table.begin(tile.block);
       for (std::int64_t t = 0; t < tile.count; ++t) {
         factor[t] = scale;
-        if (p_.normalizer == Normalizer::kPaper) factor[t] /= eps + dot(for_den + t * kRow, S + row_.tail, p_.D);
-        if (p_.normalizer == Normalizer::kOfficial) {
-          factor[t] /= eps + S[row_.tail + tile.head % p_.group() * row_.position_stride + w0 + t];
-        }
+        if (paper) factor[t] /= eps + dot(for_den + t * kRow, S + row_.tail, p_.D);
+        if (official) factor[t] /= eps + den[t];
       }
-      RowPrefetch<T> next_q(rows[turn ^ 1], ahead.count, p_.D,
-                            HWY_MAX(tile.count * p_.E / (8 * kLanes), std::int64_t{1}));
-      readout_product(queries, S, tile.count, p_.D, p_.E, next_q,
+      readout_product(queries, S, tile.count, p_.D, p_.E,
+                      ahead.prefetch(p_.D, p_.has_den() ? p_.D : 0, tile.count * p_.E / (8 * kLanes)),
                       [&](auto d, std::int64_t t, std::int64_t c, std::int64_t used, auto value) HWY_ATTR {
                         const auto y = hn::Mul(value, hn::Set(d, factor[t]));
                         if (used >= static_cast<std::int64_t>(hn::MaxLanes(d)))
@@ -220,14 +182,13 @@ class Forward {
                         else
                           store_some(y, d, out_rows[t] + c, used);
                       });
-      tile = ahead;
     }
   }
 
-  // Per worker: k~ (or q~) and v (or q_den~) of a tile, z of a visit, one strip of the mixing.
-  static constexpr std::int64_t kStripAt = 2 * kTokens * kRow + kMaxVisit * kRow;
-  std::int64_t kScratch() const { return kStripAt + round_up(p_.M * mix_strip_width(p_.M), 16); }
-  float* worker_scratch(int worker) const { return scratch_ + worker * kScratch(); }
+  // Per worker: k~ (or q~) and v (or q_den~) of a tile, z of a block, one strip of the mixing.
+  static constexpr std::int64_t kStripAt = (2 * kTokens + 1) * kRow;
+  std::int64_t scratch_size() const { return kStripAt + round_up(p_.M * mix_strip_width(p_.M), 16); }
+  float* worker_scratch(int worker) const { return scratch_ + worker * scratch_size(); }
 
   const Problem& p_;
   Executor& executor_;

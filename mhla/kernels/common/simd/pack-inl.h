@@ -83,6 +83,15 @@ HWY_INLINE hn::Vec<Full> load_row(const T* from, std::int64_t size, std::int64_t
   return c + kLanes <= size ? load(d, from + c) : load_some(d, from + c, size - c);
 }
 
+// to[0, size) = factor * from[0, size), padded with zeros to a multiple of kLanes.
+template <class T>
+HWY_INLINE void pack_scaled(const T* from, std::int64_t size, float factor, float* to) {
+  const Full d;
+  for (std::int64_t c = 0; c < size; c += kLanes) {
+    hn::StoreU(hn::Mul(load_row(from, size, c), hn::Set(d, factor)), d, to + c);
+  }
+}
+
 // y[c] += factor * x[c], over `size` floats rounded up to whole vectors.
 HWY_INLINE void add_scaled(float factor, const float* x, std::int64_t size, float* y) {
   const Full d;
@@ -94,6 +103,13 @@ HWY_INLINE void add_scaled(float factor, const float* x, std::int64_t size, floa
 
 HWY_INLINE void set_zero(float* x, std::int64_t size) {
   std::memset(x, 0, static_cast<std::size_t>(size) * sizeof(float));
+}
+
+// Zeros in the last vector of every row, so that a product may fill a ragged row and dot() still read whole vectors.
+HWY_INLINE void clear_row_ends(float* rows, std::int64_t tokens, std::int64_t size) {
+  const Full d;
+  const std::int64_t last = round_up(size, kLanes) - kLanes;
+  for (std::int64_t t = 0; t < tokens; ++t) hn::StoreU(hn::Zero(d), d, rows + t * kRow + last);
 }
 
 // Touches the cache lines of a few rows per call, so that they arrive while the tiles compute.
