@@ -14,6 +14,7 @@
 #ifndef MHLA_C_H_
 #define MHLA_C_H_
 
+/* NOLINTBEGIN(modernize-deprecated-headers,modernize-use-using,modernize-redundant-void-arg): this is C */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -264,5 +265,6 @@ mhla_status mhla_stream_load(const mhla_named_tensor* tensors, size_t tensor_cou
 #ifdef __cplusplus
 }
 #endif
+/* NOLINTEND(modernize-deprecated-headers,modernize-use-using,modernize-redundant-void-arg) */
 
 #endif /* MHLA_C_H_ */
