@@ -17,10 +17,17 @@
 
 namespace mhla {
 
+template <class Value>  // a template, so that it is complete when JsonValue is
+struct JsonMember {
+  std::string key;
+  Value value;
+  friend bool operator==(const JsonMember&, const JsonMember&) = default;
+};
+
 class JsonValue {
  public:
   enum class Kind : std::uint8_t { kNull, kBool, kInt, kUInt, kReal, kString, kArray, kObject };
-  struct Member;
+  using Member = JsonMember<JsonValue>;
   using Array = std::vector<JsonValue>;
   using Object = std::vector<Member>;  // in the order of the document; lookup is a linear scan
 
@@ -39,7 +46,7 @@ class JsonValue {
   JsonValue(Array value) : value_(std::move(value)) {}
   JsonValue(Object value) : value_(std::move(value)) {}
   static JsonValue array(std::initializer_list<JsonValue> items = {}) { return Array(items); }
-  static JsonValue object(std::initializer_list<Member> members = {});
+  static JsonValue object(std::initializer_list<Member> members = {}) { return Object(members); }
 
   [[nodiscard]] Kind kind() const;  // kUInt only for what does not fit int64
   [[nodiscard]] bool is_null() const { return kind() == Kind::kNull; }
@@ -76,14 +83,6 @@ class JsonValue {
   const T& get(const char* expected) const;
   std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value_;
 };
-
-struct JsonValue::Member {
-  std::string key;
-  JsonValue value;
-  friend bool operator==(const Member&, const Member&) = default;
-};
-
-inline JsonValue JsonValue::object(std::initializer_list<Member> members) { return Object(members); }
 
 struct JsonLimits {
   std::size_t max_bytes = std::size_t{64} << 20;

@@ -86,7 +86,10 @@ class Adapter final : public nlohmann::json_sax<nlohmann::json> {
     const auto token = reason.find("; last read: '");
     const auto expected = reason.rfind("'; expected ");
     std::string told(reason.substr(0, token));
-    if (token != reason.npos && expected != reason.npos && expected > token) told += reason.substr(expected + 1);
+    if (token != reason.npos && expected != reason.npos && expected > token) {
+      const std::string_view suffix = reason.substr(expected + 1);  // words of the parser, unless the token mimics them
+      if (std::all_of(suffix.begin(), suffix.end(), [](char c) { return c >= ' ' && c <= '~'; })) told += suffix;
+    }
     if (token == reason.npos && told.substr(0, 15) == "number overflow")
       told = "number is beyond the range of a double";
     fail(json_place(text_, label_, offset() > 0 ? offset() - 1 : 0), told);

@@ -80,6 +80,18 @@ TEST(Json, RefusesWhatIsNoJson) {
   EXPECT_EQ(refusal("1e999"), "doc: line 1, column 5: number is beyond the range of a double");
 }
 
+TEST(Json, ErrorsAreCleanText) {
+  // The parser quotes the offending token; whatever it holds stays out of the message.
+  for (const std::string_view text :
+       {"\"\xc3\xa9 '; expected 0\x9b\xcf\"", "\"\x1b[31m\xff\"", "\"; last read: '\xff'; expected \n"}) {
+    const std::string told = refusal(text);
+    EXPECT_EQ(told.substr(0, 5), "doc: ");
+    EXPECT_TRUE(is_utf8(told)) << told;
+    EXPECT_EQ(told.find_first_of("\x1b\n"), std::string::npos) << told;
+  }
+  EXPECT_LE(refusal("[\"" + std::string(100000, 'a')).size(), 200u);
+}
+
 TEST(Json, RefusesZeroBytesAndByteOrderMarks) {
   using namespace std::string_view_literals;
   EXPECT_EQ(refusal("{}\0"sv), "doc: line 1, column 3: a zero byte, expected JSON text");
@@ -249,6 +261,12 @@ TEST(Json, ManyKeysInLinearTime) {
   for (int i = 0; i < 200000; ++i) text += str(i ? "," : "", "\"key", i, "\":0");
   EXPECT_EQ(parse_json(text + "}", "doc").size(), 200000u);  // hours if every key were compared with every other
   EXPECT_NE(refusal(text + ",\"key7\":0}").find("\"key7\" appears twice"), std::string::npos);
+}
+
+TEST(Json, FuzzSeeds) {
+  const std::filesystem::path folder = std::filesystem::path(MHLA_SOURCE_DIR) / "mhla/io/fuzz_corpus/json";
+  for (const char* good : {"object", "text"}) EXPECT_NO_THROW(read_json(folder / good)) << good;
+  for (const char* bad : {"numbers", "twice"}) EXPECT_THROW(read_json(folder / bad), Error) << bad;
 }
 
 TEST(Json, ReadsFiles) {

@@ -137,10 +137,10 @@ TEST(Safetensors, ScalarsAndEmptyTensors) {
 }
 
 TEST(Safetensors, ListsInHeaderOrderAndFindsByName) {
-  const Bytes file = file_of(
-      R"({"z":{"dtype":"U8","shape":[2],"data_offsets":[2,4]},"\u0061\n":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
-      R"("":{"shape":[1,1,1,1,1,1,1,300],"data_offsets":[4,304],"dtype":"I8"}}   )",
-      304);
+  const Bytes file = file_of(R"({"z":{"dtype":"U8","shape":[2],"data_offsets":[2,4]},)"
+                             R"("\u0061\n":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                             R"("":{"shape":[1,1,1,1,1,1,1,300],"data_offsets":[4,304],"dtype":"I8"}}   )",
+                             304);
   const Safetensors tensors = Safetensors::from_memory(file, "label");
   ASSERT_EQ(tensors.size(), 3u);
   EXPECT_EQ(tensors.entry(0).name, "z");
@@ -389,6 +389,13 @@ TEST(Safetensors, Files) {
   EXPECT_THROW(Safetensors::read(folder / "none"), Error);
   EXPECT_THROW(Safetensors::read("/dev/zero"), Error);
   std::filesystem::remove_all(folder);
+}
+
+TEST(Safetensors, FuzzSeeds) {
+  const std::filesystem::path folder = std::filesystem::path(MHLA_SOURCE_DIR) / "mhla/io/fuzz_corpus/safetensors";
+  for (const char* good : {"empty", "scalar", "two", "unaligned", "turned"})
+    EXPECT_EQ(verdict(read_file(folder / good)), "accepted") << good;
+  EXPECT_NE(verdict(read_file(folder / "hole")), "accepted");
 }
 
 RC_GTEST_PROP(Safetensors, AnySetOfTensorsComesBack, ()) {
