@@ -10,6 +10,7 @@ namespace mhla {
 namespace {
 
 constexpr Candidate<Problem> kForward[] = {
+    {"simd", chunkwise_fit_simd, chunkwise_forward_simd},
     {"ref", reference::fit, chunkwise_forward_ref},  // the definition: by name, and for f64
 };
 
