@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "mhla/core/error.h"
+#include "mhla/kernels/chunkwise/chunkwise.h"
 #include "mhla/kernels/mixing/mixing.h"
 #include "mhla/testing/tensor.h"
 
@@ -122,6 +123,32 @@ TEST(ExtendMix, OneStoredRowServesEveryChunk) {
   Tensor out(DType::kF64, {4, 4});
   extend_mix(mix.view(), out.view());
   for (std::int64_t i = 0; i < 16; ++i) EXPECT_EQ(out.at(i), i % 4 <= i / 4 ? 0.5 : 0.0);
+}
+
+// The causal operator extends a matrix on the fly; here it meets the matrix written out.
+TEST(ExtendMix, IsWhatTheCausalOperatorExtendsTo) {
+  Random random(9);
+  constexpr std::int64_t L = 3, rows = 8, C = 4, N = rows * C - 1, D = 5;
+  Tensor q(DType::kF64, {1, N, 2, D}), k(DType::kF64, {1, N, 2, D}), v(DType::kF64, {1, N, 2, D});
+  Tensor mix(DType::kF64, {2, L, L}), extended(DType::kF64, {2, rows, rows});
+  for (Tensor* tensor : {&q, &k, &v}) tensor->normal(random);
+  mix.uniform(random, 0, 1);
+  extend_mix(mix.view(), extended.view());
+  ASSERT_EQ(plan_length(L, C, N, LengthPolicy::kExtend).rows, rows);
+
+  ChunkwiseParams params;
+  params.q = q.view();
+  params.k = k.view();
+  params.v = v.view();
+  params.mix = mix.view();
+  params.chunk = C;
+  params.beyond_mix = BeyondMix::kExtend;
+  Tensor on_the_fly(DType::kF64, {1, N, 2, D}), written_out(DType::kF64, {1, N, 2, D});
+  chunkwise_forward(params, on_the_fly.view());
+  params.mix = extended.view();
+  params.beyond_mix = BeyondMix::kError;
+  chunkwise_forward(params, written_out.view());
+  EXPECT_TRUE(max_error(on_the_fly, written_out) <= 1e-14) << worst_element(on_the_fly, written_out);
 }
 
 TEST(ExtendMix, PerHeadAndRefusals) {
