@@ -89,8 +89,8 @@ TEST(Spectrum, HilbertMatrix) {
 
 TEST(Spectrum, ChosenValuesComeBackOverSixteenOrders) {
   Random random(1);
-  std::vector<double> sigma;
-  for (int i = 0; i < 60; ++i) sigma.push_back(std::pow(10.0, -i / 4.0));
+  std::vector<double> sigma(60);
+  for (int i = 0; i < 60; ++i) sigma[i] = std::pow(10.0, -i / 4.0);
   for (const auto& [rows, columns] : {std::pair{60, 60}, std::pair{90, 60}, std::pair{60, 75}}) {
     const Matrix matrix = with_singular_values(random, rows, columns, sigma);
     expect_values(singular_values(matrix), sigma, 1e-14);  // 45 eps, absolute
