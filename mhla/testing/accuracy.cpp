@@ -158,7 +158,7 @@ std::string check_nan_stays(const Case& c, std::string_view candidate) {
     for (const ConstView* view : {&inputs.q, &inputs.k, &inputs.v, &inputs.dout}) {
       const Sequence& s = sequences[poisoned];
       const std::int64_t offset = s.batch * view->stride[0] + (s.start + s.length / 2) * view->stride[1];
-      store_f64(const_cast<void*>(view->data), view->dtype, offset, std::numeric_limits<double>::quiet_NaN());
+      CaseInputs::set(*view, offset, std::numeric_limits<double>::quiet_NaN());
     }
     const CaseResult got = run_case(contiguous_case, inputs, options(candidate));
     bool spread = false;  // inside the poisoned sequence the NaN must be seen

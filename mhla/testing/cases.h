@@ -50,6 +50,11 @@ struct CaseInputs {
   explicit CaseInputs(const Case& c);
   [[nodiscard]] CaseInputs to(DType dtype) const;  // the same values, contiguous; mix in f64 for f64, else f32
 
+  // Element `index` of a contiguous input, for tests that want special values.
+  static double get(const ConstView& view, std::int64_t index) { return load_f64(view.data, view.dtype, index); }
+  static void set(const ConstView& view, std::int64_t index, double value) {
+    store_f64(const_cast<void*>(view.data), view.dtype, index, value);
+  }
   [[nodiscard]] CaseInputs alias() const;  // the same views, memory stays here
 
   ConstView q, k, v, dout;
