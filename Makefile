@@ -56,10 +56,11 @@ fuzz:  ## every libFuzzer target for FUZZ_SECONDS (600) under ASan and UBSan
 	@cmake --preset fuzz --log-level=WARNING
 	@cmake --build build/fuzz --parallel $(JOBS) --target mhla_fuzzers
 	@for fuzzer in build/fuzz/fuzz/*_fuzz; do \
-	  name=$$(basename $$fuzzer); corpus=build/fuzz/corpus/$$name; mkdir -p $$corpus; \
-	  seeds=tests/corpus/$$name; [ -d $$seeds ] || seeds=; \
+	  name=$$(basename $$fuzzer _fuzz); mkdir -p build/fuzz/corpus/$$name; \
+	  seeds=$$(find mhla -path "*/fuzz_corpus/$$name" -type d); dictionary=$$(find mhla -path "*/fuzz_corpus/$$name.dict"); \
 	  echo "make fuzz: $$name for $(FUZZ_SECONDS) s"; \
-	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -artifact_prefix=build/fuzz/$$name- $$corpus $$seeds \
+	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 -artifact_prefix=build/fuzz/$$name- \
+	    $${dictionary:+-dict=$$dictionary} build/fuzz/corpus/$$name $$seeds \
 	    || { echo "make fuzz: $$name FAILED, its input is build/fuzz/$$name-*"; exit 1; }; \
 	done
 	@echo "make fuzz: clean"

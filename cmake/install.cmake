@@ -10,13 +10,13 @@ foreach(room ${MHLA_PUBLIC_ROOMS})
 endforeach()
 install(EXPORT mhla NAMESPACE mhla:: FILE mhla-targets.cmake DESTINATION ${package_dir})
 
-# core and io: every header. kernels: <form>/<form>.h, the tools of mixing, and what those headers mention.
-install(DIRECTORY mhla/core mhla/io DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla FILES_MATCHING PATTERN *.h)
-foreach(header bidirectional/bidirectional.h chunkwise/chunkwise.h streaming/streaming.h common/layout.h common/options.h)
+# Of core every header, of io and kernels those meant for others and what they mention.
+install(DIRECTORY mhla/core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla FILES_MATCHING PATTERN *.h)
+foreach(header io/file.h io/json.h io/safetensors.h kernels/bidirectional/bidirectional.h kernels/chunkwise/chunkwise.h
+        kernels/streaming/streaming.h kernels/mixing/mixing.h kernels/common/layout.h kernels/common/options.h)
   get_filename_component(folder ${header} DIRECTORY)
-  install(FILES mhla/kernels/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla/kernels/${folder})
+  install(FILES mhla/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla/${folder})
 endforeach()
-install(DIRECTORY mhla/kernels/mixing DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla/kernels FILES_MATCHING PATTERN *.h)
 install(FILES mhla/c.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla)
 
 configure_package_config_file(cmake/mhla-config.cmake.in mhla-config.cmake INSTALL_DESTINATION ${package_dir})
@@ -39,6 +39,5 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/mhla.pc DESTINATION ${CMAKE_INSTALL_LI
 
 if(TARGET mhla)
   file(RELATIVE_PATH libraries_from_bin /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
-  set_target_properties(mhla PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries_from_bin}")
-  install(TARGETS mhla)
+  set_target_properties(mhla PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries_from_bin}")  # apps/ installs it
 endif()
