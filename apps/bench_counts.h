@@ -1,0 +1,99 @@
+// Flops and bytes of one call, by the formulas of docs/benchmarks.md, whatever algorithm runs. A multiplication
+// and an addition are two flops. Per (batch, head), M blocks of the N tokens, C tokens in a chunk:
+//
+//   bidirectional forward   2NDE summaries + 2M^2 DE mixing + 2NDE output
+//   bidirectional backward  2NDE + 2M^2 DE recomputed S and S~, 2NDE dS~, 2M^2 DE dS, 2M^2 DE dmix, 2NDE each dq, dk,
+//   dv causal forward          2NDE + M(M-1) DE + 2NDE, and inside a chunk of c tokens c(c+1)/2 pairs of 2D + 2E causal
+//   backward         10NDE + 3M(M-1) DE, and per pair q.k, dout.v, dq, dk, dv: 6D + 4E decode, one token       2DE
+//   prefix, and 2D + 2E per token of the open chunk
+//
+// With grouped heads the summaries, dk and dv belong to the kv heads. Bytes are what must move once: every input
+// read, every output written.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace mhla::apps {
+
+enum class Pass : std::uint8_t { kForward, kBackward, kBoth };
+
+struct OpSizes {
+  bool causal = false;
+  std::int64_t B = 1, N = 0, H = 1, Hkv = 1, D = 0, E = 0;
+  std::int64_t M = 0;         // blocks of a sequence
+  std::int64_t C = 0;         // causal: tokens of a chunk
+  std::int64_t mix_rows = 0;  // rows of mix in memory
+};
+
+struct Counts {
+  double flops = 0.0;
+  double bytes = 0.0;
+};
+
+// Pairs (t, s <= t) inside the chunks of N tokens.
+constexpr double pairs_in_chunks(std::int64_t N, std::int64_t C) {
+  if (C <= 0) return 0.0;
+  const auto full = static_cast<double>(N / C), chunk = static_cast<double>(C), rest = static_cast<double>(N % C);
+  return full * chunk * (chunk + 1.0) / 2.0 + rest * (rest + 1.0) / 2.0;
+}
+
+constexpr Counts count_forward(const OpSizes& s, std::int64_t element_bytes) {
+  const auto B = static_cast<double>(s.B), N = static_cast<double>(s.N), H = static_cast<double>(s.H);
+  const auto Hkv = static_cast<double>(s.Hkv), D = static_cast<double>(s.D), E = static_cast<double>(s.E);
+  const auto M = static_cast<double>(s.M), rows = static_cast<double>(s.mix_rows);
+  Counts counts;
+  const double products = 2.0 * N * D * E;
+  const double mixing = s.causal ? M * (M - 1.0) * D * E : 2.0 * M * M * D * E;
+  counts.flops = B * (Hkv * (products + mixing) + H * products);
+  if (s.causal) counts.flops += B * H * pairs_in_chunks(s.N, s.C) * 2.0 * (D + E);
+  counts.bytes = B * N * (H * (D + E) + Hkv * (D + E)) * static_cast<double>(element_bytes) + rows * rows * 4.0;
+  return counts;
+}
+
+constexpr Counts count_backward(const OpSizes& s, std::int64_t element_bytes) {
+  const auto B = static_cast<double>(s.B), N = static_cast<double>(s.N), H = static_cast<double>(s.H);
+  const auto Hkv = static_cast<double>(s.Hkv), D = static_cast<double>(s.D), E = static_cast<double>(s.E);
+  const auto M = static_cast<double>(s.M), rows = static_cast<double>(s.mix_rows);
+  Counts counts;
+  const double products = 2.0 * N * D * E;
+  const double mixing = s.causal ? M * (M - 1.0) * D * E : 2.0 * M * M * D * E;
+  // kv heads: S, dk, dv, and the three mixing products; query heads: dS~ and dq.
+  counts.flops = B * (Hkv * (3.0 * products + 3.0 * mixing) + H * 2.0 * products);
+  if (s.causal) counts.flops += B * H * pairs_in_chunks(s.N, s.C) * (6.0 * D + 4.0 * E);
+  // q, k, v, dout read; dq, dk, dv written; mix read and dmix written.
+  counts.bytes =
+      B * N * (H * (2.0 * D + E) + Hkv * 2.0 * (D + E)) * static_cast<double>(element_bytes) + 2.0 * rows * rows * 4.0;
+  return counts;
+}
+
+constexpr Counts count_pass(const OpSizes& s, Pass pass, std::int64_t element_bytes) {
+  Counts total;
+  for (const bool backward : {false, true}) {
+    if (pass == (backward ? Pass::kForward : Pass::kBackward)) continue;
+    const Counts part = backward ? count_backward(s, element_bytes) : count_forward(s, element_bytes);
+    total.flops += part.flops;
+    total.bytes += part.bytes;
+  }
+  return total;
+}
+
+// One token of one sequence with `open` tokens in its open chunk, this one among them: the mixed prefix (f32),
+// the raw k and v of the open chunk, q and out.
+constexpr Counts count_decode(const OpSizes& s, std::int64_t open, std::int64_t element_bytes) {
+  const auto H = static_cast<double>(s.H), Hkv = static_cast<double>(s.Hkv);
+  const auto D = static_cast<double>(s.D), E = static_cast<double>(s.E), tokens = static_cast<double>(open);
+  Counts counts;
+  counts.flops = H * (2.0 * D * E + tokens * 2.0 * (D + E));
+  counts.bytes = Hkv * D * E * 4.0 + (Hkv * tokens * (D + E) + H * (D + E)) * static_cast<double>(element_bytes);
+  return counts;
+}
+
+// Softmax attention over the same inputs: q k^T and p v, halved for causal. Its exponentials are not counted.
+constexpr double softmax_flops(const OpSizes& s) {
+  const auto B = static_cast<double>(s.B), N = static_cast<double>(s.N), H = static_cast<double>(s.H);
+  const double dense = B * H * N * N * 2.0 * static_cast<double>(s.D + s.E);
+  return s.causal ? dense / 2.0 : dense;
+}
+
+}  // namespace mhla::apps

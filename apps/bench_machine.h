@@ -1,0 +1,37 @@
+// The limits of the machine, measured in the same run as what is held against them: a large matrix product, a copy
+// through memory, and a streaming read at a given footprint.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/openblas.h"
+#include "mhla/core/threads.h"
+#include "mhla/core/workspace.h"
+
+namespace mhla::apps {
+
+// The 2048^3 f32 product of OpenBLAS. sample() runs it once; the best rate so far is kept.
+class GemmRuler {
+ public:
+  static constexpr std::int64_t kSize = 2048;
+  explicit GemmRuler(int threads);
+  [[nodiscard]] bool found() const { return blas_.found(); }
+  [[nodiscard]] const std::string& reason() const { return blas_.reason(); }
+  [[nodiscard]] double sample();  // GFLOP/s of this product
+
+ private:
+  OpenBlas blas_;
+  int threads_;
+  AlignedBuffer a_, b_, c_;
+};
+
+// Bytes read plus bytes written per second, in GB/s, best of several copies of four times the last-level cache.
+double copy_bandwidth(Executor& executor);
+
+// Bytes per second in GB/s when `buffers` of `bytes` each are read in turn, best of several rounds. Every visit is
+// one parallel section over `slices` parts, as a decode step over its heads is.
+double read_bandwidth(Executor& executor, std::int64_t bytes, std::int64_t buffers, std::int64_t slices);
+
+}  // namespace mhla::apps

@@ -1,0 +1,31 @@
+// Facts about the machine a command runs on, read from the system without starting anything:
+// processor, caches, memory, and the shared libraries that are opened only when a command needs them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace mhla::apps {
+
+struct CpuFacts {
+  std::string model;                  // as the system names it, "unknown" when it does not
+  std::vector<std::string> features;  // instruction sets that matter for the kernels, "avx2", "fma", ...
+  int threads = 1;                    // logical processors this process may use
+  std::int64_t l1d_bytes = 0;         // per core; 0 when the system does not tell
+  std::int64_t l2_bytes = 0;          // per core
+  std::int64_t l3_bytes = 0;          // shared
+  std::int64_t memory_bytes = 0;      // physical memory
+  std::int64_t available_bytes = 0;   // memory that can be used without swapping, now
+};
+
+CpuFacts read_cpu_facts();
+
+// A last-level cache size that is never 0: what the system says, or 32 MiB.
+std::int64_t last_level_cache(const CpuFacts& cpu);
+
+std::string bytes_text(std::int64_t bytes);  // "1.5 GiB", "32 KiB"
+std::string executable_directory();          // where the running program lies, without a trailing slash
+std::string compiler_text();                 // "g++ 12.2.0"
+
+}  // namespace mhla::apps

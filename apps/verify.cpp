@@ -1,0 +1,38 @@
+// mhla verify: the built-in self-check, or with --golden the recorded outputs of the published code.
+#include <CLI/CLI.hpp>
+
+#include "apps/commands.h"
+#include "apps/verify_golden.h"
+#include "apps/verify_self.h"
+#include "mhla/core/threads.h"
+
+namespace mhla::apps {
+namespace {
+
+struct VerifyOptions {
+  std::string golden, backend;
+  int threads = 0;
+  bool json = false;
+};
+
+}  // namespace
+
+void add_verify(CLI::App& app, Job& job) {
+  CLI::App* command = app.add_subcommand("verify", "check every available kernel candidate");
+  static VerifyOptions options;
+  command->add_option("--golden", options.golden, "a golden file, or a folder of them, to recompute")
+      ->type_name("FILE|DIR");
+  command->add_option("--backend", options.backend, "one candidate instead of all: simd, ref")->type_name("NAME");
+  command->add_option("--threads", options.threads, "threads to run on (default: all)")->check(CLI::Range(1, 1024));
+  command->add_flag("--json", options.json, "one JSON object per line on stdout, text on stderr");
+  command->callback([&job, command] {
+    job = [command] {
+      const Output out(options.json);
+      if (options.threads > 0) set_default_threads(options.threads);
+      if (command->count("--golden") > 0) return verify_golden(options.golden, options.backend, out);
+      return verify_self(options.backend, out);
+    };
+  });
+}
+
+}  // namespace mhla::apps

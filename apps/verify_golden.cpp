@@ -1,0 +1,224 @@
+// err = max |got - want| / max |want| over a tensor, limit 1e-4, NaN counting as failure. All results of a case are
+// computed first; only then are its expected values opened.
+#include "apps/verify_golden.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "apps/candidates.h"
+#include "apps/commands.h"
+#include "apps/golden_case.h"
+#include "mhla/core/error.h"
+#include "mhla/kernels/chunkwise/chunkwise.h"
+
+namespace mhla::apps {
+namespace {
+
+constexpr double kLimit = 1e-4;
+
+struct Tally {
+  int files = 0, cases = 0, checked = 0, failed = 0, not_judged = 0;
+};
+
+struct Result {
+  std::string backend;
+  std::map<std::string, Tensor> tensors;  // by judged name
+};
+
+double golden_error(const Tensor& got, const Tensor& want) {
+  double difference = 0.0, largest = 0.0;
+  for (std::int64_t i = 0; i < want.numel(); ++i) {
+    const double off = std::abs(got.at(i) - want.at(i));
+    if (!std::isfinite(off)) return std::nan("");
+    difference = std::max(difference, off);
+    largest = std::max(largest, std::abs(want.at(i)));
+  }
+  return difference == 0.0 ? 0.0 : difference / largest;  // infinite where all of `want` is 0
+}
+
+Result compute(const CausalCase& c, const std::string& backend) {
+  Result result{backend, {}};
+  ChunkwiseParams params;
+  params.q = c.q.view();
+  params.k = c.k.view();
+  params.v = c.v.view();
+  params.mix = c.mix.view();
+  params.chunk = c.chunk;
+  params.feature_map = FeatureMap::kIdentity;  // q and k come through their feature map already
+  params.normalizer = Normalizer::kNone;
+  params.scale = c.scale;
+  const RunOptions run{.candidate = backend};
+  std::vector<std::int64_t> out_shape = c.q.shape();
+  out_shape.back() = c.v.shape().back();
+  Tensor& out = result.tensors["out"] = Tensor(DType::kF32, out_shape);
+  chunkwise_forward(params, out.view(), run);
+  if (!c.dout.given()) return result;
+  ChunkwiseGrads grads;
+  grads.dout = c.dout.view();
+  const auto gradient = [&](const char* name, const Tensor& like) {
+    return (result.tensors[name] = Tensor(DType::kF32, like.shape())).view();
+  };
+  grads.dq = gradient("grad.in.q", c.q);
+  grads.dk = gradient("grad.in.k", c.k);
+  grads.dv = gradient("grad.in.v", c.v);
+  grads.dmix = gradient("grad.in.mix", c.mix);
+  chunkwise_backward(params, grads, run);
+  return result;
+}
+
+class GoldenRun {
+ public:
+  GoldenRun(const Output& out, std::vector<std::string> backends)
+      : out_(out),
+        backends_(std::move(backends)),
+        table_(out, {{"case", -28}, {"backend", -8}, {"tensor", -12}, {"error", 10}, {"limit", 8}, {"", -6}}) {
+    table_.head();
+  }
+
+  void judge_file(const std::filesystem::path& path) {
+    ++tally.files;
+    out_.line(path.string());
+    try {
+      const Safetensors file = Safetensors::read(path);
+      const std::vector<GoldenEntry> entries = golden_entries(file);
+      if (entries.empty()) out_.line("  no cases in this file");
+      unsupported_.clear();
+      for (const GoldenEntry& entry : entries) judge_case(path, file, entry);
+      complain_about_families(path);
+    } catch (const Error& error) {
+      not_judged(path, "", error.what());
+    }
+  }
+
+  Tally tally;
+
+ private:
+  void judge_case(const std::filesystem::path& path, const Safetensors& file, const GoldenEntry& entry) {
+    try {
+      const JsonValue config = parse_json(entry.config, "metadata");
+      if (!config.is_object()) fail("metadata is no JSON object");
+      const GoldenFamily family = family_of(config);
+      if (family != GoldenFamily::kCausalOp) {
+        unsupported(path, entry.name, family);
+        return;
+      }
+      const CausalCase c = read_causal_case(file, entry, config);
+      std::vector<Result> results;
+      for (const std::string& backend : backends_) results.push_back(compute(c, backend));
+      ++tally.cases;
+      for (const std::string& name : c.judged) {
+        const Tensor want = read_expected(file, entry, name, results.front().tensors.at(name).shape());
+        for (const Result& result : results)
+          judge_tensor(path, entry.name, result.backend, name, result.tensors.at(name), want);
+      }
+    } catch (const Error& error) {
+      not_judged(path, entry.name, error.what());
+    }
+  }
+
+  void judge_tensor(const std::filesystem::path& path, const std::string& name, const std::string& backend,
+                    const std::string& tensor, const Tensor& got, const Tensor& want) {
+    const double error = golden_error(got, want);
+    const bool good = error <= kLimit;  // false for NaN
+    ++tally.checked;
+    if (!good) ++tally.failed;
+    table_.row(
+        {name, backend, tensor, fmt::format("{:.2e}", error), fmt::format("{:.0e}", kLimit), good ? "ok" : "FAILED"});
+    out_.row(JsonValue()
+                 .set("kind", "check")
+                 .set("file", path.string())
+                 .set("case", name)
+                 .set("family", name_of(GoldenFamily::kCausalOp))
+                 .set("backend", backend)
+                 .set("tensor", tensor)
+                 .set("error", error)
+                 .set("limit", kLimit)
+                 .set("ok", good));
+  }
+
+  void unsupported(const std::filesystem::path& path, const std::string& name, GoldenFamily family) {
+    ++tally.not_judged;
+    ++unsupported_[family];
+    row_not_judged(path, name, str("family not supported yet: ", name_of(family)));
+  }
+
+  // One line for the file, however many cases it has.
+  void complain_about_families(const std::filesystem::path& path) {
+    if (unsupported_.empty()) return;
+    std::string families;
+    for (const auto& [family, cases] : unsupported_)
+      families += fmt::format("{}'{}' ({} case{})", families.empty() ? "" : ", ", name_of(family), cases,
+                              cases == 1 ? "" : "s");
+    std::fflush(stdout);
+    complain(str("verify --golden: ", path.string(), ": family not supported yet: ", families, "; supported is '",
+                 name_of(GoldenFamily::kCausalOp), "'"));
+  }
+
+  void not_judged(const std::filesystem::path& path, const std::string& name, const std::string& reason) {
+    ++tally.not_judged;
+    std::fflush(stdout);
+    // The reader of the file opens its messages with the path; ours come without.
+    const std::string where = reason.rfind(path.string(), 0) == 0 ? "" : path.string() + ": ";
+    complain(str("verify --golden: ", where, name.empty() ? "" : "case '" + name + "': ", reason));
+    row_not_judged(path, name, reason);
+  }
+
+  void row_not_judged(const std::filesystem::path& path, const std::string& name, const std::string& reason) const {
+    out_.row(JsonValue()
+                 .set("kind", "not_judged")
+                 .set("file", path.string())
+                 .set("case", name.empty() ? JsonValue() : JsonValue(name))
+                 .set("reason", reason));
+  }
+
+  const Output& out_;
+  std::vector<std::string> backends_;
+  TextTable table_;
+  std::map<GoldenFamily, int> unsupported_;  // cases of the file at hand
+};
+
+std::vector<std::filesystem::path> golden_files(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) fail("verify --golden: ", path, " does not exist");
+  if (!std::filesystem::is_directory(path, error)) return {path};
+  std::vector<std::filesystem::path> files;
+  for (const auto& item : std::filesystem::directory_iterator(path))
+    if (item.path().extension() == ".safetensors" && !item.is_directory()) files.push_back(item.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+int verify_golden(const std::string& path, const std::string& backend, const Output& out) {
+  std::vector<std::string> backends = available_candidates(OpForm::kCausal, DType::kF32);
+  if (!backend.empty()) {
+    if (std::find(backends.begin(), backends.end(), backend) == backends.end())
+      fail("verify: --backend is '", backend, "', available are ", fmt::format("{}", fmt::join(backends, ", ")));
+    backends = {backend};
+  }
+  const std::vector<std::filesystem::path> files = golden_files(path);
+  GoldenRun run(out, backends);
+  for (const std::filesystem::path& file : files) run.judge_file(file);
+  const Tally& t = run.tally;
+  const int code = t.not_judged > 0 ? kCallersMistake : t.failed > 0 || t.checked == 0 ? kFailed : kDone;
+  out.line(fmt::format("{} files, {} cases, {} tensors checked, {} failed, {} not judged{}", t.files, t.cases,
+                       t.checked, t.failed, t.not_judged, t.checked == 0 ? ": nothing was checked" : ""));
+  if (t.checked == 0 && t.not_judged == 0) complain(str("verify --golden: nothing was checked in ", path));
+  out.row(JsonValue()
+              .set("kind", "summary")
+              .set("files", t.files)
+              .set("cases", t.cases)
+              .set("checked", t.checked)
+              .set("failed", t.failed)
+              .set("not_judged", t.not_judged)
+              .set("ok", code == kDone));
+  return code;
+}
+
+}  // namespace mhla::apps
