@@ -98,6 +98,5 @@ JsonValue read_json(const std::filesystem::path& path, const JsonLimits& limits 
 // that reads back to the same bits; NaN and infinities are null; invalid UTF-8 becomes U+FFFD.
 std::string write_json(const JsonValue& value, int indent = 0);
 std::string json_quote(std::string_view text);  // with its quotes
-bool is_utf8(std::string_view text);
 
 }  // namespace mhla

@@ -5,6 +5,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/io/json.h"
+#include "mhla/io/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

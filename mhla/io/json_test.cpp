@@ -13,6 +13,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
+#include "mhla/io/utf8.h"
 
 namespace mhla {
 namespace {

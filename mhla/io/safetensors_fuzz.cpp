@@ -5,8 +5,8 @@
 #include <string>
 
 #include "mhla/core/error.h"
-#include "mhla/io/json.h"
 #include "mhla/io/safetensors.h"
+#include "mhla/io/utf8.h"
 
 namespace {
 

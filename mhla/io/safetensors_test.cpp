@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <locale>
 #include <numeric>
 
 #include "mhla/core/error.h"
@@ -95,6 +96,20 @@ TEST(Safetensors, WritesTheseBytes) {
   EXPECT_EQ(safetensors_bytes(turned, {{"k", "v\n"}}), want);
   EXPECT_EQ(padded.size() % 8, 0u);
   EXPECT_EQ(safetensors_bytes({}), file_of("{}      ", 0));
+}
+
+TEST(Safetensors, WritesTheSameBytesInAnyLocale) {
+  struct Grouped : std::numpunct<char> {
+    [[nodiscard]] char do_thousands_sep() const override { return '.'; }
+    [[nodiscard]] std::string do_grouping() const override { return "\3"; }
+  };
+  const std::vector<std::uint8_t> data(5000);
+  const std::vector<NamedView> tensors = {{"t", ConstView(data.data(), DType::kU8, {5000})}};
+  const Bytes want = safetensors_bytes(tensors);
+  const std::locale before = std::locale::global(std::locale(std::locale(), new Grouped));
+  const Bytes got = safetensors_bytes(tensors);
+  std::locale::global(before);
+  EXPECT_EQ(got, want);
 }
 
 TEST(Safetensors, WritesStridedViews) {

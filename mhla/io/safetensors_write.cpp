@@ -7,6 +7,7 @@
 #include "mhla/io/file.h"
 #include "mhla/io/json_events.h"
 #include "mhla/io/safetensors.h"
+#include "mhla/io/utf8.h"
 
 namespace mhla {
 namespace {
@@ -61,10 +62,16 @@ std::string header_text(const std::vector<NamedView>& tensors, const Metadata& m
     const std::int64_t bytes = bytes_of(tensor.view, tensor.name);
     std::int64_t end = 0;
     if (__builtin_add_overflow(offset, bytes, &end)) fail("write_safetensors: the tensors do not fit 63 bits of bytes");
+    // std::to_string and not a stream, which would group digits as the program's locale likes them.
     text += json_quote(tensor.name);
-    text += str(":{\"dtype\":\"", safetensors_name(tensor.view.dtype), "\",\"shape\":[");
-    for (int axis = 0; axis < tensor.view.rank; ++axis) text += str(axis > 0 ? "," : "", tensor.view.shape[axis]);
-    text += str("],\"data_offsets\":[", offset, ",", end, "]}");
+    text.append(":{\"dtype\":\"").append(safetensors_name(tensor.view.dtype)).append("\",\"shape\":[");
+    for (int axis = 0; axis < tensor.view.rank; ++axis)
+      text.append(axis > 0 ? "," : "").append(std::to_string(tensor.view.shape[axis]));
+    text.append("],\"data_offsets\":[")
+        .append(std::to_string(offset))
+        .append(",")
+        .append(std::to_string(end))
+        .append("]}");
     offset = end;
   }
   text += '}';

@@ -1,0 +1,14 @@
+// UTF-8 by the table of RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace mhla {
+
+std::size_t utf8_length(std::string_view text);  // bytes of the character at the start of `text`, 0 when it is none
+bool is_utf8(std::string_view text);
+
+inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD, for bytes that are no text
+
+}  // namespace mhla
