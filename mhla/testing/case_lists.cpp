@@ -100,6 +100,8 @@ void add_grids(std::vector<Case>& cases) {
       c.D = 16, c.E = 16, c.eps = 0.1, c.normalizer = normalizer;
       if (normalizer == Normalizer::kOfficial && !BlockMap(layout, c.N).equal_blocks()) continue;
       cases.push_back(c);
+      c.B = 0;
+      cases.push_back(c);
     }
   }
 }

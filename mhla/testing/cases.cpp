@@ -158,7 +158,7 @@ std::vector<Sequence> Case::sequences() const {
 }
 
 std::int64_t Case::blocks() const {
-  std::int64_t M = 0;
+  std::int64_t M = cu_seqlens.empty() ? BlockMap(layout, N).blocks() : 0;
   for (const Sequence& sequence : sequences()) M = std::max(M, BlockMap(layout, sequence.length).blocks());
   return M;
 }

@@ -19,13 +19,13 @@ std::string times(const std::array<std::int64_t, 3>& sizes, int rank) {
 // Block counts that leave no block empty: ceil(grid / step) for some step.
 bool fills(std::int64_t grid, std::int64_t blocks) { return ceil_div(grid, ceil_div(grid, blocks)) == blocks; }
 
+// The two step sizes around grid / blocks give the counts that work on either side of `blocks`.
 std::int64_t nearest_count(std::int64_t grid, std::int64_t blocks) {
-  for (std::int64_t away = 0; away < grid; ++away) {
-    for (const std::int64_t count : {blocks - away, blocks + away}) {
-      if (count >= 1 && count <= grid && fills(grid, count)) return count;
-    }
-  }
-  return 1;
+  const std::int64_t step = ceil_div(grid, std::min(blocks, grid));
+  const std::int64_t below = ceil_div(grid, step);
+  if (step == 1) return below;
+  const std::int64_t above = ceil_div(grid, step - 1);
+  return blocks - below <= above - blocks ? below : above;
 }
 
 }  // namespace

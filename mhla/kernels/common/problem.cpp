@@ -118,7 +118,7 @@ std::int64_t cu_value(const ConstView& cu, std::int64_t index) {
 void find_sequences(Problem& p) {
   p.sequences.clear();
   if (!p.maybe_cu_seqlens.given()) {
-    for (std::int64_t b = 0; b < p.B; ++b) p.sequences.push_back({b, 0, p.N});
+    for (std::int64_t b = 0; b < p.B && p.N > 0; ++b) p.sequences.push_back({b, 0, p.N});
     return;
   }
   const ConstView& cu = p.maybe_cu_seqlens;
@@ -181,11 +181,13 @@ void check_problem(Problem& p) {
   check_layout(p.layout, p.N, p.entry);
   find_sequences(p);
   p.M = p.C = 0;
-  for (const Sequence& s : p.sequences) {
-    const BlockMap map(p.layout, s.length);
+  const auto measure = [&p](std::int64_t length) {
+    const BlockMap map(p.layout, length);
     p.M = std::max(p.M, map.blocks());
     p.C = std::max(p.C, map.largest());
-  }
+  };
+  if (!p.maybe_cu_seqlens.given()) measure(p.N);  // an empty batch needs the same mix as a full one
+  for (const Sequence& s : p.sequences) measure(s.length);
   if (p.normalizer == Normalizer::kOfficial) {
     if (p.causal) fail(p.entry, ": normalizer is official, expected none or paper in the causal form");
     for (const Sequence& s : p.sequences) {
