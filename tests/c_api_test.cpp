@@ -133,7 +133,7 @@ TEST(CApi, CalledFromC) {
   mix.uniform(random, 0.1, 1.0);
   Tensor got(DType::kF32, shape), want(DType::kF32, shape);
   const auto f32 = [](const Tensor& tensor) { return static_cast<float*>(tensor.data()); };
-  for (const char* candidate : {"ref"}) {
+  for (const char* candidate : {"ref", ""}) {  // "" is the default: the first of the list
     const int status = c_api_probe_forward(f32(q), f32(k), f32(v), f32(mix), 4, 6, 8, candidate, f32(got));
     ASSERT_EQ(status, MHLA_OK) << mhla_last_error();
     BidirectionalParams params;
@@ -216,17 +216,35 @@ TEST(CApi, LayoutsOfEveryRank) {
   EXPECT_TRUE(fails_with(mhla_bidirectional_forward(&c, &out, nullptr), MHLA_ERROR_ARGUMENT, "layout.rank is 4"));
 }
 
-TEST(CApi, WorkspaceIsThatOfCpp) {
+TEST(CApi, WorkspaceOfTheCallerIsEnoughAndALittleLessIsNot) {
   const Inputs in;
-  const mhla_bidirectional_params params = in.c_bidirectional();
-  Tensor got(DType::kF64, in.dout.shape());
+  const Tensor q = in.q.to(DType::kF32), k = in.k.to(DType::kF32), v = in.v.to(DType::kF32),
+               mix = in.mix.to(DType::kF32);
+  BidirectionalParams cpp;
+  cpp.q = q.view(), cpp.k = k.view(), cpp.v = v.view(), cpp.mix = mix.view();
+  cpp.layout = Layout::grid2d(5, 7, 2, 2);
+  mhla_bidirectional_params params;
+  mhla_bidirectional_params_init(&params, sizeof params);
+  params.q = c_tensor(q), params.k = c_tensor(k), params.v = c_tensor(v), params.mix = c_tensor(mix);
+  params.layout = {2, 0, 0, {5, 7, 0}, {2, 2, 0}};
+  Tensor got(DType::kF32, in.dout.shape()), want(DType::kF32, in.dout.shape());
   const mhla_tensor out = c_tensor(got);
+  bidirectional_forward(cpp, want.view());
+
   std::int64_t bytes = -1;
   ASSERT_EQ(mhla_bidirectional_forward_workspace(&params, &out, nullptr, &bytes), MHLA_OK) << mhla_last_error();
-  EXPECT_EQ(bytes, bidirectional_forward_workspace(in.bidirectional(), got.view()));
+  EXPECT_EQ(bytes, bidirectional_forward_workspace(cpp, got.view()));
+  ASSERT_GT(bytes, kAlignment);
+  const AlignedBuffer memory(bytes);
   mhla_run_options options;
   mhla_run_options_init(&options, sizeof options);
-  options.workspace_bytes = 64;
+  options.workspace = memory.bytes().data();
+  options.workspace_bytes = static_cast<std::size_t>(bytes);
+  EXPECT_EQ(mhla_bidirectional_forward(&params, &out, &options), MHLA_OK) << mhla_last_error();
+  EXPECT_TRUE(got.same_bits(want));
+  options.workspace_bytes -= kAlignment;
+  EXPECT_EQ(mhla_bidirectional_forward(&params, &out, &options), MHLA_ERROR_ARGUMENT);
+  options.workspace = nullptr;
   EXPECT_TRUE(
       fails_with(mhla_bidirectional_forward(&params, &out, &options), MHLA_ERROR_ARGUMENT, "workspace is null"));
 }
