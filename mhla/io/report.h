@@ -44,7 +44,7 @@ struct BarChart {
   std::vector<std::string> groups;
   std::vector<BarSeries> series;
   std::string value_label{};
-  bool log = false;                      // bars then start at a power of ten below the smallest value
+  bool log = false;                      // bars then start at the power of ten below the smallest value
   std::optional<double> maybe_target{};  // a line across all bars
   std::string target_label{};
   std::string caption{};

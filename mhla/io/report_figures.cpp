@@ -143,6 +143,12 @@ std::string draw(const BarChart& chart, double full_width) {
   left = std::min(left + 14, full_width / 2);
   const double right = full_width - 64;  // room for the value beside the longest bar
   Axis axis{.label = chart.value_label, .scale = chart.log ? AxisScale::kLog10 : AxisScale::kLinear};
+  if (chart.log) {  // from the power of ten below the smallest value, so that no bar has length 0
+    double smallest = HUGE_VAL;
+    for (const double value : values) smallest = value > 0 ? std::min(smallest, value) : smallest;
+    if (std::isfinite(smallest))
+      axis.low = std::pow(10.0, std::ceil(std::log10(std::max(smallest, 1e-150)) - 1e-9) - 1);
+  }
   const Scale x = make_scale(axis, values, left, right, true);
   const auto count = static_cast<double>(chart.series.size());
   const double group_height = count * kBar + std::max(0.0, count - 1) * kGap + kGroupGap;
@@ -175,7 +181,7 @@ std::string draw(const BarChart& chart, double full_width) {
     body += svg_line(at, top, at, bottom, "target");
     if (!chart.target_label.empty())
       body += svg_text(at, top - 7, chart.target_label,
-                       {.css = "target-label", .anchor = at > full_width * 0.7 ? "end" : "middle"});
+                       {.css = "target-label", .anchor = at > full_width * 0.85 ? "end" : "middle"});
   }
   body += values_text;
   if (!chart.value_label.empty())

@@ -162,6 +162,10 @@ TEST(Report, AnyNumbersCanBeDrawn) {
     expect_drawable(HeatMap{"t", 1, static_cast<std::int64_t>(y.size()), y});
     expect_drawable(HeatMap{"t", static_cast<std::int64_t>(y.size()), 1, y, "r", "c", 0.0, 0.0});
   }
+  for (const AxisScale scale : {AxisScale::kLinear, AxisScale::kLog2, AxisScale::kLog10}) {  // data beyond the set end
+    expect_drawable(LinePlot{"t", {"x", scale, 100}, {"y", scale, {}, 1}, {{"a", {1, 2}, {10, 20}}}});
+    expect_drawable(LinePlot{"t", {"x", scale, 1, 1}, {"y", scale, huge, huge}, {{"a", {1, 2}, {10, 20}}}});
+  }
   expect_drawable(LinePlot{"empty", {}, {}, {}});
   expect_drawable(BarChart{"empty", {}, {}});
 }
@@ -170,6 +174,28 @@ TEST(Report, PointsLieInsideTheAxes) {
   const LinePlot plot{"t", {"x", AxisScale::kLog2}, {"y"}, {{"a", {16384, 65536, 1048576}, {0.25, 0.5, 1.0}}}};
   const std::string drawing = svg(plot);
   for (const char* label : {">16K<", ">1M<", ">0.2<", ">1<"}) EXPECT_EQ(count(drawing, label), 1) << label << drawing;
+}
+
+TEST(Report, AxesReachTheData) {
+  // The last tick lies at or above the largest value, whatever the number of decades.
+  for (int decades = 1; decades < 60; ++decades) {
+    const double top = std::pow(10.0, decades) * 0.99;
+    const std::string drawing =
+        svg(LinePlot{"t", {"x"}, {"y", AxisScale::kLog10}, {{"a", {1, 2, 3}, {1, top / 1.05, top}}}});
+    const std::size_t path = drawing.find("class=\"curve\" d=\"");
+    const std::string d = drawing.substr(path, drawing.find('"', path + 17) - path);
+    const auto y_of = [](const std::string& point) { return point.substr(point.find(' ')); };
+    const std::size_t second = d.find('L'), third = d.rfind('L');
+    EXPECT_NE(y_of(d.substr(second, third - second)), y_of(d.substr(third))) << decades << drawing;  // not cut off
+  }
+}
+
+TEST(Report, LogBarsStartBelowTheSmallest) {
+  for (const double smallest : {2.0, 1.0, 0.5}) {
+    const std::string drawing = svg(BarChart{"t", {"a", "b"}, {{"s", {smallest, 200}}}, "", true});
+    EXPECT_EQ(count(drawing, "width=\"0\""), 0) << drawing;
+    EXPECT_EQ(count(drawing, smallest > 1 ? ">1<" : ">0.1<"), 1) << drawing;
+  }
 }
 
 TEST(Report, HeatMapColoursByValue) {

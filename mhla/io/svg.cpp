@@ -61,7 +61,7 @@ void log10_ticks(Scale& scale, const Axis& axis) {
   const bool fine = last - first <= 3;  // 1, 2, 5 in each decade
   const double stride = std::max(1.0, std::ceil((last - first) / 8));
   std::vector<double> candidates;
-  for (double k = first; k <= last + 1; k += stride)
+  for (double k = first; k < last + stride + 0.5; k += stride)
     for (const double digit : fine ? std::vector<double>{1, 2, 5} : std::vector<double>{1})
       candidates.push_back(digit * std::pow(10.0, k));
   // The last candidate at or below the data up to the first at or above it.
@@ -121,10 +121,11 @@ Scale make_scale(const Axis& axis, const std::vector<double>& values, double fro
   constexpr double kTiny = 1e-150;
   Scale scale{.kind = axis.scale, .from = from, .to = to};
   const bool linear = axis.scale == AxisScale::kLinear;
+  const auto limited = [&](double value) { return std::clamp(value, linear ? -kHuge : kTiny, kHuge); };
   bool any = false;
   const auto cover = [&](double value) {
     if (!scale.drawable(value)) return;
-    value = std::clamp(value, linear ? -kHuge : kTiny, kHuge);
+    value = limited(value);
     if (linear && std::abs(value) < kTiny) value = 0;
     scale.low = any ? std::min(scale.low, value) : value;
     scale.high = any ? std::max(scale.high, value) : value;
@@ -133,17 +134,29 @@ Scale make_scale(const Axis& axis, const std::vector<double>& values, double fro
   for (const double value : values) cover(value);
   if (!any) cover(1);
   if (linear && from_zero) cover(0);
-  if (axis.low && scale.drawable(*axis.low)) scale.low = *axis.low;
-  if (axis.high && scale.drawable(*axis.high)) scale.high = *axis.high;
+  const bool low_set = axis.low && scale.drawable(*axis.low);
+  const bool high_set = axis.high && scale.drawable(*axis.high);
+  if (low_set) scale.low = limited(*axis.low);
+  if (high_set) scale.high = limited(*axis.high);
+  if (scale.low >
+      scale.high) {  // all data lies beyond the end that was set, or the ends were given the wrong way round
+    if (low_set && high_set)
+      std::swap(scale.low, scale.high);
+    else
+      (low_set ? scale.high : scale.low) = low_set ? scale.low : scale.high;
+  }
+  Axis used = axis;  // ends that were set and can be kept
+  if (!low_set || scale.low == scale.high) used.low.reset();
+  if (!high_set || scale.low == scale.high) used.high.reset();
   // A span far below the values' own precision is drawn as one value.
   if (linear && scale.high - scale.low <= 1e-12 * std::max(std::abs(scale.low), std::abs(scale.high)))
     scale.high = scale.low;
   if (linear)
-    linear_ticks(scale, axis);
+    linear_ticks(scale, used);
   else if (axis.scale == AxisScale::kLog2)
-    log2_ticks(scale, axis);
+    log2_ticks(scale, used);
   else
-    log10_ticks(scale, axis);
+    log10_ticks(scale, used);
   return scale;
 }
 
