@@ -104,7 +104,8 @@ TEST(Safetensors, WritesTheSameBytesInAnyLocale) {
     [[nodiscard]] std::string do_grouping() const override { return "\3"; }
   };
   const std::vector<std::uint8_t> data(5000);
-  const std::vector<NamedView> tensors = {{"t", ConstView(data.data(), DType::kU8, {5000})}};
+  const std::vector<NamedView> tensors = {{"a", ConstView(data.data(), DType::kU8, {5000})},
+                                          {"b", ConstView(data.data(), DType::kU8, {1})}};
   const Bytes want = safetensors_bytes(tensors);
   const std::locale before = std::locale::global(std::locale(std::locale(), new Grouped));
   const Bytes got = safetensors_bytes(tensors);
