@@ -9,6 +9,7 @@ MHLA   := $(BUILD)/bin/mhla
 REPORT := build/demo/report.html
 
 FUZZ_SECONDS ?= 600
+BENCH_SHAPES ?= dit_s_256,dit_xl_512,sana_1024,dit_s_4096,wan_480p,lm_2048
 BENCH_ARGS   ?= --threads $(JOBS)
 
 # Sources in our own formatting; clang-tidy reads the rooms below LibTorch.
@@ -46,10 +47,14 @@ demo:  ## the operator on this machine: rank, entropy and speed, ending in an HT
 	@$(MHLA) demo --html $(REPORT)
 	@echo "make demo: the report is $(CURDIR)/$(REPORT)"
 
-bench:  ## the speed table of docs/benchmarks.md, as text and as JSON lines
+bench:  ## the tables of docs/benchmarks.md: text here, JSON lines and the scaling plot in build/bench
 	@cmake/packages.sh bench
 	@$(MAKE) --no-print-directory build
-	@cmake/bench.sh $(MHLA) build/bench $(BENCH_ARGS)
+	@mkdir -p build/bench
+	@$(MHLA) bench op --shape $(BENCH_SHAPES) --pass fwd,bwd,fwd+bwd $(BENCH_ARGS) --json >build/bench/op.json
+	@$(MHLA) bench op --shape lm_2048 --form decode $(BENCH_ARGS) --json >build/bench/decode.json
+	@$(MHLA) bench op --scaling --html build/bench/scaling.html $(BENCH_ARGS) --json >build/bench/scaling.json
+	@echo "make bench: the rows are build/bench/*.json, the plot build/bench/scaling.html"
 
 fuzz:  ## every libFuzzer target for FUZZ_SECONDS (600) under ASan and UBSan
 	@cmake/packages.sh fuzz
@@ -57,7 +62,8 @@ fuzz:  ## every libFuzzer target for FUZZ_SECONDS (600) under ASan and UBSan
 	@cmake --build build/fuzz --parallel $(JOBS) --target mhla_fuzzers
 	@for fuzzer in build/fuzz/fuzz/*_fuzz; do \
 	  name=$$(basename $$fuzzer _fuzz); mkdir -p build/fuzz/corpus/$$name; \
-	  seeds=$$(find mhla -path "*/fuzz_corpus/$$name" -type d); dictionary=$$(find mhla -path "*/fuzz_corpus/$$name.dict"); \
+	  seeds=$$(find mhla -path "*/fuzz_corpus/$$name" -type d); \
+	  dictionary=$$(find mhla -path "*/fuzz_corpus/$$name.dict"); \
 	  echo "make fuzz: $$name for $(FUZZ_SECONDS) s"; \
 	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 -artifact_prefix=build/fuzz/$$name- \
 	    $${dictionary:+-dict=$$dictionary} build/fuzz/corpus/$$name $$seeds \

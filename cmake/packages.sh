@@ -48,5 +48,5 @@ fi
 
 echo "mhla: installing$missing"
 # shellcheck disable=SC2086  # both are lists of words
-$as_root env DEBIAN_FRONTEND=noninteractive sh -c 'apt-get update -q && apt-get install -q -y --no-install-recommends "$@"' \
-  sh $missing || give_up "$1" "apt-get could not install them, its reason stands above"
+$as_root env DEBIAN_FRONTEND=noninteractive sh -c \
+  'apt-get update -q && apt-get install -q -y --no-install-recommends "$@"' sh $missing || give_up "$1" "apt-get could not install them, its reason stands above"

@@ -22,7 +22,8 @@ add_library(mhla_flags INTERFACE)
 target_compile_options(mhla_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -ffp-contract=off
                        $<$<BOOL:${MHLA_WERROR}>:-Werror>)
 if(MHLA_SANITIZE)
-  target_compile_options(mhla_flags INTERFACE -fsanitize=${MHLA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_options(mhla_flags INTERFACE -fsanitize=${MHLA_SANITIZE} -fno-sanitize-recover=all
+                         -fno-omit-frame-pointer)
   target_link_options(mhla_flags INTERFACE -fsanitize=${MHLA_SANITIZE})
 endif()
 if(MHLA_FUZZ)  # coverage in the libraries, libFuzzer's main in the fuzzers alone
@@ -52,9 +53,11 @@ function(mhla_room NAME)
   add_library(mhla::${NAME} ALIAS mhla_${NAME})
   set_target_properties(mhla_${NAME} PROPERTIES EXPORT_NAME ${NAME} VERSION ${PROJECT_VERSION}
                         SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-  target_include_directories(mhla_${NAME} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_include_directories(mhla_${NAME} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   list(TRANSFORM ROOM_USES PREPEND mhla::)
-  target_link_libraries(mhla_${NAME} PUBLIC ${ROOM_USES} Threads::Threads PRIVATE $<BUILD_INTERFACE:mhla_flags> ${ROOM_PRIVATE_LINKS})
+  target_link_libraries(mhla_${NAME} PUBLIC ${ROOM_USES} Threads::Threads
+                        PRIVATE $<BUILD_INTERFACE:mhla_flags> ${ROOM_PRIVATE_LINKS})
   target_compile_features(mhla_${NAME} PUBLIC cxx_std_20)
   if(MHLA_TESTS)
     foreach(test ${tests})
@@ -74,13 +77,15 @@ function(mhla_room NAME)
   endif()
 endfunction()
 
-# mhla_test(NAME SOURCES file... USES room... [LINKS lib...]): a GoogleTest program, one ctest entry. Tests may always use testing/.
+# mhla_test(NAME SOURCES file... USES room... [LINKS lib...]): a GoogleTest program, one ctest entry. Tests may always
+# use testing/.
 function(mhla_test NAME)
   cmake_parse_arguments(TEST "" "" "SOURCES;USES;LINKS" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${NAME} ${TEST_SOURCES})
   list(TRANSFORM TEST_USES PREPEND mhla::)
-  target_link_libraries(${NAME} PRIVATE ${TEST_USES} mhla::testing mhla_flags GTest::gtest GTest::gtest_main rapidcheck ${TEST_LINKS})
+  target_link_libraries(${NAME} PRIVATE ${TEST_USES} mhla::testing mhla_flags GTest::gtest GTest::gtest_main rapidcheck
+                        ${TEST_LINKS})
   target_compile_definitions(${NAME} PRIVATE MHLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${NAME} COMMAND ${NAME})
