@@ -204,7 +204,7 @@ class Backward {
     const auto k = Rows<const T>::of(p_.k, u.sequence), v = Rows<const T>::of(p_.v, u.sequence);
     const std::int64_t summary = row_.rows * padded_columns(row_.columns);
     const bool official = p_.normalizer == Normalizer::kOfficial;
-    Ahead<T> ahead(u.table, TileWalk(u.table, b0, b1, u.head, u.head + u.heads), k, v);
+    Ahead<T> ahead(u.table, {b0, b1, u.head, u.head + u.heads}, {k, p_.D}, {v, p_.E}, between_calls(p_.D, p_.E));
     for (TokenTile tile = ahead.next(); tile.given(); tile = ahead.next()) {
       float* S = u.S + (tile.head - u.head) * units_.head_floats + tile.block * row_.stride;
       const bool opens = tile.first == u.table.begin(tile.block);
@@ -218,8 +218,7 @@ class Backward {
         pack_query(ahead.first(), tile.count, s.left);
       }
       pack_rows<FeatureMap::kIdentity>(ahead.second(), tile.count, p_.E, s.right);
-      auto prefetch = ahead.prefetch(p_.D, p_.E, p_.D * p_.E / (8 * kLanes));
-      summary_product(s.right, s.left, tile.count, p_.E, p_.D, !opens, S, prefetch);
+      summary_product(s.right, s.left, tile.count, p_.E, p_.D, !opens, S, ahead);
       if (official && tile.first + tile.count == u.table.begin(tile.block + 1)) {
         query_products<T>(p_, u.table, u.sequence, tile.block, tile.head, s.z, row_.position_stride, S + row_.tail,
                           s.left);
@@ -241,7 +240,7 @@ class Backward {
     const bool paper = p_.normalizer == Normalizer::kPaper, official = p_.normalizer == Normalizer::kOfficial;
     const float eps = static_cast<float>(p_.eps), scale = static_cast<float>(p_.scale);
     float inverse[kTokens], dn[kTokens];
-    Ahead<T> ahead(u.table, TileWalk(u.table, b0, b1, h0, h1), q, dout);
+    Ahead<T> ahead(u.table, {b0, b1, h0, h1}, {q, p_.D}, {dout, p_.E}, 2 * between_calls(p_.D, p_.E));
     for (TokenTile tile = ahead.next(); tile.given(); tile = ahead.next()) {
       float* G = u.G + (tile.head / p_.group() - u.head) * units_.head_floats + tile.block * row_.stride;
       const std::int64_t w0 = tile.first - u.table.begin(tile.block), g = tile.head % p_.group();
@@ -266,9 +265,8 @@ class Backward {
         if (official) inverse[t] = 1.0f / (eps + G[row_.tail + g * row_.position_stride + w0 + t]);
         pack_scaled(ahead.second()[t], p_.E, scale * inverse[t], s.right + t * kRow);
       }
-      auto prefetch = ahead.prefetch(p_.D, p_.E, (tile.count + p_.E) * p_.D / (8 * kLanes));
       clear_row_ends(s.grad, tile.count, p_.D);
-      readout_product(s.right, G, tile.count, p_.E, p_.D, prefetch,
+      readout_product(s.right, G, tile.count, p_.E, p_.D, ahead,
                       [&](auto tag, std::int64_t t, std::int64_t c, std::int64_t, auto value)
                           HWY_ATTR { hn::StoreU(value, tag, s.grad + t * kRow + c); });
       for (std::int64_t t = 0; t < tile.count; ++t) {
@@ -283,7 +281,7 @@ class Backward {
         else
           target[row_.tail + g * row_.position_stride + w0 + t] = dn[t];
       }
-      summary_product(s.right, s.left, tile.count, p_.E, p_.D, !direct_, target, prefetch);
+      summary_product(s.right, s.left, tile.count, p_.E, p_.D, !direct_, target, ahead);
       if (!direct_ && closes) std::memcpy(G, s.block, static_cast<std::size_t>(row_.used) * sizeof(float));
     }
   }
@@ -331,7 +329,7 @@ class Backward {
     const auto k = Rows<const T>::of(p_.k, u.sequence), v = Rows<const T>::of(p_.v, u.sequence);
     const Full d;
     const bool official = p_.normalizer == Normalizer::kOfficial;
-    Ahead<T> ahead(u.table, TileWalk(u.table, b0, b1, u.head, u.head + u.heads), k, v);
+    Ahead<T> ahead(u.table, {b0, b1, u.head, u.head + u.heads}, {k, p_.D}, {v, p_.E}, 2 * between_calls(p_.D, p_.E));
     for (TokenTile tile = ahead.next(); tile.given(); tile = ahead.next()) {
       const float* G = u.sums + (tile.head - u.head) * units_.head_floats + tile.block * row_.stride;
       T* to[kTokens];
@@ -342,10 +340,9 @@ class Backward {
         else if (p_.normalized())
           std::memcpy(s.dz, G + row_.tail, static_cast<std::size_t>(round_up(p_.D, kLanes)) * sizeof(float));
       }
-      auto prefetch = ahead.prefetch(p_.D, p_.E, tile.count * (p_.D + p_.E) / (8 * kLanes));
       if (p_.dk.given()) {
         pack_rows<FeatureMap::kIdentity>(ahead.second(), tile.count, p_.E, s.right);
-        readout_product(s.right, G, tile.count, p_.E, p_.D, prefetch,
+        readout_product(s.right, G, tile.count, p_.E, p_.D, ahead,
                         [&](auto tag, std::int64_t t, std::int64_t c, std::int64_t, auto value)
                             HWY_ATTR { hn::StoreU(value, tag, s.grad + t * kRow + c); });
         Rows<T>::of(p_.dk, u.sequence).find(u.table, tile, tile.head, to);
@@ -363,7 +360,7 @@ class Backward {
       if (p_.dv.given()) {
         pack_query(ahead.first(), tile.count, s.left);
         Rows<T>::of(p_.dv, u.sequence).find(u.table, tile, tile.head, to);
-        readout_product(s.left, s.turned, tile.count, p_.D, p_.E, prefetch,
+        readout_product(s.left, s.turned, tile.count, p_.D, p_.E, ahead,
                         [&](auto tag, std::int64_t t, std::int64_t c, std::int64_t used, auto value) HWY_ATTR {
                           if (used >= static_cast<std::int64_t>(hn::MaxLanes(tag)))
                             store(value, tag, to[t] + c);

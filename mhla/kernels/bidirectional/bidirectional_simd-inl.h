@@ -89,48 +89,79 @@ struct Rows {
   }
 };
 
-// Walks tiles of two tensors with the next tile's rows known, so that they can be prefetched while this one computes.
+// Walks the tiles of two tensors and knows what comes next, so that it can be prefetched while this tile computes.
+// When blocks fit one tile and several heads are visited, the heads of the next block are fetched together, token by
+// token: a run of consecutive memory, which the hardware's own prefetchers then follow.
 template <class T>
 class Ahead {
  public:
-  Ahead(const BlockTable& table, const TileWalk& walk, const Rows<const T>& first, const Rows<const T>& second)
-      : table_(table), walk_(walk), first_(first), second_(second) {
+  struct Tensor {
+    Rows<const T> rows;
+    std::int64_t size;  // of a row
+  };
+  struct Range {
+    std::int64_t block, block_end, head, head_end;
+  };
+
+  // `calls`: how often the prefetch will be called while one tile of kTokens tokens computes.
+  Ahead(const BlockTable& table, const Range& range, const Tensor& first, const Tensor& second, std::int64_t calls)
+      : table_(table),
+        walk_(table, range.block, range.block_end, range.head, range.head_end),
+        range_(range),
+        tensors_{first, second},
+        calls_(HWY_MAX(calls, std::int64_t{1})) {
+    together_ = range.head_end - range.head > 1 && first.rows.head == first.size && second.rows.head == second.size;
+    for (std::int64_t b = range.block; b < range.block_end && together_; ++b) together_ = table.size(b) <= kTokens;
     look();
   }
   TokenTile next() {
     const TokenTile tile = ahead_;
     turn_ ^= 1;
     look();
+    if (!together_) {
+      plan(ahead_, 1, calls_ * tile.count / kTokens, turn_);
+    } else if (tile.given() && tile.head == range_.head) {
+      const std::int64_t heads = range_.head_end - range_.head, b = tile.block + 1;
+      TokenTile block;
+      if (b < range_.block_end) block = {b, table_.begin(b), table_.size(b), range_.head};
+      for (int i = 0; i < 2; ++i) tensors_[i].rows.find(table_, block, block.head, rows_[2][i]);
+      plan(block, heads, heads * calls_ * tile.count / kTokens, 2);
+    }
     return tile;
   }
   [[nodiscard]] const T* const* first() const { return rows_[turn_ ^ 1][0]; }
   [[nodiscard]] const T* const* second() const { return rows_[turn_ ^ 1][1]; }
 
-  // To be called about `calls` times while the current tile computes.
-  struct Prefetch {
-    RowPrefetch<T> first, second;
-    HWY_INLINE void operator()() { first(), second(); }
-  };
-  [[nodiscard]] Prefetch prefetch(std::int64_t first_size, std::int64_t second_size, std::int64_t calls) const {
-    calls = HWY_MAX(calls, std::int64_t{1});
-    return {RowPrefetch<T>(rows_[turn_][0], ahead_.count, first_size, calls),
-            RowPrefetch<T>(rows_[turn_][1], ahead_.count, second_size, calls)};
-  }
+  HWY_INLINE void operator()() { prefetch_[0].done() ? prefetch_[1]() : prefetch_[0](); }
 
  private:
   void look() {
     ahead_ = walk_.next();
-    first_.find(table_, ahead_, ahead_.head, rows_[turn_][0]);
-    second_.find(table_, ahead_, ahead_.head, rows_[turn_][1]);
+    for (int i = 0; i < 2; ++i) tensors_[i].rows.find(table_, ahead_, ahead_.head, rows_[turn_][i]);
+  }
+  void plan(const TokenTile& tile, std::int64_t heads, std::int64_t calls, int from) {
+    const std::int64_t sizes = tensors_[0].size + tensors_[1].size;
+    for (int i = 0; i < 2; ++i) {
+      const std::int64_t size = tensors_[i].size;
+      prefetch_[i] =
+          RowPrefetch(rows_[from][i], tile.count, heads * size, HWY_MAX(calls * size / sizes, std::int64_t{1}));
+    }
   }
 
   const BlockTable& table_;
   TileWalk walk_;
-  Rows<const T> first_, second_;
+  Range range_;
+  Tensor tensors_[2];
+  std::int64_t calls_;
+  bool together_ = false;
   TokenTile ahead_;
   int turn_ = 0;
-  const T* rows_[2][2][kTokens];
+  RowPrefetch prefetch_[2];
+  const T* rows_[3][2][kTokens];
 };
+
+// How often a product of kTokens x b x c calls `between`: once per four steps of a tile of 4 x 2 vectors.
+constexpr std::int64_t between_calls(std::int64_t b, std::int64_t c) { return kTokens * b * c / (32 * kLanes); }
 
 // kOfficial: q~_{b,w} . z_b for every query head of the group of kv head `head` and every position of the block.
 template <class T>
@@ -165,7 +196,6 @@ HWY_INLINE void pack_mixes(const Problem& p, bool transposed, float* to) {
   }
 }
 
-inline constexpr std::int64_t kMaxVisit = 8;       // heads of a visit, at most
 inline constexpr std::int64_t kTaskTokens = 512;   // tokens of a task when threads share a phase
 inline constexpr std::int64_t kTaskColumns = 512;  // columns of a task of the mixing
 
@@ -182,7 +212,7 @@ struct Units {
     head_floats = p.M * row.stride;
     own_mix = p.Hm > 1 && p.group() > 1;
     const std::int64_t bytes = head_floats * 4 * (copies + (own_mix ? 1 : 0));
-    if (p.group() == 1) visit = HWY_MIN(kMaxVisit, heads_per_visit(p.Hkv, HWY_MAX(p.D, p.E), bytes));
+    if (p.group() == 1) visit = heads_per_visit(p.Hkv, HWY_MAX(p.D, p.E), bytes);
     visits = (p.Hkv + visit - 1) / visit;
     count = static_cast<std::int64_t>(p.sequences.size()) * visits;
     schedule = schedule_of(visit * bytes, count, workers);

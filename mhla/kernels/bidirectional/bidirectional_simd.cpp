@@ -120,8 +120,8 @@ class Forward {
     float* z = values + kTokens * kRow;
     const bool official = p_.normalizer == Normalizer::kOfficial;
     const std::int64_t summary = row_.rows * padded_columns(row_.columns);
-    Ahead<T> ahead(u.table, TileWalk(u.table, b0, b1, u.head, u.head + u.heads), Rows<const T>::of(p_.k, u.sequence),
-                   Rows<const T>::of(p_.v, u.sequence));
+    Ahead<T> ahead(u.table, {b0, b1, u.head, u.head + u.heads}, {Rows<const T>::of(p_.k, u.sequence), p_.D},
+                   {Rows<const T>::of(p_.v, u.sequence), p_.E}, between_calls(p_.D, p_.E));
     for (TokenTile tile = ahead.next(); tile.given(); tile = ahead.next()) {
       float* S = u.S + (tile.head - u.head) * units_.head_floats + tile.block * row_.stride;
       float* sum = official ? z : S + row_.tail;
@@ -139,8 +139,7 @@ class Forward {
         pack_features(p_.feature_map, ahead.first(), tile.count, p_.D, keys);
       }
       pack_rows<FeatureMap::kIdentity>(ahead.second(), tile.count, p_.E, values);
-      summary_product(keys, values, tile.count, p_.D, p_.E, !opens, S,
-                      ahead.prefetch(p_.D, p_.E, p_.D * p_.E / (8 * kLanes)));
+      summary_product(keys, values, tile.count, p_.D, p_.E, !opens, S, ahead);
       if (official && tile.first + tile.count == u.table.begin(tile.block + 1)) {
         query_products<T>(p_, u.table, u.sequence, tile.block, tile.head, z, row_.position_stride, S + row_.tail, keys);
       }
@@ -153,18 +152,21 @@ class Forward {
     float* den_queries = queries + kTokens * kRow;
     const bool paper = p_.normalizer == Normalizer::kPaper, official = p_.normalizer == Normalizer::kOfficial;
     const float scale = static_cast<float>(p_.scale), eps = static_cast<float>(p_.eps);
-    const auto q = Rows<const T>::of(p_.q, u.sequence),
-               q_den = Rows<const T>::of(p_.has_den() ? p_.maybe_q_den : p_.q, u.sequence);
     const auto out = Rows<T>::of(p_.out, u.sequence);
     T* out_rows[kTokens];
+    const T* den_rows[kTokens];
     float factor[kTokens];
-    Ahead<T> ahead(u.table, TileWalk(u.table, b0, b1, h0, h1), q, q_den);
+    Ahead<T> ahead(u.table, {b0, b1, h0, h1}, {Rows<const T>::of(p_.q, u.sequence), p_.D},
+                   {Rows<const T>::of(p_.out, u.sequence), p_.E}, between_calls(p_.D, p_.E));
     for (TokenTile tile = ahead.next(); tile.given(); tile = ahead.next()) {
       out.find(u.table, tile, tile.head, out_rows);
       const float* base = units_.own_mix ? u.mixed : u.S + (tile.head / p_.group() - u.head) * units_.head_floats;
       const float* S = base + tile.block * row_.stride;
       pack_features(p_.feature_map, ahead.first(), tile.count, p_.D, queries);
-      if (paper && p_.has_den()) pack_features(p_.feature_map, ahead.second(), tile.count, p_.D, den_queries);
+      if (paper && p_.has_den()) {
+        Rows<const T>::of(p_.maybe_q_den, u.sequence).find(u.table, tile, tile.head, den_rows);
+        pack_features(p_.feature_map, den_rows, tile.count, p_.D, den_queries);
+      }
       const float* for_den = p_.has_den() ? den_queries : queries;
       const float* den =
           S + row_.tail + tile.head % p_.group() * row_.position_stride + tile.first - u.table.begin(tile.block);
@@ -173,8 +175,7 @@ class Forward {
         if (paper) factor[t] /= eps + dot(for_den + t * kRow, S + row_.tail, p_.D);
         if (official) factor[t] /= eps + den[t];
       }
-      readout_product(queries, S, tile.count, p_.D, p_.E,
-                      ahead.prefetch(p_.D, p_.has_den() ? p_.D : 0, tile.count * p_.E / (8 * kLanes)),
+      readout_product(queries, S, tile.count, p_.D, p_.E, ahead,
                       [&](auto d, std::int64_t t, std::int64_t c, std::int64_t used, auto value) HWY_ATTR {
                         const auto y = hn::Mul(value, hn::Set(d, factor[t]));
                         if (used >= static_cast<std::int64_t>(hn::MaxLanes(d)))

@@ -55,10 +55,10 @@ HWY_INLINE void mix_strip(const float* src, float* dst, std::int64_t stride, std
     if (accumulate) {
       tile<R, V, kMixRows, 1>(
           d, M, a, strip, kWidth, [&](int r, int v) HWY_ATTR { return hn::LoadU(d, to + r * stride + v * kLanes); },
-          finish);
+          finish, NoPrefetch());
     } else {
       tile<R, V, kMixRows, 1>(
-          d, M, a, strip, kWidth, [&](int, int) HWY_ATTR { return hn::Zero(d); }, finish);
+          d, M, a, strip, kWidth, [&](int, int) HWY_ATTR { return hn::Zero(d); }, finish, NoPrefetch());
     }
   };
   for_each_row_tile<V>(M, rows_of);

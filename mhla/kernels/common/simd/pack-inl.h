@@ -112,26 +112,33 @@ HWY_INLINE void clear_row_ends(float* rows, std::int64_t tokens, std::int64_t si
   for (std::int64_t t = 0; t < tokens; ++t) hn::StoreU(hn::Zero(d), d, rows + t * kRow + last);
 }
 
-// Touches the cache lines of a few rows per call, so that they arrive while the tiles compute.
-template <class T>
+// Touches the cache lines of the rows of the next tile, a few per call, so that they arrive while this tile computes.
+// A core has some 24 miss buffers: a burst of prefetches would stall it, a steady trickle does not.
 class RowPrefetch {
  public:
   RowPrefetch() = default;
+  // `calls`: how often it will be called while the current tile computes.
+  template <class T>
   RowPrefetch(const T* const* rows, std::int64_t tokens, std::int64_t size, std::int64_t calls)
-      : rows_(rows),
-        tokens_(tokens),
-        bytes_(size * static_cast<std::int64_t>(sizeof(T))),
-        step_((tokens + calls - 1) / HWY_MAX(calls, 1)) {}
+      : rows_(reinterpret_cast<const char* const*>(rows)),
+        left_(size > 0 ? tokens : 0),
+        bytes_(size * static_cast<std::int64_t>(sizeof(T))) {
+    lines_per_call_ = ((bytes_ + 63) / 64 * tokens + calls - 1) / HWY_MAX(calls, std::int64_t{1});
+  }
   HWY_INLINE void operator()() {
-    for (std::int64_t end = HWY_MIN(next_ + step_, tokens_); next_ < end; ++next_) {
-      const char* row = reinterpret_cast<const char*>(rows_[next_]);
-      for (std::int64_t byte = 0; byte < bytes_; byte += 64) hwy::Prefetch(row + byte);
+    for (std::int64_t line = 0; line < lines_per_call_ && left_ > 0; ++line) {
+      __builtin_prefetch(*rows_ + at_, 0, 2);  // into the second-level cache: the first is full of the current tile
+      at_ += 64;
+      if (at_ < bytes_) continue;
+      at_ = 0;
+      ++rows_, --left_;
     }
   }
+  [[nodiscard]] HWY_INLINE bool done() const { return left_ <= 0; }
 
  private:
-  const T* const* rows_ = nullptr;
-  std::int64_t tokens_ = 0, bytes_ = 0, step_ = 0, next_ = 0;
+  const char* const* rows_ = nullptr;
+  std::int64_t left_ = 0, bytes_ = 0, at_ = 0, lines_per_call_ = 0;
 };
 
 struct PanelPlace {

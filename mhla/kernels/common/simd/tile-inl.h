@@ -27,10 +27,11 @@ inline constexpr std::int64_t kTokens = 64;
 template <int kValue>
 using Int = std::integral_constant<int, kValue>;
 
-// Runs one tile. `start(r, v)` gives the initial value, `finish(r, v, value)` takes the result.
-template <int R, int V, std::int64_t kAk, std::int64_t kAr, class DF, class Start, class Finish>
+// Runs one tile. `start(r, v)` gives the initial value, `finish(r, v, value)` takes the result. `between()` is called
+// every fourth step, about once in 32 cycles: a prefetch there keeps memory busy without filling the miss buffers.
+template <int R, int V, std::int64_t kAk, std::int64_t kAr, class DF, class Start, class Finish, class Between>
 HWY_INLINE void tile(DF d, std::int64_t K, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
-                     std::int64_t b_stride, const Start& start, const Finish& finish) {
+                     std::int64_t b_stride, const Start& start, const Finish& finish, Between&& between) {
   constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(DF()));
   hn::Vec<DF> acc[R][V];
   MHLA_UNROLL(8)
@@ -38,18 +39,21 @@ HWY_INLINE void tile(DF d, std::int64_t K, const float* HWY_RESTRICT a, const fl
     MHLA_UNROLL(2)
     for (int v = 0; v < V; ++v) acc[r][v] = start(r, v);
   }
-  for (std::int64_t k = 0; k < K; ++k) {
-    hn::Vec<DF> row[V];
-    MHLA_UNROLL(2)
-    for (int v = 0; v < V; ++v) row[v] = hn::LoadU(d, b + v * L);
-    b += b_stride;
-    MHLA_UNROLL(8)
-    for (int r = 0; r < R; ++r) {
-      const auto x = hn::Set(d, a[r * kAr]);
+  for (std::int64_t k = 0; k < K;) {
+    for (const std::int64_t end = HWY_MIN(k + 4, K); k < end; ++k) {
+      hn::Vec<DF> row[V];
       MHLA_UNROLL(2)
-      for (int v = 0; v < V; ++v) acc[r][v] = hn::MulAdd(x, row[v], acc[r][v]);
+      for (int v = 0; v < V; ++v) row[v] = hn::LoadU(d, b + v * L);
+      b += b_stride;
+      MHLA_UNROLL(8)
+      for (int r = 0; r < R; ++r) {
+        const auto x = hn::Set(d, a[r * kAr]);
+        MHLA_UNROLL(2)
+        for (int v = 0; v < V; ++v) acc[r][v] = hn::MulAdd(x, row[v], acc[r][v]);
+      }
+      a += kAk;
     }
-    a += kAk;
+    between();
   }
   MHLA_UNROLL(8)
   for (int r = 0; r < R; ++r) {
@@ -57,6 +61,10 @@ HWY_INLINE void tile(DF d, std::int64_t K, const float* HWY_RESTRICT a, const fl
     for (int v = 0; v < V; ++v) finish(r, v, acc[r][v]);
   }
 }
+
+struct NoPrefetch {
+  HWY_INLINE void operator()() const {}
+};
 
 // Rows [0, rows) in tiles of 8 / V, the rest in smaller ones. f(Int<R>, first row).
 template <int V, class F>
@@ -95,7 +103,7 @@ constexpr std::int64_t padded_columns(std::int64_t columns) {
 }
 
 // S[r][c] (+)= sum_t a[t][r] b[t][c]: the summary of `tokens` packed rows, into panels. Columns of b beyond
-// `columns` must be zero up to the padding. `between(i)` is called between tiles, for prefetches.
+// `columns` must be zero up to the padding. `between` as in tile().
 template <class Between>
 HWY_INLINE void summary_product(const float* a, const float* b, std::int64_t tokens, std::int64_t rows,
                                 std::int64_t columns, bool accumulate, float* S, Between&& between) {
@@ -110,12 +118,11 @@ HWY_INLINE void summary_product(const float* a, const float* b, std::int64_t tok
       if (accumulate) {
         tile<R, V, kRow, 1>(
             d, tokens, a + r0, b + c, kRow, [&](int r, int v) HWY_ATTR { return hn::LoadU(d, to + (r * V + v) * L); },
-            finish);
+            finish, between);
       } else {
         tile<R, V, kRow, 1>(
-            d, tokens, a + r0, b + c, kRow, [&](int, int) HWY_ATTR { return hn::Zero(d); }, finish);
+            d, tokens, a + r0, b + c, kRow, [&](int, int) HWY_ATTR { return hn::Zero(d); }, finish, between);
       }
-      between();
     });
   });
 }
@@ -133,8 +140,7 @@ HWY_INLINE void readout_product(const float* x, const float* S, std::int64_t tok
       constexpr int R = decltype(count)::value;
       tile<R, V, 1, kRow>(
           d, rows, x + t0 * kRow, panel, V * L, [&](int, int) HWY_ATTR { return hn::Zero(d); },
-          [&](int r, int v, auto value) HWY_ATTR { finish(d, t0 + r, c + v * L, used - v * L, value); });
-      between();
+          [&](int r, int v, auto value) HWY_ATTR { finish(d, t0 + r, c + v * L, used - v * L, value); }, between);
     });
   });
 }
