@@ -109,8 +109,9 @@ TEST(SafetensorsLimits, MemoryIsAtMostTwiceTheFile) {
   for (const char* shape : {"[]", "[1]", "[1,1,1,1,1,1,1,1]"}) {
     for (const bool turned : {false, true}) {
       const std::string file = many_entries(100000, shape, turned);
-      EXPECT_LE(cost(file), 2 * file.size()) << shape;
-      EXPECT_GE(cost(file), file.size() / 2) << "the count does not count";
+      const std::size_t bytes = cost(file);
+      EXPECT_LE(bytes, 2 * file.size()) << shape;
+      EXPECT_GE(bytes, file.size() / 2) << "the count does not count";
     }
   }
   // Escaped names, empty tensors: the shortest entries there are.
@@ -144,7 +145,7 @@ TEST(SafetensorsLimits, LiesCostNothing) {
   EXPECT_LE(cost(file_with(R"({"t":{"dtype":"F64","shape":[1000000000000],"data_offsets":[0,8000000000000]}})", 8)),
             8192u);
   // One string, number, gap or nest that fills a large header is refused before it is buffered.
-  const std::size_t large = std::size_t{30} << 20;
+  const std::size_t large = std::size_t{8} << 20;
   for (const std::string& header :
        {"{\"" + std::string(large, 'n') + "\":{}}", "{\"t\":{\"shape\":[" + std::string(large, '1') + "]}}",
         "{" + std::string(large, ' ') + "}", "{\"t\":" + std::string(large, '[') + "}",
