@@ -361,12 +361,8 @@ class Backward {
         pack_query(ahead.first(), tile.count, s.left);
         Rows<T>::of(p_.dv, u.sequence).find(u.table, tile, tile.head, to);
         readout_product(s.left, s.turned, tile.count, p_.D, p_.E, ahead,
-                        [&](auto tag, std::int64_t t, std::int64_t c, std::int64_t used, auto value) HWY_ATTR {
-                          if (used >= static_cast<std::int64_t>(hn::MaxLanes(tag)))
-                            store(value, tag, to[t] + c);
-                          else
-                            store_some(value, tag, to[t] + c, used);
-                        });
+                        [&](auto tag, std::int64_t t, std::int64_t c, std::int64_t used, auto value)
+                            HWY_ATTR { store_up_to(value, tag, to[t] + c, used); });
       }
       if (p_.maybe_dk_den.given()) {
         const T* rows[kTokens];

@@ -7,7 +7,7 @@
 // foreach_target.h first: it includes this file once per instruction set
 #include "mhla/core/error.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
-#include "mhla/kernels/bidirectional/bidirectional_simd-inl.h"
+#include "mhla/kernels/bidirectional/bidirectional_quadratic-inl.h"
 #include "mhla/kernels/common/schedule.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -176,13 +176,8 @@ class Forward {
         if (official) factor[t] /= eps + den[t];
       }
       readout_product(queries, S, tile.count, p_.D, p_.E, ahead,
-                      [&](auto d, std::int64_t t, std::int64_t c, std::int64_t used, auto value) HWY_ATTR {
-                        const auto y = hn::Mul(value, hn::Set(d, factor[t]));
-                        if (used >= static_cast<std::int64_t>(hn::MaxLanes(d)))
-                          store(y, d, out_rows[t] + c);
-                        else
-                          store_some(y, d, out_rows[t] + c, used);
-                      });
+                      [&](auto d, std::int64_t t, std::int64_t c, std::int64_t used, auto value)
+                          HWY_ATTR { store_up_to(hn::Mul(value, hn::Set(d, factor[t])), d, out_rows[t] + c, used); });
     }
   }
 
@@ -199,10 +194,25 @@ class Forward {
   float *mix_ = nullptr, *summaries_ = nullptr, *mixed_ = nullptr, *scratch_ = nullptr;
 };
 
+// Sequences go by the way their length asks for; each has the same bits alone and packed with others.
 template <class T>
 void forward(const Problem& p, Workspace& ws, Executor& executor) {
-  Forward<T> pass(p, ws, executor);
-  if (!ws.counting()) pass.run();
+  Problem by_summaries = p, quadratic = p;
+  by_summaries.sequences.clear();
+  quadratic.sequences.clear();
+  for (const Sequence& s : p.sequences) {
+    const std::int64_t M = BlockMap(p.layout, s.length).blocks();
+    const bool small = bidirectional_way(s.length, M, p.D, p.E, p.normalizer) == BidirectionalWay::kQuadratic;
+    (small ? quadratic : by_summaries).sequences.push_back(s);
+  }
+  if (!quadratic.sequences.empty()) {
+    Quadratic<T> pass(quadratic, ws, executor);
+    if (!ws.counting()) pass.run();
+  }
+  if (!by_summaries.sequences.empty()) {
+    Forward<T> pass(by_summaries, ws, executor);
+    if (!ws.counting()) pass.run();
+  }
 }
 
 void forward_any(const Problem& p, Workspace& ws, Executor& executor) {

@@ -120,6 +120,16 @@ HWY_INLINE void store_some(hn::Vec<DF> value, DF d, T* to, std::int64_t count) {
   std::memcpy(to, row, static_cast<std::size_t>(count) * sizeof(T));
 }
 
+// As many of the lanes as there is room for.
+template <class DF, class T>
+HWY_INLINE void store_up_to(hn::Vec<DF> value, DF d, T* to, std::int64_t room) {
+  if (room >= static_cast<std::int64_t>(hn::MaxLanes(DF()))) {
+    store(value, d, to);
+  } else {
+    store_some(value, d, to, room);
+  }
+}
+
 template <FeatureMap kMap, class DF>
 HWY_INLINE hn::Vec<DF> feature(DF d, hn::Vec<DF> x) {
   if constexpr (kMap == FeatureMap::kIdentity) return x;
