@@ -11,16 +11,30 @@ namespace mhla {
 
 double epsilon_of(DType dtype);  // distance from 1 to the next number: 2^-23, 2^-7, 2^-10, 2^-52
 
+// Error of one tensor against f64, pooled over any number of runs: RMS of the difference over RMS of the f64 result,
+// and largest difference over largest value.
+class PooledError {
+ public:
+  void add(const Tensor& got, const Tensor& want);
+  [[nodiscard]] double rms() const;  // NaN once a NaN was seen
+  [[nodiscard]] double max() const;
+
+ private:
+  double square_ = 0, want_square_ = 0, largest_ = 0, want_largest_ = 0;
+};
+
 // How far a result and plain code in the same dtype are from f64, and the bounds that follow.
 struct Accuracy {
   double rms = 0, plain_rms = 0, rms_bound = 0;
   double max = 0, plain_max = 0, max_bound = 0;
   [[nodiscard]] bool holds() const { return rms <= rms_bound && max <= max_bound; }  // false with NaN
 };
+Accuracy judge(const PooledError& got, const PooledError& plain, DType dtype, bool gradient);
 Accuracy measure_accuracy(const Tensor& got, const Tensor& plain, const Tensor& want, bool gradient);
 
-// Reference, plain code and candidate on one case. Each tensor's errors are remembered; accuracy_summary() is one line
-// per candidate, dtype and tensor with the largest of them, for a test to print at its end.
+// Reference, plain code and candidate on one case. The error of a handful of elements is luck, so a small case is
+// repeated with other seeds and its errors are pooled. Errors are remembered; accuracy_summary() is one line per
+// candidate, dtype and tensor with the largest of them, for a test to print at its end.
 std::string check_accuracy(const Case& c, std::string_view candidate);
 std::string accuracy_summary();
 // Two runs, and runs with 1, 2 and 7 threads, have the same bits.

@@ -41,6 +41,22 @@ TEST(Accuracy, BoundsFollowPlainCode) {
   EXPECT_FALSE(measure_accuracy(got, plain, want, true).holds());
 }
 
+TEST(Accuracy, PooledErrorIsTheErrorOfAllRunsTogether) {
+  const Tensor want = ramp(DType::kF64, 9);
+  Tensor off = ramp(DType::kF64, 9);
+  off.set(3, 1.5);
+  PooledError error;
+  EXPECT_EQ(error.rms(), 0);
+  error.add(off, want);
+  EXPECT_DOUBLE_EQ(error.rms(), rms_error(off, want));
+  EXPECT_DOUBLE_EQ(error.max(), max_error(off, want));
+  error.add(want, want);
+  EXPECT_DOUBLE_EQ(error.rms(), rms_error(off, want) / std::sqrt(2.0));
+  off.set(0, std::numeric_limits<double>::quiet_NaN());
+  error.add(off, want), error.add(want, want);
+  EXPECT_TRUE(std::isnan(error.rms()) && std::isnan(error.max()));
+}
+
 TEST(Accuracy, ForgottenElementsAreSeen) {
   const Tensor fresh(DType::kBF16, {3});
   for (std::int64_t index = 0; index < 3; ++index) EXPECT_TRUE(std::isnan(fresh.at(index)));

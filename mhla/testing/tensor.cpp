@@ -105,6 +105,7 @@ double max_error(const Tensor& got, const Tensor& want) {
 
 std::string worst_element(const Tensor& got, const Tensor& want) {
   same_shape(got, want);
+  if (want.numel() == 0) return "no elements";
   std::int64_t worst = 0;
   double largest = -1;
   for (std::int64_t index = 0; index < want.numel(); ++index) {
@@ -117,7 +118,6 @@ std::string worst_element(const Tensor& got, const Tensor& want) {
     place[static_cast<std::size_t>(axis)] = rest % want.shape()[static_cast<std::size_t>(axis)];
     rest /= want.shape()[static_cast<std::size_t>(axis)];
   }
-  if (want.numel() == 0) return "no elements";
   return str("worst at ", shape_text(place), ": got ", got.at(worst), ", want ", want.at(worst));
 }
 
