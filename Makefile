@@ -65,8 +65,8 @@ fuzz:  ## every libFuzzer target for FUZZ_SECONDS (600) under ASan and UBSan
 	  seeds=$$(find mhla -path "*/fuzz_corpus/$$name" -type d); \
 	  dictionary=$$(find mhla -path "*/fuzz_corpus/$$name.dict"); \
 	  echo "make fuzz: $$name for $(FUZZ_SECONDS) s"; \
-	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 -artifact_prefix=build/fuzz/$$name- \
-	    $${dictionary:+-dict=$$dictionary} build/fuzz/corpus/$$name $$seeds \
+	  $$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 -print_funcs=0 \
+	    -artifact_prefix=build/fuzz/$$name- $${dictionary:+-dict=$$dictionary} build/fuzz/corpus/$$name $$seeds \
 	    || { echo "make fuzz: $$name FAILED, its input is build/fuzz/$$name-*"; exit 1; }; \
 	done
 	@echo "make fuzz: clean"
