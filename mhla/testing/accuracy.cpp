@@ -119,7 +119,7 @@ std::string check_accuracy(const Case& c, std::string_view candidate) {
   std::array<std::string, kFields> worst;
   CaseResult got;
   const std::int64_t cost = c.B * c.N * c.H * c.D * c.E;
-  const std::uint64_t repeats = cost == 0 ? 1 : cost < 30000 ? 8 : cost < 300000 ? 4 : 1;
+  const std::uint64_t repeats = cost == 0 ? 1 : cost < 30000 ? 4 : cost < 300000 ? 2 : 1;
   for (std::uint64_t repeat = 0; repeat < repeats; ++repeat) {
     Case seeded = c;
     seeded.seed += 1000 * repeat;
