@@ -218,7 +218,7 @@ class Backward {
         pack_query(ahead.first(), tile.count, s.left);
       }
       pack_rows<FeatureMap::kIdentity>(ahead.second(), tile.count, p_.E, s.right);
-      summary_product(s.right, s.left, tile.count, p_.E, p_.D, !opens, S, ahead);
+      summary_product(s.right, s.left, tile.count, p_.E, p_.D, !opens, S, ahead.prefetch());
       if (official && tile.first + tile.count == u.table.begin(tile.block + 1)) {
         query_products<T>(p_, u.table, u.sequence, tile.block, tile.head, s.z, row_.position_stride, S + row_.tail,
                           s.left);
@@ -266,9 +266,7 @@ class Backward {
         pack_scaled(ahead.second()[t], p_.E, scale * inverse[t], s.right + t * kRow);
       }
       clear_row_ends(s.grad, tile.count, p_.D);
-      readout_product(s.right, G, tile.count, p_.E, p_.D, ahead,
-                      [&](auto tag, std::int64_t t, std::int64_t c, std::int64_t, auto value)
-                          HWY_ATTR { hn::StoreU(value, tag, s.grad + t * kRow + c); });
+      readout_rows(s.right, G, tile.count, p_.E, p_.D, ahead.prefetch(), s.grad);
       for (std::int64_t t = 0; t < tile.count; ++t) {
         dn[t] = p_.normalized() ? -inverse[t] * dot(s.left + t * kRow, s.grad + t * kRow, p_.D) : 0.0f;
       }
@@ -281,7 +279,7 @@ class Backward {
         else
           target[row_.tail + g * row_.position_stride + w0 + t] = dn[t];
       }
-      summary_product(s.right, s.left, tile.count, p_.E, p_.D, !direct_, target, ahead);
+      summary_product(s.right, s.left, tile.count, p_.E, p_.D, !direct_, target, ahead.prefetch());
       if (!direct_ && closes) std::memcpy(G, s.block, static_cast<std::size_t>(row_.used) * sizeof(float));
     }
   }
@@ -342,9 +340,7 @@ class Backward {
       }
       if (p_.dk.given()) {
         pack_rows<FeatureMap::kIdentity>(ahead.second(), tile.count, p_.E, s.right);
-        readout_product(s.right, G, tile.count, p_.E, p_.D, ahead,
-                        [&](auto tag, std::int64_t t, std::int64_t c, std::int64_t, auto value)
-                            HWY_ATTR { hn::StoreU(value, tag, s.grad + t * kRow + c); });
+        readout_rows(s.right, G, tile.count, p_.E, p_.D, ahead.prefetch(), s.grad);
         Rows<T>::of(p_.dk, u.sequence).find(u.table, tile, tile.head, to);
         const bool plus_dz = p_.normalized() && !p_.has_den();
         with_feature_map(p_.feature_map, [&](auto map) HWY_ATTR {
@@ -360,7 +356,7 @@ class Backward {
       if (p_.dv.given()) {
         pack_query(ahead.first(), tile.count, s.left);
         Rows<T>::of(p_.dv, u.sequence).find(u.table, tile, tile.head, to);
-        readout_product(s.left, s.turned, tile.count, p_.D, p_.E, ahead,
+        readout_product(s.left, s.turned, tile.count, p_.D, p_.E, ahead.prefetch(),
                         [&](auto tag, std::int64_t t, std::int64_t c, std::int64_t used, auto value)
                             HWY_ATTR { store_up_to(value, tag, to[t] + c, used); });
       }

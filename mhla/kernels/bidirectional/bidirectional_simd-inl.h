@@ -112,40 +112,44 @@ class Ahead {
         calls_(HWY_MAX(calls, std::int64_t{1})) {
     together_ = range.head_end - range.head > 1 && first.rows.head == first.size && second.rows.head == second.size;
     for (std::int64_t b = range.block; b < range.block_end && together_; ++b) together_ = table.size(b) <= kTokens;
-    look();
+    look(1);
+    look(2);
   }
   TokenTile next() {
-    const TokenTile tile = ahead_;
-    turn_ ^= 1;
-    look();
+    turn_ = (turn_ + 1) % 3;
+    const TokenTile tile = upcoming_[0];
+    upcoming_[0] = upcoming_[1];
+    look(2);
     if (!together_) {
-      plan(ahead_, 1, calls_ * tile.count / kTokens, turn_);
+      plan(upcoming_[1], 1, calls_ * tile.count / kTokens, (turn_ + 2) % 3);
     } else if (tile.given() && tile.head == range_.head) {
       const std::int64_t heads = range_.head_end - range_.head, b = tile.block + 1;
       TokenTile block;
       if (b < range_.block_end) block = {b, table_.begin(b), table_.size(b), range_.head};
-      for (int i = 0; i < 2; ++i) tensors_[i].rows.find(table_, block, block.head, rows_[2][i]);
-      plan(block, heads, heads * calls_ * tile.count / kTokens, 2);
+      for (int i = 0; i < 2; ++i) tensors_[i].rows.find(table_, block, block.head, rows_[3][i]);
+      plan(block, heads, heads * calls_ * tile.count / kTokens, 3);
     }
     return tile;
   }
-  [[nodiscard]] const T* const* first() const { return rows_[turn_ ^ 1][0]; }
-  [[nodiscard]] const T* const* second() const { return rows_[turn_ ^ 1][1]; }
+  [[nodiscard]] const T* const* first() const { return rows_[turn_][0]; }
+  [[nodiscard]] const T* const* second() const { return rows_[turn_][1]; }
 
-  HWY_INLINE void operator()() { prefetch_[0].done() ? prefetch_[1]() : prefetch_[0](); }
+  TilePrefetch& prefetch() { return prefetch_; }
 
  private:
-  void look() {
-    ahead_ = walk_.next();
-    for (int i = 0; i < 2; ++i) tensors_[i].rows.find(table_, ahead_, ahead_.head, rows_[turn_][i]);
+  // Finds the tile that comes `distance` after the current one.
+  void look(int distance) {
+    TokenTile& tile = upcoming_[distance - 1];
+    tile = walk_.next();
+    for (int i = 0; i < 2; ++i) tensors_[i].rows.find(table_, tile, tile.head, rows_[(turn_ + distance) % 3][i]);
   }
   void plan(const TokenTile& tile, std::int64_t heads, std::int64_t calls, int from) {
     const std::int64_t sizes = tensors_[0].size + tensors_[1].size;
-    for (int i = 0; i < 2; ++i) {
+    const auto part = [&](int i) HWY_ATTR {
       const std::int64_t size = tensors_[i].size;
-      prefetch_[i] =
-          RowPrefetch(rows_[from][i], tile.count, heads * size, HWY_MAX(calls * size / sizes, std::int64_t{1}));
-    }
+      return RowPrefetch(rows_[from][i], tile.count, heads * size, HWY_MAX(calls * size / sizes, std::int64_t{1}));
+    };
+    prefetch_ = {part(0), part(1)};
   }
 
   const BlockTable& table_;
@@ -154,10 +158,10 @@ class Ahead {
   Tensor tensors_[2];
   std::int64_t calls_;
   bool together_ = false;
-  TokenTile ahead_;
+  TokenTile upcoming_[2];  // prefetched two tiles ahead: the last lines of a tile need a whole memory latency
   int turn_ = 0;
-  RowPrefetch prefetch_[2];
-  const T* rows_[3][2][kTokens];
+  TilePrefetch prefetch_;
+  const T* rows_[4][2][kTokens];  // a ring of three tiles, and the next block in the fourth place
 };
 
 // How often a product of kTokens x b x c calls `between`: once per four steps of a tile of 4 x 2 vectors.

@@ -139,7 +139,7 @@ class Forward {
         pack_features(p_.feature_map, ahead.first(), tile.count, p_.D, keys);
       }
       pack_rows<FeatureMap::kIdentity>(ahead.second(), tile.count, p_.E, values);
-      summary_product(keys, values, tile.count, p_.D, p_.E, !opens, S, ahead);
+      summary_product(keys, values, tile.count, p_.D, p_.E, !opens, S, ahead.prefetch());
       if (official && tile.first + tile.count == u.table.begin(tile.block + 1)) {
         query_products<T>(p_, u.table, u.sequence, tile.block, tile.head, z, row_.position_stride, S + row_.tail, keys);
       }
@@ -175,7 +175,7 @@ class Forward {
         if (paper) factor[t] /= eps + dot(for_den + t * kRow, S + row_.tail, p_.D);
         if (official) factor[t] /= eps + den[t];
       }
-      readout_product(queries, S, tile.count, p_.D, p_.E, ahead,
+      readout_product(queries, S, tile.count, p_.D, p_.E, ahead.prefetch(),
                       [&](auto d, std::int64_t t, std::int64_t c, std::int64_t used, auto value)
                           HWY_ATTR { store_up_to(hn::Mul(value, hn::Set(d, factor[t])), d, out_rows[t] + c, used); });
     }

@@ -68,8 +68,9 @@ HWY_INLINE void mix_strip(const float* src, float* dst, std::int64_t stride, std
 constexpr std::int64_t mix_strip_width(std::int64_t M) { return (M <= 128 ? 2 : 1) * kLanes; }
 
 // Columns [x0, x1) of all blocks; x0 a multiple of 2 * kLanes. dst may be src.
-HWY_INLINE void mix_columns(const float* src, float* dst, std::int64_t stride, std::int64_t M, const PackedMix& mix,
-                            bool accumulate, std::int64_t x0, std::int64_t x1, float* strip) {
+inline HWY_NOINLINE void mix_columns(const float* src, float* dst, std::int64_t stride, std::int64_t M,
+                                     const PackedMix& mix, bool accumulate, std::int64_t x0, std::int64_t x1,
+                                     float* strip) {
   const std::int64_t width = mix_strip_width(M);
   std::int64_t x = x0;
   if (width == 2 * kLanes) {
@@ -111,9 +112,9 @@ HWY_INLINE void dot_tile(const float* d_rows, const float* s_rows, std::int64_t 
   }
 }
 
-HWY_INLINE void mix_gradient(const float* grads, const float* summaries, std::int64_t stride, std::int64_t Z,
-                             std::int64_t i0, std::int64_t i1, std::int64_t b0, std::int64_t b1, float* dm,
-                             std::int64_t dm_stride) {
+inline HWY_NOINLINE void mix_gradient(const float* grads, const float* summaries, std::int64_t stride, std::int64_t Z,
+                                      std::int64_t i0, std::int64_t i1, std::int64_t b0, std::int64_t b1, float* dm,
+                                      std::int64_t dm_stride) {
   for (std::int64_t x = 0; x < Z; x += kDotSpan) {
     const std::int64_t span = HWY_MIN(kDotSpan, Z - x);
     for (std::int64_t i = i0; i < i1;) {

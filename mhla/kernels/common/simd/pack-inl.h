@@ -141,6 +141,18 @@ class RowPrefetch {
   std::int64_t left_ = 0, bytes_ = 0, at_ = 0, lines_per_call_ = 0;
 };
 
+// The rows of two tensors, one after the other.
+struct TilePrefetch {
+  RowPrefetch first, second;
+  HWY_INLINE void operator()() {
+    if (first.done()) {
+      second();
+    } else {
+      first();
+    }
+  }
+};
+
 struct PanelPlace {
   std::int64_t first, width;  // first column and width of a panel
 };
@@ -154,7 +166,7 @@ HWY_INLINE PanelPlace panel_of(std::int64_t columns, std::int64_t c) {
 }
 
 // dst = transpose of src, both in panels: src is rows x columns, dst is columns x rows, its padding zero.
-HWY_INLINE void transpose_panels(const float* src, std::int64_t rows, std::int64_t columns, float* dst) {
+inline HWY_NOINLINE void transpose_panels(const float* src, std::int64_t rows, std::int64_t columns, float* dst) {
   for (std::int64_t r = 0, end = padded_columns(rows), step = 0; r < end; r += step) {
     const PanelPlace to = panel_of(rows, r);
     step = HWY_MIN(4, to.first + to.width - r);

@@ -104,9 +104,10 @@ constexpr std::int64_t padded_columns(std::int64_t columns) {
 
 // S[r][c] (+)= sum_t a[t][r] b[t][c]: the summary of `tokens` packed rows, into panels. Columns of b beyond
 // `columns` must be zero up to the padding. `between` as in tile().
+// Not inlined: one copy of these loops per instruction set is enough to compile.
 template <class Between>
-HWY_INLINE void summary_product(const float* a, const float* b, std::int64_t tokens, std::int64_t rows,
-                                std::int64_t columns, bool accumulate, float* S, Between&& between) {
+HWY_NOINLINE void summary_product(const float* a, const float* b, std::int64_t tokens, std::int64_t rows,
+                                  std::int64_t columns, bool accumulate, float* S, Between&& between) {
   for_each_panel(columns, [&](auto d, auto vectors, std::int64_t c, std::int64_t) HWY_ATTR {
     constexpr int V = decltype(vectors)::value;
     constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(decltype(d)()));
@@ -143,6 +144,15 @@ HWY_INLINE void readout_product(const float* x, const float* S, std::int64_t tok
           [&](int r, int v, auto value) HWY_ATTR { finish(d, t0 + r, c + v * L, used - v * L, value); }, between);
     });
   });
+}
+
+// The same with the result in packed rows: to[t][c].
+template <class Between>
+HWY_NOINLINE void readout_rows(const float* x, const float* S, std::int64_t tokens, std::int64_t rows,
+                               std::int64_t columns, Between&& between, float* to) {
+  readout_product(x, S, tokens, rows, columns, between,
+                  [&](auto d, std::int64_t t, std::int64_t c, std::int64_t, auto value)
+                      HWY_ATTR { hn::StoreU(value, d, to + t * kRow + c); });
 }
 
 }  // namespace HWY_NAMESPACE
