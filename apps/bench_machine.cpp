@@ -1,7 +1,10 @@
 #include "apps/bench_machine.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 
 #include "apps/host.h"
 #include "apps/timing.h"
@@ -36,6 +39,16 @@ MHLA_WIDEST float read_through(const float* data, std::int64_t count) {
   for (; i < count; ++i) total += data[i];
   for (const float sum : sums) total += sum;
   return total;
+}
+
+// A line of /proc/self/status, "VmRSS:  1234 kB".
+std::int64_t status_bytes(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    std::int64_t kib = 0;
+    if (word == key && file >> kib) return kib << 10;
+  }
+  return -1;
 }
 
 }  // namespace
@@ -75,31 +88,44 @@ double copy_bandwidth(Executor& executor) {
   return 2.0 * static_cast<double>(bytes) / samples.best_ms() * 1e-6;
 }
 
-double read_bandwidth(Executor& executor, std::int64_t bytes, std::int64_t buffers, std::int64_t slices) {
+double read_bandwidth(Executor& executor, std::int64_t bytes, std::int64_t buffers) {
   std::vector<AlignedBuffer> memory;
   for (std::int64_t i = 0; i < buffers; ++i) {
     memory.emplace_back(bytes);
     std::memset(memory.back().as<char>(), 0, static_cast<std::size_t>(bytes));
   }
   const std::int64_t floats = bytes / static_cast<std::int64_t>(sizeof(float));
-  std::vector<float> sinks(static_cast<std::size_t>(slices) * 16);  // a cache line apart
-  // One visit of a small buffer takes microseconds: time enough of them for the clock to mean something.
-  const std::int64_t visits =
-      std::max<std::int64_t>(buffers, (std::int64_t{32} << 20) / std::max<std::int64_t>(bytes, 1));
+  const std::int64_t workers = executor.concurrency();
+  std::vector<float> sinks(static_cast<std::size_t>(workers) * 16);  // a cache line apart
+  // One visit of a small buffer takes microseconds: enough of them for the clock and the start of workers to vanish.
+  const std::int64_t visits = std::max(buffers, (std::int64_t{256} << 20) / std::max<std::int64_t>(bytes, 1));
   Samples samples;
-  take_samples(samples, {.min_seconds = 0.2, .min_repeats = 5}, [&](int) {
-    for (std::int64_t visit = 0; visit < visits; ++visit) {
-      const auto* data = memory[static_cast<std::size_t>(visit % buffers)].as<float>();
-      executor.run(slices, [&](std::int64_t slice, int) {
-        const std::int64_t begin = floats * slice / slices, end = floats * (slice + 1) / slices;
-        sinks[static_cast<std::size_t>(slice) * 16] += read_through(data + begin, end - begin);
-      });
-    }
+  take_samples(samples, {.min_seconds = 0.3, .min_repeats = 6}, [&](int) {
+    executor.run(workers, [&](std::int64_t worker, int) {
+      const std::int64_t begin = floats * worker / workers, end = floats * (worker + 1) / workers;
+      float sum = 0.0f;
+      for (std::int64_t visit = 0; visit < visits; ++visit)
+        sum += read_through(memory[static_cast<std::size_t>(visit % buffers)].as<float>() + begin, end - begin);
+      sinks[static_cast<std::size_t>(worker) * 16] += sum;
+    });
   });
   float total = 0.0f;
   for (const float sink : sinks) total += sink;
   if (total != 0.0f) return 0.0;  // never: the buffers hold zeros. Keeps the sums alive
   return static_cast<double>(visits) * static_cast<double>(bytes) / samples.best_ms() * 1e-6;
+}
+
+std::int64_t peak_extra_bytes(const std::function<void()>& work) {
+  malloc_trim(0);  // memory that earlier calls gave back must count again when this one takes it
+  const std::int64_t before = status_bytes("VmRSS:");
+  {
+    std::ofstream reset("/proc/self/clear_refs");  // 5: the peak starts again from here
+    reset << 5;
+    reset.flush();
+    if (!reset || before < 0) return -1;
+  }
+  work();
+  return std::max<std::int64_t>(status_bytes("VmHWM:") - before, 0);
 }
 
 }  // namespace mhla::apps

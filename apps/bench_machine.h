@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,13 @@ class GemmRuler {
 // Bytes read plus bytes written per second, in GB/s, best of several copies of four times the last-level cache.
 double copy_bandwidth(Executor& executor);
 
-// Bytes per second in GB/s when `buffers` of `bytes` each are read in turn, best of several rounds. Every visit is
-// one parallel section over `slices` parts, as a decode step over its heads is.
-double read_bandwidth(Executor& executor, std::int64_t bytes, std::int64_t buffers, std::int64_t slices);
+// Bytes read per second in GB/s when `buffers` of `bytes` each are read in turn, best of several rounds: the
+// bandwidth of whatever level of memory holds that much. Every worker reads its share of each buffer, without waiting
+// for the others.
+double read_bandwidth(Executor& executor, std::int64_t bytes, std::int64_t buffers);
+
+// Peak of the memory this process holds while `work` runs, less what it held before. Negative where the system does
+// not tell.
+std::int64_t peak_extra_bytes(const std::function<void()>& work);
 
 }  // namespace mhla::apps

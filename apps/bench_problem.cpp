@@ -59,12 +59,13 @@ ChunkwiseParams bench_chunkwise(const OpShape& shape, const OpTensors& t) {
 
 template <class Grads>
 Grads grads_of(OpTensors& t) {
+  const auto wanted = [](Tensor& tensor) { return tensor.given() ? tensor.view() : View(); };
   Grads grads;
   grads.dout = t.dout.view();
-  grads.dq = t.dq.view();
-  grads.dk = t.dk.view();
-  grads.dv = t.dv.view();
-  grads.dmix = t.dmix.view();
+  grads.dq = wanted(t.dq);
+  grads.dk = wanted(t.dk);
+  grads.dv = wanted(t.dv);
+  grads.dmix = wanted(t.dmix);
   return grads;
 }
 
@@ -167,6 +168,12 @@ BenchProblem::BenchProblem(const OpShape& shape, DType dtype, Pass pass, const s
   workspace_bytes_ = workspace_bytes(shape_, pass_, sets_.front(), run_);
   workspace_ = AlignedBuffer(workspace_bytes_);
   run_.workspace = workspace_.bytes();
+}
+
+void BenchProblem::run_allocating() {
+  RunOptions run = run_;
+  run.workspace = {};
+  run_pass(shape_, pass_, sets_.front(), run);
 }
 
 void BenchProblem::run(int call) {

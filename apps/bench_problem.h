@@ -37,9 +37,14 @@ class BenchProblem {
   // `sets` 0: as many as fill the second-level caches four times, at most 8.
   BenchProblem(const OpShape& shape, DType dtype, Pass pass, const std::string& backend, Executor& executor, int sets);
 
-  void run(int call);  // over set call % sets
+  BenchProblem(const BenchProblem&) = delete;
+  BenchProblem& operator=(const BenchProblem&) = delete;
+
+  void run(int call);     // over set call % sets
+  void run_allocating();  // over the first set, with memory that the call allocates itself
   [[nodiscard]] int sets() const { return static_cast<int>(sets_.size()); }
   [[nodiscard]] OpTensors& set(int index) { return sets_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] const RunOptions& options() const { return run_; }
   [[nodiscard]] std::int64_t workspace() const { return workspace_bytes_; }
 
  private:

@@ -18,8 +18,8 @@ int parse_and_run(int argc, char** argv) {
   Job job;
   add_doctor(app, job);
   add_verify(app, job);
-  // add_bench(app, job);
-  // add_demo(app, job);
+  add_bench(app, job);
+  add_demo(app, job);
   if (argc > 1 && argv[1][0] != '-') {
     bool known = false;
     std::string names;

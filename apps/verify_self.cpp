@@ -171,7 +171,6 @@ void SelfCheck::bits(Form form, const std::string& backend, DType dtype) {
   }
 }
 
-#ifdef MHLA_HAS_STREAMING
 // A sequence cut into calls of the given lengths (the last repeats) must give the bits of one chunkwise pass.
 std::string check_split(const Case& c, const std::string& backend, const std::vector<std::int64_t>& lengths) {
   const CaseInputs inputs(c);
@@ -209,10 +208,6 @@ std::string check_split(const Case& c, const std::string& backend, const std::ve
   if (got.same_bits(want)) return {};
   return fmt::format("calls of {} tokens: {}: {}", fmt::join(lengths, ", "), worst_element(got, want), c.name());
 }
-
-#else
-std::string check_split(const Case&, const std::string&, const std::vector<std::int64_t>&) { return "no streaming"; }
-#endif
 
 void SelfCheck::splits(const std::string& backend, DType dtype) {
   Verdict v{"streaming", backend, std::string(name_of(dtype)), "same bits in any split"};

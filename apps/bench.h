@@ -1,0 +1,66 @@
+// What the parts of `mhla bench op` share: the options of one run and the measured limits of the machine.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/bench_machine.h"
+#include "apps/bench_problem.h"
+#include "apps/bench_shape.h"
+#include "apps/host.h"
+#include "apps/output.h"
+#include "apps/rivals_library.h"
+#include "apps/timing.h"
+
+namespace mhla::apps {
+
+struct BenchOptions {
+  ShapeOptions shape;
+  std::string passes = "fwd";  // comma separated, like dtypes and backends
+  std::string dtypes = "f32";
+  std::string backends;  // empty: the fastest there is
+  std::string rivals;    // "all", or names
+  int threads = 0;       // 0: all
+  int repeat = 10;       // at least so many timed calls
+  double min_seconds = 1.0;
+  double rival_limit = 30.0;  // seconds one call of a rival may take, by estimate
+  int sets = 0;
+  bool scaling = false;
+  std::string html;
+  bool json = false;
+};
+
+// Opened and measured once per run.
+struct BenchMachine {
+  explicit BenchMachine(int threads)
+      : cpu(read_cpu_facts()), pool(threads), gemm(threads), copy_gbytes_per_s(copy_bandwidth(pool)) {}
+  CpuFacts cpu;
+  ThreadPool pool;
+  GemmRuler gemm;
+  double copy_gbytes_per_s;
+  std::optional<RivalsLibrary> rivals;  // opened with the first rival that is asked for
+};
+
+// Samples of `work` and of the large product in turns, the workers of each pool asleep while the other one runs.
+struct Measured {
+  Samples samples;
+  double gemm_gflops = 0.0;  // best; 0 without OpenBLAS
+};
+Measured measure(const BenchOptions& options, BenchMachine& machine, const std::function<void(int)>& work);
+
+// Which candidates to time: the named ones, or the fastest that is available.
+std::vector<std::string> bench_backends(const BenchOptions& options, OpForm form, DType dtype);
+
+// {"plain": {"ms": ..., "ratio": ...}, ...}: every rival has its fields, null with a reason where there is no time.
+JsonValue time_rivals(const BenchOptions& options, BenchMachine& machine, const OpShape& shape, Pass pass, DType dtype,
+                      OpTensors& tensors, double our_ms);
+
+// The rows of one form; each returns the exit code.
+int bench_decode(const BenchOptions& options, BenchMachine& machine, const OpShape& shape, const Output& out);
+int bench_scaling(const BenchOptions& options, BenchMachine& machine, const Output& out);
+
+JsonValue number_or_null(double value);  // null unless positive
+
+}  // namespace mhla::apps

@@ -1,0 +1,98 @@
+// mhla bench op on sizes of a blink: every field is there, numbers hang together, nothing is timed unverified.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "mhla/io/json.h"
+#include "program.h"
+
+namespace mhla {
+namespace {
+
+std::vector<JsonValue> rows_of(const std::vector<std::string>& arguments) {
+  std::vector<std::string> all{"bench", "op", "--json", "--min-time", "0", "--repeat", "1", "--threads", "1"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  const ProgramRun run = run_program(all);
+  EXPECT_EQ(run.code, 0) << run.err;
+  std::vector<JsonValue> rows;
+  for (const std::string& line : lines_of(run.out)) rows.push_back(parse_json(line, "row"));
+  return rows;
+}
+
+TEST(CliBench, ARowHasEveryField) {
+  const std::vector<JsonValue> rows = rows_of(
+      {"--grid", "8x8", "--blocks", "2x2", "--h", "2", "--d", "16", "--backend", "ref", "--pass", "fwd,bwd,fwd+bwd"});
+  ASSERT_EQ(rows.size(), 3u);
+  for (const JsonValue& row : rows) {
+    for (const char* key : {"shape", "form", "dtype", "pass", "backend", "threads", "ms", "best_ms", "spread", "gflops",
+                            "gbytes_per_s", "floor_ms", "of_floor", "gemm_gflops", "of_gemm", "rivals",
+                            "workspace_bytes", "peak_extra_bytes", "memory_formula"})
+      EXPECT_TRUE(row.contains(key)) << key;
+    EXPECT_TRUE(row.at("verified").as_bool());
+    const double ms = row.at("ms").as_double();
+    EXPECT_GT(ms, 0.0);
+    EXPECT_LE(row.at("best_ms").as_double(), ms);
+    EXPECT_NEAR(row.at("gflops").as_double(), row.at("flops").as_double() / ms * 1e-6,
+                1e-9 + 1e-6 * row.at("gflops").as_double());
+    EXPECT_NEAR(row.at("of_floor").as_double(), row.at("floor_ms").as_double() / ms, 1e-9);
+    if (!row.at("gemm_gflops").is_null()) {
+      const double best = row.at("flops").as_double() / row.at("best_ms").as_double() * 1e-6;
+      EXPECT_NEAR(row.at("of_gemm").as_double(), best / row.at("gemm_gflops").as_double(), 1e-6);
+    } else {
+      EXPECT_TRUE(row.contains("gemm_reason"));
+    }
+    for (const char* rival : {"plain", "linear", "softmax"}) {
+      EXPECT_TRUE(row.at("rivals").at(rival).at("ms").is_null());
+      EXPECT_FALSE(row.at("rivals").at(rival).at("reason").as_string().empty());
+    }
+  }
+  EXPECT_EQ(rows[0].at("flops").as_double(), 2.0 * (4.0 * 64 * 256 + 2.0 * 16 * 256));
+}
+
+TEST(CliBench, EveryFormDtypeAndBackendRuns) {
+  const std::vector<JsonValue> causal =
+      rows_of({"--n", "70", "--chunk", "16", "--h", "2", "--d", "8", "--dtype", "f32,bf16,f16", "--backend", "all"});
+  EXPECT_GE(causal.size(), 3u);
+  for (const JsonValue& row : causal) EXPECT_EQ(row.at("form").as_string(), "causal");
+  const std::vector<JsonValue> line = rows_of({"--n", "70", "--block-size", "16", "--d", "8", "--backend", "all"});
+  for (const JsonValue& row : line) EXPECT_EQ(row.at("M").as_int(), 5);
+}
+
+TEST(CliBench, NamedShapesTakeABatch) {
+  const std::vector<JsonValue> rows = rows_of({"--shape", "dit_s_256,deit_t_224", "--batch", "1", "--backend", "ref"});
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].at("shape").as_string(), "dit_s_256");
+  EXPECT_EQ(rows[0].at("B").as_int(), 1);
+  EXPECT_EQ(rows[0].at("H").as_int(), 6);
+  EXPECT_EQ(rows[0].at("M").as_int(), 16);
+  EXPECT_EQ(rows[1].at("H").as_int(), 3);
+}
+
+TEST(CliBench, ARivalEitherRunsOrSaysWhyNot) {
+  const std::vector<JsonValue> rows =
+      rows_of({"--grid", "8x8", "--blocks", "2x2", "--h", "2", "--d", "16", "--backend", "ref", "--rivals", "all"});
+  ASSERT_EQ(rows.size(), 1u);
+  for (const char* rival : {"plain", "linear", "softmax"}) {
+    const JsonValue& result = rows[0].at("rivals").at(rival);
+    if (result.at("ms").is_null()) {
+      EXPECT_TRUE(result.at("ratio").is_null());
+      EXPECT_FALSE(result.at("reason").as_string().empty());
+    } else {
+      EXPECT_NEAR(result.at("ratio").as_double(), result.at("ms").as_double() / rows[0].at("ms").as_double(), 1e-6);
+    }
+  }
+}
+
+TEST(CliBench, DecodeReportsBothLevelsAndTheLatency) {
+  const std::vector<JsonValue> rows = rows_of(
+      {"--form", "decode", "--n", "64", "--chunk", "16", "--h", "1", "--d", "64", "--e", "64", "--backend", "ref"});
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].at("level").as_string(), "cache");
+  EXPECT_EQ(rows[1].at("level").as_string(), "memory");
+  EXPECT_GT(rows[1].at("states").as_int(), rows[0].at("states").as_int());
+  for (int i = 0; i < 2; ++i) EXPECT_GT(rows[static_cast<std::size_t>(i)].at("of_bandwidth").as_double(), 0.0);
+  EXPECT_GE(rows[2].at("slowest_over_median").as_double(), 1.0);
+}
+
+}  // namespace
+}  // namespace mhla

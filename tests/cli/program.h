@@ -1,0 +1,34 @@
+// Runs the mhla program as a user does, and keeps what it printed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace mhla {
+
+struct ProgramRun {
+  int code = -1;             // exit code; -1 when it died by a signal
+  std::string out, err;      // stdout, stderr
+  double cpu_seconds = 0.0;  // its own processor time
+};
+
+ProgramRun run_program(const std::vector<std::string>& arguments);
+
+std::vector<std::string> lines_of(const std::string& text);
+
+// A folder of its own that is removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  [[nodiscard]] std::string path(const std::string& name = "") const {
+    return name.empty() ? path_ : path_ + "/" + name;
+  }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace mhla
