@@ -58,6 +58,18 @@ std::string compare_rows(const CaseResult& all, const CaseResult& alone, const S
   return {};
 }
 
+// NaN exactly where the reference has it: neither swallowed nor spread further.
+std::string compare_nan(const CaseResult& got, const CaseResult& want) {
+  for (const ResultField& field : kResultFields) {
+    const Tensor &g = got.*field.tensor, &w = want.*field.tensor;
+    for (std::int64_t index = 0; index < g.numel(); ++index) {
+      if (std::isnan(g.at(index)) != std::isnan(w.at(index)))
+        return str(field.name, " element ", index, " is ", g.at(index), ", expected ", w.at(index));
+    }
+  }
+  return {};
+}
+
 struct Largest {
   double rms = 0, max = 0, of_rms_bound = 0, of_max_bound = 0;
   void add(const Accuracy& a) {
@@ -183,33 +195,38 @@ std::string check_alone(const Case& c, std::string_view candidate) {
 }
 
 std::string check_nan_stays(const Case& c, std::string_view candidate) {
+  struct Input {
+    const char* name;
+    ConstView CaseInputs::*view;
+  };
+  constexpr Input kInputs[] = {
+      {"q", &CaseInputs::q}, {"k", &CaseInputs::k}, {"v", &CaseInputs::v}, {"dout", &CaseInputs::dout}};
   const std::vector<Sequence> sequences = c.sequences();
   const CaseInputs clean = CaseInputs(c).to(c.dtype);  // contiguous, so that a token is one stretch of memory
   Case contiguous_case = c;
   contiguous_case.fused = contiguous_case.broadcast = false;
-  const CaseResult want = run_case(contiguous_case, clean, options(candidate));
-  for (std::size_t poisoned = 0; poisoned < sequences.size(); ++poisoned) {
-    if (sequences[poisoned].length == 0) continue;
-    CaseInputs inputs = clean.to(c.dtype);
-    for (const ConstView* view : {&inputs.q, &inputs.k, &inputs.v, &inputs.dout}) {
-      const Sequence& s = sequences[poisoned];
-      const std::int64_t offset = s.batch * view->stride[0] + (s.start + s.length / 2) * view->stride[1];
-      CaseInputs::set(*view, offset, std::numeric_limits<double>::quiet_NaN());
-    }
-    const CaseResult got = run_case(contiguous_case, inputs, options(candidate));
-    bool spread = false;  // inside the poisoned sequence the NaN must be seen
-    const Tensor touched = rows_of(got.out, sequences[poisoned]);
-    for (std::int64_t index = 0; index < touched.numel(); ++index) spread = spread || std::isnan(touched.at(index));
-    if (!spread) return str("out: a NaN in q, k and v of its sequence was swallowed", where(c, candidate));
-    for (std::size_t s = 0; s < sequences.size(); ++s) {
-      if (s == poisoned) continue;
-      CaseResult alone;
-      for (const ResultField& field : kResultFields) {
-        const Tensor& x = want.*field.tensor;
-        if (x.given() && field.tensor != &CaseResult::dmix) alone.*field.tensor = rows_of(x, sequences[s]);
+  const CaseResult undisturbed = run_case(contiguous_case, clean, options(candidate));
+  for (const Sequence& poisoned : sequences) {
+    for (const Input& input : kInputs) {
+      if (poisoned.length == 0) continue;
+      const CaseInputs inputs = clean.to(c.dtype);
+      const ConstView& view = inputs.*input.view;
+      const std::int64_t token = poisoned.start + poisoned.length / 2;
+      CaseInputs::set(view, poisoned.batch * view.stride[0] + token * view.stride[1],
+                      std::numeric_limits<double>::quiet_NaN());
+      const CaseResult got = run_case(contiguous_case, inputs, options(candidate));
+      const CaseResult want = reference_case(contiguous_case, inputs);
+      std::string wrong = compare_nan(got, want);
+      for (const Sequence& other : sequences) {
+        if (!wrong.empty() || (other.batch == poisoned.batch && other.start == poisoned.start)) continue;
+        CaseResult alone;
+        for (const ResultField& field : kResultFields) {
+          const Tensor& x = undisturbed.*field.tensor;
+          if (x.given() && field.tensor != &CaseResult::dmix) alone.*field.tensor = rows_of(x, other);
+        }
+        wrong = compare_rows(got, alone, other, "beside a sequence with NaN");
       }
-      const std::string wrong = compare_rows(got, alone, sequences[s], "beside a sequence with NaN");
-      if (!wrong.empty()) return wrong + where(c, candidate);
+      if (!wrong.empty()) return str(wrong, " (NaN in ", input.name, " at token ", token, ")", where(c, candidate));
     }
   }
   return {};

@@ -41,7 +41,7 @@ std::string accuracy_summary();
 std::string check_repeatable(const Case& c, std::string_view candidate);
 // Every batch element or packed sequence alone gives the bits it had in company: out, dq, dk, dv, dq_den, dk_den.
 std::string check_alone(const Case& c, std::string_view candidate);
-// A NaN in one sequence stays there: the other sequences keep their bits.
+// A NaN in q, k, v or dout goes where the reference takes it, and the other sequences keep their bits.
 std::string check_nan_stays(const Case& c, std::string_view candidate);
 // Strided inputs and outputs give the bits of contiguous ones.
 std::string check_strides(const Case& c, std::string_view candidate);
