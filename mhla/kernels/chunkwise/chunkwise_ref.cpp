@@ -1,6 +1,6 @@
 // The definition of the causal form (README.md, eq. 1 to 11): plain loops in f64 for every dtype, one
 // (sequence, kv head) per task, only outputs rounded. Coefficients beyond the rows of mix come from
-// mix_index, so `extend` is the same sum over all earlier chunks with reused entries.
+// mix_index; blocks that share the last of them are added up before they are weighed, as a state keeps them.
 #include <algorithm>
 
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
@@ -63,8 +63,19 @@ struct Queries {
     intra = zeros(n * E);
     out = zeros(n * E);
     den.assign(static_cast<std::size_t>(n), 1.0);
+    Array S_old = zeros(D * E), z_old = zeros(D);  // with `extend`: blocks that share a coefficient, oldest first
+    std::int64_t summed = 0;
     for (std::int64_t i = 0; i < M; ++i) {
-      for (std::int64_t b = 0; b < i; ++b) {
+      const std::int64_t near = i < p.L ? 0 : std::min(i - p.L + 2, i);
+      for (; summed < near; ++summed) {
+        reference::add_scaled(S_old.data(), &keys.S[summed * D * E], 1.0, D * E);
+        reference::add_scaled(z_old.data(), &keys.z[summed * D], 1.0, D);
+      }
+      if (near > 0) {
+        reference::add_scaled(&prefix[i * D * E], S_old.data(), coefficient(p, head, i, 0), D * E);
+        reference::add_scaled(&z_prefix[i * D], z_old.data(), coefficient(p, head, i, 0), D);
+      }
+      for (std::int64_t b = near; b < i; ++b) {
         const double m = coefficient(p, head, i, b);
         reference::add_scaled(&prefix[i * D * E], &keys.S[b * D * E], m, D * E);
         reference::add_scaled(&z_prefix[i * D], &keys.z[b * D], m, D);

@@ -59,6 +59,7 @@ struct QueryRows {
   RowSource<T> q, q_den;
   T* out = nullptr;
   std::int64_t out_stride = 0;
+  std::int64_t out_start = 0;  // row of token 0 of the chunk; before the first row when a call begins inside a chunk
 };
 
 // Scratch memory of one worker: packed rows of up to kTokens tokens.
@@ -132,9 +133,9 @@ class NextRows {
 };
 
 // One copy per instruction set of the two products, whatever the dtypes around them.
-inline HWY_NOINLINE void packed_summary(const CausalSizes& s, const CausalScratch& x, std::int64_t tokens,
-                                        bool accumulate, float* S, NextRows& next) {
-  summary_product(x.k, x.v, tokens, s.D, s.E, accumulate, S, [&]() HWY_ATTR { next(); });
+inline HWY_NOINLINE void packed_summary(const float* a, const float* b, std::int64_t tokens, std::int64_t rows,
+                                        std::int64_t columns, bool accumulate, float* S, NextRows& next) {
+  summary_product(a, b, tokens, rows, columns, accumulate, S, [&]() HWY_ATTR { next(); });
 }
 
 inline HWY_NOINLINE void packed_readout(const ReadBlock& block, NextRows& next) {
@@ -153,7 +154,7 @@ HWY_NOINLINE void chunk_summary(const CausalSizes& s, const KeyRows<Tk, T>& keys
       if (s.has_den) pack_source(keys.map, keys.k_den, t, tokens, s.D, x.k_den);
       sum_rows(s.has_den ? x.k_den : x.k, tokens, s.Dp, maybe_z);
     }
-    packed_summary(s, x, tokens, accumulate || t > t0, S, next);
+    packed_summary(x.k, x.v, tokens, s.D, s.E, accumulate || t > t0, S, next);
   }
 }
 
@@ -218,7 +219,7 @@ HWY_NOINLINE void chunk_outputs(const CausalSizes& s, const KeyRows<Tk, T>& keys
         } else {
           std::fill_n(x.factors, rows, s.scale);
         }
-        T* out = head.out + row * head.out_stride;
+        T* out = head.out + (head.out_start + row) * head.out_stride;
         read.maybe_factors = x.factors;
         if (direct) read.to = reinterpret_cast<float*>(out), read.to_stride = head.out_stride;
         packed_readout(read, next);

@@ -52,7 +52,7 @@ void forward(const Problem& p, Workspace& workspace, Executor& executor) {
   const std::int64_t prefixes = p.Hm > 1 ? p.group() : 1;
   // 16 prefixes of 128 x 256 are 2 MiB. Summaries of all chunks before a group are read once per group.
   const std::int64_t group = HWY_MIN(p.M, HWY_MAX(4, (unit_tasks ? 16 : 64) / prefixes));
-  const std::int64_t slots = HWY_MAX(1, HWY_MIN(p.M - 1, extended ? HWY_MAX(p.L, 2) : p.M));
+  const std::int64_t slots = HWY_MAX(1, HWY_MIN(p.M - 1, extended ? most_blocks(p.L, 1) : p.M));
   std::vector<CausalUnit<T>> unit(static_cast<std::size_t>(unit_tasks ? workers : 1));
   for (CausalUnit<T>& u : unit) {
     u.prefixes = prefixes;

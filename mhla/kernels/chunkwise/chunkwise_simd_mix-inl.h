@@ -47,11 +47,6 @@ struct SummaryStore {
   }
 };
 
-// Blocks that must stay apart from the sum when chunk i is open and `back` chunks may be taken back.
-constexpr std::int64_t oldest_block(std::int64_t i, std::int64_t L, std::int64_t back) {
-  return HWY_MAX(0, i - back - HWY_MAX(L - 2, 0));
-}
-
 // sum += S_b for b in [base, to).
 HWY_INLINE void move_base(SummaryStore& store, std::int64_t to, std::int64_t size) {
   const Full d;

@@ -42,4 +42,14 @@ struct SummaryLayout {
   [[nodiscard]] constexpr std::int64_t step() const { return lanes == 0 ? 1 : lanes; }
 };
 
+// With `extend`, blocks at distance L - 1 and more share a coefficient and are kept as one sum. The oldest block that
+// must stay apart from it while chunk i is open and `back` chunks may be taken back: rows before L weigh every block.
+constexpr std::int64_t oldest_block(std::int64_t i, std::int64_t L, std::int64_t back) {
+  if (i - back < L) return 0;
+  return i - back - (L > 2 ? L - 2 : 0);
+}
+
+// Blocks that lie apart at most, the open one included.
+constexpr std::int64_t most_blocks(std::int64_t L, std::int64_t back) { return L + back; }
+
 }  // namespace mhla

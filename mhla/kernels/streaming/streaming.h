@@ -19,8 +19,8 @@
 namespace mhla {
 
 struct StreamingConfig {
-  std::int64_t H = 0, Hkv = 0, D = 0, E = 0;
-  std::int64_t chunk = 64;  // C
+  std::int64_t H = 0, Hkv = 0, D = 0, E = 0;  // Hkv 0: as H
+  std::int64_t chunk = 64;                    // C
   DType dtype = DType::kF32;
   FeatureMap feature_map = FeatureMap::kReluEps;
   Normalizer normalizer = Normalizer::kNone;  // kNone or kPaper
@@ -43,19 +43,22 @@ class StreamingState {
 
   [[nodiscard]] const StreamingConfig& config() const;
   [[nodiscard]] std::string_view candidate() const;
-  [[nodiscard]] std::int64_t position() const;        // tokens seen
-  [[nodiscard]] std::int64_t capacity() const;        // tokens mix has rows for; INT64_MAX with kExtend
-  [[nodiscard]] std::int64_t rollback_limit() const;  // tokens that can be taken back now
-  [[nodiscard]] std::int64_t bytes() const;           // memory held
-  void rollback(std::int64_t tokens);                 // further than R: an error naming R
-  void reset();
+  [[nodiscard]] std::int64_t position() const;  // tokens seen
+  [[nodiscard]] std::int64_t capacity() const;  // tokens mix has rows for; INT64_MAX with kExtend
+  [[nodiscard]] std::int64_t bytes() const;     // memory held
+  // Tokens that can be taken back now: R, counted from the furthest position reached, or down to the beginning.
+  [[nodiscard]] std::int64_t rollback_limit() const;
+  void rollback(std::int64_t tokens);  // further is an error naming R; the state goes on as if they had never come
+  void reset();                        // as new
 
-  // Everything needed to go on elsewhere: named tensors and text, for io/ to write and read.
+  // Everything needed to go on elsewhere: named tensors and text, for io/ to write and read. Views point into the
+  // state. A state loaded on the instruction set that saved it goes on with the same bits; on another it goes on too,
+  // with that one's rounding.
   [[nodiscard]] std::vector<NamedView> views() const;
   [[nodiscard]] std::map<std::string, std::string> metadata() const;
   static StreamingState load(const std::vector<NamedView>& views, const std::map<std::string, std::string>& metadata);
 
-  struct Impl;
+  struct Impl;  // streaming_state.h
   [[nodiscard]] Impl& impl() { return *impl_; }
 
  private:
@@ -63,7 +66,8 @@ class StreamingState {
 };
 
 // T more tokens for each of B states, which may stand at different positions. Prefill, append and decode are
-// this one call: T is whatever comes. On an error no state has moved and out is untouched.
+// this one call: T is whatever comes, and the bits are those of one chunkwise pass over everything a state has seen.
+// On an error no state has moved and out is untouched. Different states may be used from different threads.
 struct StreamingParams {
   std::span<StreamingState* const> states;  // B distinct states of one configuration and candidate
   ConstView q;                              // [B, T, H, D]

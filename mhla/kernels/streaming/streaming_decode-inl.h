@@ -1,0 +1,174 @@
+// One token of the streaming form: num[e] = sum_d q~[d] P[d][e] + sum_s a_s v_s[e] for one query row, or for the rows
+// of several heads that share the prefix and the keys. The same chains as causal-inl.h, but reading the prefix once,
+// raw keys and values as they lie in the ring, and eight accumulators side by side: one row has no other work to hide
+// the latency of a multiply-add behind, and the prefix comes from memory.
+#include "mhla/kernels/chunkwise/chunkwise_simd-inl.h"
+
+#if defined(MHLA_KERNELS_STREAMING_STREAMING_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MHLA_KERNELS_STREAMING_STREAMING_DECODE_INL_H_
+#undef MHLA_KERNELS_STREAMING_STREAMING_DECODE_INL_H_
+#else
+#define MHLA_KERNELS_STREAMING_STREAMING_DECODE_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace mhla {
+namespace HWY_NAMESPACE {
+
+// scores[r][s] = diagonal[r] (q_r . phi(k_s)) for keys [s0, s0 + count) and R packed queries.
+template <int R, FeatureMap kMap, class Tk>
+HWY_INLINE void decode_scores(const float* q, const RowSource<Tk>& keys, std::int64_t s0, std::int64_t count,
+                              std::int64_t D, const float* diagonals, float* scores) {
+  const Full d;
+  for (std::int64_t s = 0; s < count; s += 4) {
+    const Tk* rows[4];
+    MHLA_UNROLL(4)
+    for (int j = 0; j < 4; ++j) rows[j] = keys(s0 + HWY_MIN(s + j, count - 1));
+    hn::Vec<Full> acc[R][4];
+    MHLA_UNROLL(4)
+    for (int r = 0; r < R; ++r) {
+      MHLA_UNROLL(4)
+      for (int j = 0; j < 4; ++j) acc[r][j] = hn::Zero(d);
+    }
+    for (std::int64_t c = 0; c < D; c += kLanes) {
+      hn::Vec<Full> k[4];
+      if (c + kLanes <= D) {
+        MHLA_UNROLL(4)
+        for (int j = 0; j < 4; ++j) k[j] = feature<kMap>(d, load(d, rows[j] + c));
+      } else {  // lanes beyond D stay 0, as in packed rows
+        const auto mask = hn::FirstN(d, static_cast<std::size_t>(D - c));
+        MHLA_UNROLL(4)
+        for (int j = 0; j < 4; ++j) {
+          k[j] = hn::IfThenElseZero(mask, feature<kMap>(d, load_some(d, rows[j] + c, D - c)));
+        }
+      }
+      MHLA_UNROLL(4)
+      for (int r = 0; r < R; ++r) {
+        const auto left = hn::LoadU(d, q + r * kRow + c);
+        MHLA_UNROLL(4)
+        for (int j = 0; j < 4; ++j) acc[r][j] = hn::MulAdd(left, k[j], acc[r][j]);
+      }
+    }
+    MHLA_UNROLL(4)
+    for (int r = 0; r < R; ++r) store_four_sums(acc[r], diagonals[r], scores + r * kScoreRow + s);
+  }
+}
+
+// What one call reads and writes: a block of keys for R rows, like ReadBlock with raw values.
+template <class T>
+struct DecodeBlock {
+  const float* q;  // [R][kRow]
+  std::int64_t D, E;
+  const float* maybe_P;
+  const float* scores;  // [R][kScoreRow]
+  RowSource<T> v;
+  std::int64_t first, keys;  // values [first, first + keys)
+  bool begins;               // else it continues from `num`
+  float* num;                // [R][kRow]
+};
+
+template <class DF, class T>
+HWY_INLINE hn::Vec<DF> load_value(DF d, const T* row, std::int64_t left) {
+  constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(DF()));
+  if (left >= L) return load(d, row);
+  return left > 0 ? load_some(d, row, left) : hn::Zero(d);
+}
+
+// Pn panels of V vectors, from column c on.
+template <int R, int Pn, int V, bool kRagged, class DF, class T>
+HWY_INLINE void decode_panels(DF d, const DecodeBlock<T>& b, std::int64_t c) {
+  constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(DF()));
+  constexpr int kVectors = Pn * V;
+  hn::Vec<DF> acc[R][kVectors];
+  MHLA_UNROLL(4)
+  for (int r = 0; r < R; ++r) {
+    MHLA_UNROLL(8)
+    for (int i = 0; i < kVectors; ++i) acc[r][i] = hn::Zero(d);
+  }
+  if (!b.begins) {
+    MHLA_UNROLL(4)
+    for (int r = 0; r < R; ++r) {
+      MHLA_UNROLL(8)
+      for (int i = 0; i < kVectors; ++i) acc[r][i] = hn::LoadU(d, b.num + r * kRow + c + i * L);
+    }
+  } else if (b.maybe_P) {
+    const float* panel = b.maybe_P + c * b.D;
+    const std::int64_t next = V * L * b.D;
+    for (std::int64_t k = 0; k < b.D; ++k) {
+      MHLA_UNROLL(8)
+      for (int i = 0; i < kVectors; ++i) {
+        const auto x = hn::LoadU(d, panel + i / V * next + (k * V + i % V) * L);
+        MHLA_UNROLL(4)
+        for (int r = 0; r < R; ++r) acc[r][i] = hn::MulAdd(hn::Set(d, b.q[r * kRow + k]), x, acc[r][i]);
+      }
+    }
+  }
+  for (std::int64_t s = 0; s < b.keys; ++s) {
+    const T* row = b.v(b.first + s) + c;
+    MHLA_UNROLL(8)
+    for (int i = 0; i < kVectors; ++i) {
+      const auto x = kRagged ? load_value(d, row + i * L, b.E - c - i * L) : load(d, row + i * L);
+      MHLA_UNROLL(4)
+      for (int r = 0; r < R; ++r) acc[r][i] = hn::MulAdd(hn::Set(d, b.scores[r * kScoreRow + s]), x, acc[r][i]);
+    }
+  }
+  MHLA_UNROLL(4)
+  for (int r = 0; r < R; ++r) {
+    MHLA_UNROLL(8)
+    for (int i = 0; i < kVectors; ++i) hn::StoreU(acc[r][i], d, b.num + r * kRow + c + i * L);
+  }
+}
+
+// All columns. Whole panels go several at a time, the ragged end panel by panel.
+template <int R, class T>
+HWY_NOINLINE void decode_block(const DecodeBlock<T>& b) {
+  constexpr int kPanels = 4 / R;
+  constexpr std::int64_t kWidth = 2 * kLanes;
+  std::int64_t whole = 0;
+  for (; whole + kPanels * kWidth <= b.E; whole += kPanels * kWidth) {
+    decode_panels<R, kPanels, 2, false>(Full(), b, whole);
+  }
+  for_each_panel(b.E, [&](auto d, auto vectors, std::int64_t c, std::int64_t used) HWY_ATTR {
+    constexpr int V = decltype(vectors)::value;
+    constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(decltype(d)()));
+    if (c < whole) return;
+    if (used == V * L)
+      decode_panels<R, 1, V, false>(d, b, c);
+    else
+      decode_panels<R, 1, V, true>(d, b, c);
+  });
+}
+
+// num of R rows that share P and keys: the whole token. `keys` tokens of the open chunk, the newest included.
+template <int R, class Tk, class T>
+HWY_NOINLINE void decode_rows(const CausalSizes& s, const float* q, const KeyRows<Tk, T>& rows, std::int64_t keys,
+                              const float* diagonals, const float* maybe_P, float* num) {
+  HWY_ALIGN float scores[R * kScoreRow];
+  for (std::int64_t first = 0; first < keys; first += kTokens) {
+    const std::int64_t count = HWY_MIN(kTokens, keys - first);
+    const auto score = [&](auto map) HWY_ATTR {
+      decode_scores<R, decltype(map)::value>(q, rows.k, first, count, s.D, diagonals, scores);
+    };
+    switch (rows.map) {  // a ring never holds raw keys of an expensive map
+      case FeatureMap::kReluEps: score(std::integral_constant<FeatureMap, FeatureMap::kReluEps>()); break;
+      case FeatureMap::kRelu: score(std::integral_constant<FeatureMap, FeatureMap::kRelu>()); break;
+      default: score(std::integral_constant<FeatureMap, FeatureMap::kIdentity>()); break;
+    }
+    decode_block<R, T>({.q = q,
+                        .D = s.D,
+                        .E = s.E,
+                        .maybe_P = maybe_P,
+                        .scores = scores,
+                        .v = rows.v,
+                        .first = first,
+                        .keys = count,
+                        .begins = first == 0,
+                        .num = num});
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace mhla
+HWY_AFTER_NAMESPACE();
+
+#endif
