@@ -15,6 +15,7 @@ constexpr Candidate<Problem> kForward[] = {
 };
 
 constexpr Candidate<Problem> kBackward[] = {
+    {"simd", chunkwise_fit_simd, chunkwise_backward_simd},
     {"ref", reference::fit, chunkwise_backward_ref},
 };
 
