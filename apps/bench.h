@@ -20,10 +20,11 @@ struct BenchOptions {
   ShapeOptions shape;
   std::string passes = "fwd";  // comma separated, like dtypes and backends
   std::string dtypes = "f32";
-  std::string backends;  // empty: the fastest there is
-  std::string rivals;    // "all", or names
-  int threads = 0;       // 0: all
-  int repeat = 10;       // at least so many timed calls
+  std::string backends;     // empty: the fastest there is
+  std::string simd_target;  // empty: the best
+  std::string rivals;       // "all", or names
+  int threads = 0;          // 0: all
+  int repeat = 10;          // at least so many timed calls
   double min_seconds = 1.0;
   double rival_limit = 30.0;  // seconds one call of a rival may take, by estimate
   int sets = 0;

@@ -11,20 +11,21 @@
 #include "apps/bench_verify.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
+#include "mhla/kernels/common/simd/targets.h"
 
 namespace mhla::apps {
 
 JsonValue number_or_null(double value) { return value > 0.0 ? JsonValue(value) : JsonValue(); }
 
 Measured measure(const BenchOptions& options, BenchMachine& machine, const std::function<void(int)>& work) {
-  constexpr int kRounds = 5;
+  const int rounds = std::clamp(options.repeat, 1, 5);
   Measured measured;
   TimingOptions timing;
-  timing.min_seconds = options.min_seconds / kRounds;
-  timing.min_repeats = std::max(1, (options.repeat + kRounds - 1) / kRounds);
+  timing.min_seconds = options.min_seconds / rounds;
+  timing.min_repeats = (options.repeat + rounds - 1) / rounds;
   work(0);
   work(1);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     let_workers_sleep();
     for (int i = 0; i < 2; ++i) measured.gemm_gflops = std::max(measured.gemm_gflops, machine.gemm.sample());
     let_workers_sleep();
@@ -50,6 +51,12 @@ std::vector<std::string> bench_backends(const BenchOptions& options, OpForm form
 }
 
 namespace {
+
+// In words what memory_bound() computes; the reference keeps f64 copies of its inputs and promises nothing.
+constexpr const char* kMemoryFormula =
+    "per thread: heads at once (1; 8 for D < 64) * 4 M (D E + D) bytes of padded summaries, twice in backward, + 1 "
+    "MiB; "
+    "once: packed mix, 4 M^2, in backward one dmix per sequence and head";
 
 class OpBench {
  public:
@@ -144,14 +151,16 @@ class OpBench {
         .set("gemm_gflops", number_or_null(measured.gemm_gflops))
         .set("of_gemm", number_or_null(of_gemm));
     if (!machine_.gemm.found()) row.set("gemm_reason", machine_.gemm.reason());
+    const double formula = backend == "ref" ? 0.0 : memory_bound(shape.sizes(), pass, machine_.pool.concurrency());
     const std::int64_t summaries = 4 * shape.blocks() * (shape.D * shape.E + shape.D);
     row.set("workspace_bytes", problem.workspace())
         .set("peak_extra_bytes", extra >= 0 ? JsonValue(extra) : JsonValue())
         .set("summaries_bytes", summaries)
-        .set("memory_formula",
-             "heads in flight * 4 M (D E + D) for the summaries + 4 M^2 for mix + a fixed part per thread")
+        .set("memory_formula_bytes", formula > 0.0 ? JsonValue(formula) : JsonValue())
+        .set("memory_formula", formula > 0.0 ? JsonValue(kMemoryFormula) : JsonValue())
         .set("input_sets", problem.sets())
         .set("rivals", rivals)
+        .set("simd_target", simd_target())
         .set("cpu", machine_.cpu.model)
         .set("compiler", compiler_text());
     out_.row(row);
@@ -166,9 +175,10 @@ class OpBench {
                 of_gemm > 0.0 ? fmt::format("{:.2f}", of_gemm) : "-", fmt::format("{:.1f}", counts.bytes / ms * 1e-6),
                 fmt::format("{:.3f}", floor_ms), fmt::format("{:.2f}", floor_ms / ms), ratio("plain"), ratio("linear"),
                 ratio("softmax")});
-    out_.line(fmt::format("  memory: workspace {}, peak extra {}; one head's summaries 4 M (D E + D) = {}",
-                          bytes_text(problem.workspace()), extra >= 0 ? bytes_text(extra) : "unknown",
-                          bytes_text(summaries)));
+    out_.line(fmt::format(
+        "  memory: workspace {}, peak extra {}, at most {} by the formula; one head's summaries 4 M (D E + D) = {}",
+        bytes_text(problem.workspace()), extra >= 0 ? bytes_text(extra) : "unknown",
+        formula > 0.0 ? bytes_text(static_cast<std::int64_t>(formula)) : "anything", bytes_text(summaries)));
     for (const char* rival : {"plain", "linear", "softmax"}) {
       const JsonValue& value = rivals.at(rival);
       if (const JsonValue* variant = value.find("variant"))
@@ -194,6 +204,7 @@ int run_bench(const BenchOptions& options) {
   if (options.scaling && (!options.shape.names.empty() || options.shape.n > 0 || !options.shape.grid.empty()))
     fail("--scaling has shapes of its own, it excludes --shape, --n and --grid");
   if (!options.html.empty() && !options.scaling) fail("--html belongs to --scaling");
+  if (!options.simd_target.empty()) use_simd_target(options.simd_target);
   const int threads = options.threads > 0 ? options.threads : hardware_threads();
 
   // Everything the caller may have got wrong is looked at before anything is measured.
@@ -253,6 +264,8 @@ void add_bench(CLI::App& app, Job& job) {
   op->add_option("--pass", o.passes, "fwd, bwd, fwd+bwd, or several joined by commas")->capture_default_str();
   op->add_option("--dtype", o.dtypes, "f32, bf16, f16, or several joined by commas")->capture_default_str();
   op->add_option("--backend", o.backends, "candidate, several joined by commas, or all (default: the fastest)");
+  op->add_option("--simd-target", o.simd_target, "instruction set of simd, one that `mhla doctor` lists")
+      ->type_name("NAME");
   op->add_option("--threads", o.threads, "threads (default: all)")->check(CLI::Range(1, 1024));
   op->add_option("--repeat", o.repeat, "at least so many timed calls")
       ->check(CLI::Range(1, 1000000))

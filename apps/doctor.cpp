@@ -12,15 +12,7 @@
 #include "apps/output.h"
 #include "apps/rivals_library.h"
 #include "mhla/core/threads.h"
-#if __has_include("mhla/kernels/common/simd/targets.h")
 #include "mhla/kernels/common/simd/targets.h"
-#else
-#include <string>
-#include <vector>
-namespace mhla {
-static std::vector<std::string> simd_targets() { return {}; }
-}  // namespace mhla
-#endif
 
 namespace mhla::apps {
 namespace {
@@ -38,7 +30,7 @@ std::string cache_text(const CpuFacts& cpu) {
 void report_machine(const Output& out, JsonValue& row) {
   const CpuFacts cpu = read_cpu_facts();
   const std::vector<std::string> targets = simd_targets();
-  const std::string in_use = targets.empty() ? "none" : targets.front();
+  const std::string in_use = simd_target();
   out.line(fmt::format("mhla        {} ({}, {})", MHLA_VERSION, compiler_text(), MHLA_BUILD_TYPE));
   out.line(fmt::format("processor   {}", cpu.model));
   out.line(fmt::format("features    {}", fmt::join(cpu.features, " ")));

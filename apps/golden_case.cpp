@@ -134,6 +134,7 @@ CausalCase read_causal_case(const Safetensors& file, const GoldenEntry& entry, c
   CausalCase c;
   c.chunk = positive_int(config, "chunk");
   if (const JsonValue* scale = config.find("scale"); scale != nullptr && !scale->is_null()) {
+    if (!scale->is_number()) fail("metadata 'scale' is ", write_json(*scale), ", expected a number");
     c.scale = scale->as_double();
     if (!std::isfinite(*c.scale)) fail("metadata 'scale' is ", *c.scale, ", expected a finite number");
   }

@@ -5,12 +5,13 @@
 #include "apps/verify_golden.h"
 #include "apps/verify_self.h"
 #include "mhla/core/threads.h"
+#include "mhla/kernels/common/simd/targets.h"
 
 namespace mhla::apps {
 namespace {
 
 struct VerifyOptions {
-  std::string golden, backend;
+  std::string golden, backend, simd_target;
   int threads = 0;
   bool json = false;
 };
@@ -23,11 +24,14 @@ void add_verify(CLI::App& app, Job& job) {
   command->add_option("--golden", options.golden, "a golden file, or a folder of them, to recompute")
       ->type_name("FILE|DIR");
   command->add_option("--backend", options.backend, "one candidate instead of all: simd, ref")->type_name("NAME");
+  command->add_option("--simd-target", options.simd_target, "instruction set of simd, one that `mhla doctor` lists")
+      ->type_name("NAME");
   command->add_option("--threads", options.threads, "threads to run on (default: all)")->check(CLI::Range(1, 1024));
   command->add_flag("--json", options.json, "one JSON object per line on stdout, text on stderr");
   command->callback([&job, command] {
     job = [command] {
       const Output out(options.json);
+      if (!options.simd_target.empty()) use_simd_target(options.simd_target);
       if (options.threads > 0) set_default_threads(options.threads);
       if (command->count("--golden") > 0) return verify_golden(options.golden, options.backend, out);
       return verify_self(options.backend, out);

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "mhla/io/json.h"
-#include "program.h"
+#include "tests/cli/program.h"
 
 namespace mhla {
 namespace {
@@ -80,6 +80,26 @@ TEST(CliBench, ARivalEitherRunsOrSaysWhyNot) {
     } else {
       EXPECT_NEAR(result.at("ratio").as_double(), result.at("ms").as_double() / rows[0].at("ms").as_double(), 1e-6);
     }
+  }
+}
+
+// The tensors grow with N, the scratch memory does not: it is the summaries' formula and a fixed part per thread.
+TEST(CliBench, ExtraMemoryStaysWithinItsFormula) {
+  for (const char* const form : {"--block-size", "--chunk"}) {
+    std::vector<double> workspaces;
+    for (const char* const tokens : {"1024", "4096", "16384"}) {
+      const std::string block = std::to_string(std::stoi(tokens) / 16);  // 16 blocks, whatever N
+      const std::vector<JsonValue> rows =
+          rows_of({"--n", tokens, form, block, "--h", "2", "--d", "64", "--backend", "simd"});
+      ASSERT_EQ(rows.size(), 1u);
+      const double bound = rows[0].at("memory_formula_bytes").as_double();
+      workspaces.push_back(rows[0].at("workspace_bytes").as_double());
+      EXPECT_LE(workspaces.back(), bound) << form << tokens;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+      EXPECT_LE(rows[0].at("peak_extra_bytes").as_double(), bound) << form << tokens;
+#endif
+    }
+    EXPECT_LE(workspaces.back(), workspaces.front() * 1.25) << form;
   }
 }
 

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "mhla/io/json.h"
-#include "program.h"
+#include "tests/cli/program.h"
 
 namespace mhla {
 namespace {
@@ -45,6 +45,7 @@ TEST(CliCommands, CallersMistakesAreOneLineAndCodeTwo) {
       {"verify", "--golden", "/no/such/file"},
       {"verify", "--backend", "no-such-backend"},
       {"verify", "--threads", "0"},
+      {"verify", "--simd-target", "PAPER_TAPE"},
       {"bench", "op", "--shape", "no_such_shape"},
       {"bench", "op", "--shape", "dit_s_256", "--form", "causal"},
       {"bench", "op", "--shape", "lm_2048", "--form", "bidirectional"},

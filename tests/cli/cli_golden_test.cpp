@@ -12,7 +12,7 @@
 #include "mhla/io/safetensors.h"
 #include "mhla/kernels/chunkwise/chunkwise.h"
 #include "mhla/testing/tensor.h"
-#include "program.h"
+#include "tests/cli/program.h"
 
 namespace mhla {
 namespace {
@@ -78,6 +78,12 @@ void add_case(Golden& golden, const std::string& name, std::int64_t B, std::int6
   golden.tensors[name + "/grad.in.v"] = dv.to(DType::kF32);
   golden.tensors[name + "/grad.in.mix"] = dmix.to(DType::kF32);
   golden.metadata[name] = config;
+}
+
+Tensor ones(std::vector<std::int64_t> shape) {
+  Tensor tensor(DType::kF32, std::move(shape));
+  tensor.fill(1.0);
+  return tensor;
 }
 
 class CliGolden : public testing::Test {
@@ -184,13 +190,13 @@ TEST_F(CliGolden, WhatCannotBeJudgedIsAnErrorThatSaysWhy) {
     expect_refusal(verify(golden), {name, missing, "missing"});
   }
   Golden golden = recorded();
-  golden.tensors[name + "/in.v"] = Tensor(DType::kF32, {2, 64, 1, 8}).fill(1.0);
+  golden.tensors[name + "/in.v"] = ones({2, 64, 1, 8});
   expect_refusal(verify(golden), {"in.v", "[2, 64, 1, 8]", "[2, 65, 1, 8]"});
   golden = recorded();
-  golden.tensors[name + "/out"] = Tensor(DType::kF32, {2, 65, 1, 7}).fill(1.0);
+  golden.tensors[name + "/out"] = ones({2, 65, 1, 7});
   expect_refusal(verify(golden), {"out", "[2, 65, 1, 7]"});
   golden = recorded();
-  golden.tensors[name + "/in.extra"] = Tensor(DType::kF32, {1}).fill(1.0);
+  golden.tensors[name + "/in.extra"] = ones({1});
   expect_refusal(verify(golden), {"in.extra"});
   golden = recorded();
   golden.metadata.erase(name);
@@ -205,7 +211,7 @@ TEST_F(CliGolden, FamiliesOfModulesAreNotSupportedYet) {
        {R"({"hidden_size": 64})", R"({"block_layout": [1, 2, 3], "dim": 72})", R"({"block_size": 4, "dim": 32})",
         R"({"window_size": 16, "dim": 48})", R"({"window_size": 16, "patch_size": 2})", R"({"dim": 48, "heads": 3})"}) {
     Golden golden;
-    golden.tensors["some/in.x"] = Tensor(DType::kF32, {2}).fill(1.0);
+    golden.tensors["some/in.x"] = ones({2});
     golden.metadata["some"] = config;
     expect_refusal(verify(golden), {"not supported yet"});
   }
