@@ -51,7 +51,8 @@ bench:  ## the tables of docs/benchmarks.md: text here, JSON lines and the scali
 	@cmake/packages.sh bench
 	@$(MAKE) --no-print-directory build
 	@mkdir -p build/bench
-	@$(MHLA) bench op --shape $(BENCH_SHAPES) --pass fwd,bwd,fwd+bwd $(BENCH_ARGS) --json >build/bench/op.json
+	@$(MHLA) bench op --shape $(BENCH_SHAPES) --pass fwd,bwd,fwd+bwd --rivals all $(BENCH_ARGS) \
+	  --json >build/bench/op.json
 	@$(MHLA) bench op --shape lm_2048 --form decode $(BENCH_ARGS) --json >build/bench/decode.json
 	@$(MHLA) bench op --scaling --html build/bench/scaling.html $(BENCH_ARGS) --json >build/bench/scaling.json
 	@echo "make bench: the rows are build/bench/*.json, the plot build/bench/scaling.html"

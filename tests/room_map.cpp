@@ -19,9 +19,9 @@ bool ends_with(std::string_view text, std::string_view tail) {
   return text.size() >= tail.size() && text.substr(text.size() - tail.size()) == tail;
 }
 
-// Tests and benchmarks of a room may look at testing/ and what that uses; they are no part of the library.
+// Tests, their fixtures and benchmarks may look at testing/ and what that uses; they are no part of the library.
 bool is_check(std::string_view path) {
-  for (const std::string_view tail : {"_test.cpp", "_bench.cpp", "_fuzz.cpp", "_test.c"}) {
+  for (const std::string_view tail : {"_test.cpp", "_bench.cpp", "_fuzz.cpp", "_fixture.h"}) {
     if (ends_with(path, tail)) return true;
   }
   return false;
@@ -162,6 +162,9 @@ std::vector<std::string> violations(const Sources& sources) {
         wrong.push_back(str(place, "\"", include.target, "\" is no file of ours as seen from the repository root; ",
                             "write \"mhla/<room>/<file>\", or <...> for a library"));
         continue;
+      }
+      if (is_check(include.target) && !is_check(path)) {
+        wrong.push_back(str(place, include.target, " is for tests only"));
       }
       const std::string to = room_of(include.target);
       if (to.empty()) continue;  // mhla/c.h, the one header outside a room

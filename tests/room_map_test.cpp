@@ -71,6 +71,16 @@ TEST(RoomMap, SeesTestingInALibrary) {
   EXPECT_TRUE(contains(line, "an arrow turns round")) << line;
 }
 
+TEST(RoomMap, SeesAFixtureInALibrary) {
+  Sources house = small_house();
+  house["mhla/kernels/form/form_fixture.h"] = "#include \"mhla/testing/cases.h\"\n";
+  EXPECT_EQ(violations(house), std::vector<std::string>{});
+  house["mhla/kernels/form/form.cpp"] = "#include \"mhla/kernels/form/form_fixture.h\"\n";
+  const std::vector<std::string> wrong = violations(house);
+  ASSERT_EQ(wrong.size(), 1u);
+  EXPECT_TRUE(contains(wrong[0], "form_fixture.h is for tests only")) << wrong[0];
+}
+
 TEST(RoomMap, SeesTheFileThatHighwayIncludes) {
   const std::string line = violation_of("mhla/kernels/a.cpp", "#define HWY_TARGET_INCLUDE \"mhla/io/file.h\"\n");
   EXPECT_TRUE(contains(line, "an arrow turns round")) << line;
