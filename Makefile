@@ -9,8 +9,8 @@ MHLA   := $(BUILD)/bin/mhla
 REPORT := build/demo/report.html
 
 FUZZ_SECONDS ?= 600
-BENCH_SHAPES ?= dit_s_256,dit_xl_512,sana_1024,dit_s_4096,wan_480p,lm_2048
 BENCH_ARGS   ?= --threads $(JOBS)
+BENCH         = $(MHLA) bench op --json $(BENCH_ARGS)
 
 # Sources in our own formatting; clang-tidy reads the rooms below LibTorch.
 FORMATTED := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' 2>/dev/null)
@@ -51,10 +51,13 @@ bench:  ## the tables of docs/benchmarks.md: text here, JSON lines and the scali
 	@cmake/packages.sh bench
 	@$(MAKE) --no-print-directory build
 	@mkdir -p build/bench
-	@$(MHLA) bench op --shape $(BENCH_SHAPES) --pass fwd,bwd,fwd+bwd --rivals all $(BENCH_ARGS) \
-	  --json >build/bench/op.json
-	@$(MHLA) bench op --shape lm_2048 --form decode $(BENCH_ARGS) --json >build/bench/decode.json
-	@$(MHLA) bench op --scaling --html build/bench/scaling.html $(BENCH_ARGS) --json >build/bench/scaling.json
+	@$(BENCH) --shape dit_s_256,dit_xl_512,dit_s_4096,wan_480p,sana_1024 --batch 4 --pass fwd,bwd >build/bench/op.json
+	@$(BENCH) --shape lm_2048 --batch 4 --pass fwd,bwd >build/bench/causal.json
+	@$(BENCH) --shape lm_2048 --form decode >build/bench/decode.json
+	@$(BENCH) --shape deit_t_224,dit_s_256,dit_xl_512,sana_1024,dit_s_4096,wan_480p --batch 4 --pass fwd,fwd+bwd \
+	  --rivals plain >build/bench/plain.json
+	@$(BENCH) --h 6 --d 64 --grid 64x64 --blocks 4x4 --rivals softmax >build/bench/softmax.json
+	@$(BENCH) --scaling --html build/bench/scaling.html >build/bench/scaling.json
 	@echo "make bench: the rows are build/bench/*.json, the plot build/bench/scaling.html"
 
 fuzz:  ## every libFuzzer target for FUZZ_SECONDS (600) under ASan and UBSan
