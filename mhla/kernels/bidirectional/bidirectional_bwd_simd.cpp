@@ -147,8 +147,16 @@ class Backward {
         float* dm = u.dmix + (p_.Hm == 1 ? 0 : h0 + j - u.head * group) * p_.M * p_.M;
         cut.over(M, kDotRows, [&](std::int64_t i0, std::int64_t i1, int) HWY_ATTR {
           for (std::int64_t b = 0; b < M; b += kDotRows) {
-            mix_gradient(u.G + offset, u.S + offset, row_.stride, row_.used, i0, i1, b, HWY_MIN(b + kDotRows, M), dm,
-                         p_.M);
+            const auto add = [&](std::int64_t x, std::int64_t columns) HWY_ATTR {
+              mix_gradient(u.G + offset + x, u.S + offset + x, row_.stride, columns, i0, i1, b,
+                           HWY_MIN(b + kDotRows, M), dm, p_.M);
+            };
+            if (units_.own_mix && p_.normalizer == Normalizer::kOfficial) {
+              add(0, row_.tail);  // and of the tail only this head's part: a NaN in another head's stays there
+              add(row_.tail + (h0 - u.head * group) * row_.position_stride, row_.position_stride);
+            } else {
+              add(0, row_.used);
+            }
           }
         });
       }
@@ -218,7 +226,7 @@ class Backward {
         pack_query(ahead.first(), tile.count, s.left);
       }
       pack_rows<FeatureMap::kIdentity>(ahead.second(), tile.count, p_.E, s.right);
-      summary_product(s.right, s.left, tile.count, p_.E, p_.D, !opens, S, ahead.prefetch());
+      summary_product(s.right, s.left, tile.count, p_.E, p_.D, opens ? Sum::kStart : Sum::kAdd, S, ahead.prefetch());
       if (official && tile.first + tile.count == u.table.begin(tile.block + 1)) {
         query_products<T>(p_, u.table, u.sequence, tile.block, tile.head, s.z, row_.position_stride, S + row_.tail,
                           s.left);
@@ -279,7 +287,8 @@ class Backward {
         else
           target[row_.tail + g * row_.position_stride + w0 + t] = dn[t];
       }
-      summary_product(s.right, s.left, tile.count, p_.E, p_.D, !direct_, target, ahead.prefetch());
+      summary_product(s.right, s.left, tile.count, p_.E, p_.D, direct_ ? Sum::kStart : Sum::kAdd, target,
+                      ahead.prefetch());
       if (!direct_ && closes) std::memcpy(G, s.block, static_cast<std::size_t>(row_.used) * sizeof(float));
     }
   }

@@ -139,7 +139,7 @@ class Forward {
         pack_features(p_.feature_map, ahead.first(), tile.count, p_.D, keys);
       }
       pack_rows<FeatureMap::kIdentity>(ahead.second(), tile.count, p_.E, values);
-      summary_product(keys, values, tile.count, p_.D, p_.E, !opens, S, ahead.prefetch());
+      summary_product(keys, values, tile.count, p_.D, p_.E, opens ? Sum::kStart : Sum::kAdd, S, ahead.prefetch());
       if (official && tile.first + tile.count == u.table.begin(tile.block + 1)) {
         query_products<T>(p_, u.table, u.sequence, tile.block, tile.head, z, row_.position_stride, S + row_.tail, keys);
       }

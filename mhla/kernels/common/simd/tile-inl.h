@@ -102,12 +102,19 @@ constexpr std::int64_t padded_columns(std::int64_t columns) {
   return whole + (rest > kLanes + kHalf ? 2 * kLanes : round_up(rest, rest > kHalf && rest <= kLanes ? kLanes : kHalf));
 }
 
-// S[r][c] (+)= sum_t a[t][r] b[t][c]: the summary of `tokens` packed rows, into panels. Columns of b beyond
-// `columns` must be zero up to the padding. `between` as in tile().
-// Not inlined: one copy of these loops per instruction set is enough to compile.
+// How a product continues what stands in its destination.
+enum class Sum : std::uint8_t {
+  kStart,  // overwrite
+  kChain,  // go on with the chain of fused multiply-adds: the bits of one long product
+  kAdd,    // add a chain of its own: rounding errors grow with the square root of both lengths, not of their product
+};
+
+// S[r][c] = or += sum_t a[t][r] b[t][c]: the summary of `tokens` packed rows, into panels. Columns of b beyond
+// `columns` must be zero up to the padding. `between` as in tile(). Not inlined: one copy of these loops per
+// instruction set.
 template <class Between>
 HWY_NOINLINE void summary_product(const float* a, const float* b, std::int64_t tokens, std::int64_t rows,
-                                  std::int64_t columns, bool accumulate, float* S, Between&& between) {
+                                  std::int64_t columns, Sum sum, float* S, Between&& between) {
   for_each_panel(columns, [&](auto d, auto vectors, std::int64_t c, std::int64_t) HWY_ATTR {
     constexpr int V = decltype(vectors)::value;
     constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(decltype(d)()));
@@ -115,21 +122,24 @@ HWY_NOINLINE void summary_product(const float* a, const float* b, std::int64_t t
     for_each_row_tile<V>(rows, [&](auto count, std::int64_t r0) HWY_ATTR {
       constexpr int R = decltype(count)::value;
       float* to = panel + r0 * V * L;
-      const auto finish = [&](int r, int v, auto value) HWY_ATTR { hn::StoreU(value, d, to + (r * V + v) * L); };
-      if (accumulate) {
-        tile<R, V, kRow, 1>(
-            d, tokens, a + r0, b + c, kRow, [&](int r, int v) HWY_ATTR { return hn::LoadU(d, to + (r * V + v) * L); },
-            finish, between);
-      } else {
-        tile<R, V, kRow, 1>(
-            d, tokens, a + r0, b + c, kRow, [&](int, int) HWY_ATTR { return hn::Zero(d); }, finish, between);
+      const auto zero = [&](int, int) HWY_ATTR { return hn::Zero(d); };
+      const auto stored = [&](int r, int v) HWY_ATTR { return hn::LoadU(d, to + (r * V + v) * L); };
+      const auto overwrite = [&](int r, int v, auto value) HWY_ATTR { hn::StoreU(value, d, to + (r * V + v) * L); };
+      const auto add = [&](int r, int v, auto value) HWY_ATTR { overwrite(r, v, hn::Add(stored(r, v), value)); };
+      switch (sum) {
+        case Sum::kStart: tile<R, V, kRow, 1>(d, tokens, a + r0, b + c, kRow, zero, overwrite, between); break;
+        case Sum::kChain: tile<R, V, kRow, 1>(d, tokens, a + r0, b + c, kRow, stored, overwrite, between); break;
+        case Sum::kAdd: tile<R, V, kRow, 1>(d, tokens, a + r0, b + c, kRow, zero, add, between); break;
       }
     });
   });
 }
 
-// y[t][c] = sum_r x[t][r] S[r][c] for `tokens` packed rows x; S in panels. finish(d, t, c, used, value) takes one
-// vector of row t at column c, of which `used` lanes count.
+// Terms of a read-out chain: two chains of 128 are rounded less than one of 256.
+inline constexpr std::int64_t kReadoutChain = 128;
+
+// y[t][c] = sum_r x[t][r] S[r][c] for `tokens` packed rows x; S in panels, at most 2 * kReadoutChain rows.
+// finish(d, t, c, used, value) takes one vector of row t at column c, of which `used` lanes count.
 template <class Between, class Finish>
 HWY_INLINE void readout_product(const float* x, const float* S, std::int64_t tokens, std::int64_t rows,
                                 std::int64_t columns, Between&& between, const Finish& finish) {
@@ -139,9 +149,26 @@ HWY_INLINE void readout_product(const float* x, const float* S, std::int64_t tok
     const float* panel = S + c * rows;
     for_each_row_tile<V>(tokens, [&](auto count, std::int64_t t0) HWY_ATTR {
       constexpr int R = decltype(count)::value;
+      const float* from = x + t0 * kRow;
+      const auto zero = [&](int, int) HWY_ATTR { return hn::Zero(d); };
+      const std::int64_t chain = HWY_MIN(rows, kReadoutChain);
+      if (rows <= chain) {
+        tile<R, V, 1, kRow>(
+            d, rows, from, panel, V * L, zero,
+            [&](int r, int v, auto value) HWY_ATTR { finish(d, t0 + r, c + v * L, used - v * L, value); }, between);
+        return;
+      }
+      float first[R * V * L];
       tile<R, V, 1, kRow>(
-          d, rows, x + t0 * kRow, panel, V * L, [&](int, int) HWY_ATTR { return hn::Zero(d); },
-          [&](int r, int v, auto value) HWY_ATTR { finish(d, t0 + r, c + v * L, used - v * L, value); }, between);
+          d, chain, from, panel, V * L, zero,
+          [&](int r, int v, auto value) HWY_ATTR { hn::StoreU(value, d, first + (r * V + v) * L); }, between);
+      tile<R, V, 1, kRow>(
+          d, rows - chain, from + chain, panel + chain * V * L, V * L, zero,
+          [&](int r, int v, auto value) HWY_ATTR {
+            const auto sum = hn::Add(hn::LoadU(d, first + (r * V + v) * L), value);
+            finish(d, t0 + r, c + v * L, used - v * L, sum);
+          },
+          between);
     });
   });
 }

@@ -106,7 +106,7 @@ void products() {
       }
       std::vector<float> S(static_cast<std::size_t>(rows * padded_columns(columns)), std::nanf(""));
       std::vector<float> turned(static_cast<std::size_t>(columns * padded_columns(rows)), std::nanf(""));
-      summary_product(a.data(), b.data(), tokens, rows, columns, false, S.data(), NoPrefetch());
+      summary_product(a.data(), b.data(), tokens, rows, columns, Sum::kStart, S.data(), NoPrefetch());
       transpose_panels(S.data(), rows, columns, turned.data());
       for (std::int64_t r = 0; r < rows; ++r) {
         for (std::int64_t c = 0; c < columns; ++c) {
