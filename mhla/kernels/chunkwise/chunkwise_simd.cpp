@@ -57,9 +57,9 @@ void forward(const Problem& p, Workspace& workspace, Executor& executor) {
   for (CausalUnit<T>& u : unit) {
     u.prefixes = prefixes;
     u.store.count = slots;
-    u.store.slot_stride = s.layout.stride();
-    u.store.slots = workspace.take<float>(slots * s.layout.stride(), "summaries");
-    if (extended) u.store.maybe_sum = workspace.take<float>(s.layout.stride(), "sum of old summaries");
+    u.store.slot_stride = s.stride;
+    u.store.slots = workspace.take<float>(slots * s.stride, "summaries");
+    if (extended) u.store.maybe_sum = workspace.take<float>(s.stride, "sum of old summaries");
     take_unit(workspace, s, group, p.M, extended, u);
   }
   std::vector<CausalScratch> scratch;
@@ -73,7 +73,7 @@ void forward(const Problem& p, Workspace& workspace, Executor& executor) {
     if (sequence.length == 0) return;
     set_unit(p, sequence, index % p.Hkv, u);
     u.store.base = 0;
-    if (extended) set_zero(u.store.maybe_sum, s.layout.size());
+    if (extended) set_zero(u.store.maybe_sum, s.size);
     run_chunks(s, u, inner, x);
   };
   if (unit_tasks) {

@@ -108,7 +108,7 @@ struct AdjointBlock {
 };
 
 template <int R, int V, class DF>
-HWY_INLINE void adjoint_tile(DF d, const AdjointBlock& b, std::int64_t s0, std::int64_t c) {
+HWY_INLINE void adjoint_tile(DF d, const AdjointBlock& b, std::int64_t s0, std::int64_t c, NextRows& next) {
   constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(DF()));
   hn::Vec<DF> acc[R][V];
   MHLA_UNROLL(8)
@@ -119,7 +119,12 @@ HWY_INLINE void adjoint_tile(DF d, const AdjointBlock& b, std::int64_t s0, std::
   if (b.maybe_B) {
     const float* panel = b.maybe_B + c * b.K;
     const float* x = b.x + s0 * kRow;
-    for (std::int64_t k = 0; k < b.K; ++k) causal_step<R, V, kRow>(d, x + k, panel + k * V * L, 0, acc);
+    for (std::int64_t k = 0; k < b.K;) {
+      for (const std::int64_t end = HWY_MIN(k + 4, b.K); k < end; ++k) {
+        causal_step<R, V, kRow>(d, x + k, panel + k * V * L, 0, acc);
+      }
+      next();
+    }
   }
   const float* scores = b.scores + s0;
   const float* values = b.values + c;
@@ -157,11 +162,11 @@ HWY_INLINE void adjoint_tile(DF d, const AdjointBlock& b, std::int64_t s0, std::
   }
 }
 
-inline HWY_NOINLINE void adjoint_readout(const AdjointBlock& b) {
+inline HWY_NOINLINE void adjoint_readout(const AdjointBlock& b, NextRows& next) {
   for_each_panel(b.columns, [&](auto d, auto vectors, std::int64_t c, std::int64_t) HWY_ATTR {
     constexpr int V = decltype(vectors)::value;
-    for_each_row_tile<V>(
-        b.rows, [&](auto count, std::int64_t s0) HWY_ATTR { adjoint_tile<decltype(count)::value, V>(d, b, s0, c); });
+    for_each_row_tile<V>(b.rows, [&](auto count, std::int64_t s0)
+                                     HWY_ATTR { adjoint_tile<decltype(count)::value, V>(d, b, s0, c, next); });
   });
 }
 

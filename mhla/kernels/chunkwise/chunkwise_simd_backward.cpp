@@ -163,13 +163,23 @@ class Backward {
     set_zero(S + s_.E * padded_columns(s_.D), s_.stride - s_.E * padded_columns(s_.D));
     for (std::int64_t t = 0; t < s_.C; t += kTokens) {
       const std::int64_t tokens = HWY_MIN(kTokens, s_.C - t);
-      NextRows none;
+      NextRows next;
+      if (b + 2 < u.M || t + kTokens < s_.C) next_keys(u, b * s_.C + t + kTokens, next);
       pack_keys(u, b * s_.C + t, tokens, x);
       if (s_.normalized) sum_rows(normalizer_keys(u, b * s_.C + t, tokens, x), tokens, s_.Dp, S + s_.z);
-      packed_summary(x.v, x.k, tokens, s_.E, s_.D, t > 0, S, none);
+      packed_summary(x.v, x.k, tokens, s_.E, s_.D, t > 0, S, next);
     }
   }
 
+  // Rows from token t on, for the fetch while something else is computed.
+  void next_keys(const Unit& u, std::int64_t t, NextRows& next) const {
+    const std::int64_t tokens = HWY_MAX(0, HWY_MIN(kTokens, u.sequence.length - t));
+    next.add(u.k, t, tokens, s_.D), next.add(u.v, t, tokens, s_.E);
+  }
+  void next_queries(const Unit& u, std::int64_t j, std::int64_t t, NextRows& next) const {
+    const std::int64_t tokens = HWY_MAX(0, HWY_MIN(kTokens, u.sequence.length - t));
+    next.add(u.q[j], t, tokens, s_.D), next.add(u.dout[j], t, tokens, s_.E);
+  }
   void pack_keys(const Unit& u, std::int64_t t, std::int64_t tokens, BackwardScratch& x) const {
     pack_source(p_.feature_map, u.k, t, tokens, s_.D, x.k);
     pack_source(FeatureMap::kIdentity, u.v, t, tokens, s_.E, x.v);
@@ -203,8 +213,9 @@ class Backward {
       for (std::int64_t j = j0; j < j0 + heads; ++j) {
         if (s_.normalized) denominators(u, i, j, t, rows, x);
         pack_queries(u, j, t, rows, x);
-        NextRows none;
-        if (dP) packed_summary(x.g, x.q, rows, s_.E, s_.D, row > 0 || j > j0, dP, none);
+        NextRows next;
+        next_queries(u, j, t + rows, next);
+        if (dP) packed_summary(x.g, x.q, rows, s_.E, s_.D, row > 0 || j > j0, dP, next);
         if (!s_.early) continue;
         query_rows(u, i, j, row, rows, x);
         if (s_.normalized) denominator_gradient(u, i, j, t, rows, x);
@@ -342,6 +353,8 @@ class Backward {
       }
     }
     set_zero(x.carry, s_.Dp);
+    NextRows next;
+    next_keys(u, start + n, next), next_queries(u, 0, start + n, next);
     for (std::int64_t key = last; key >= 0; key -= kTokens) {
       const std::int64_t count = HWY_MIN(kTokens, n - key);
       pack_keys(u, start + key, count, x);
@@ -370,7 +383,8 @@ class Backward {
                            .queries = rows,
                            .diagonal = diagonal,
                            .maybe_from = first ? nullptr : x.a,
-                           .to = x.a});
+                           .to = x.a},
+                          next);
           adjoint_readout({.x = x.k,
                            .rows = count,
                            .K = s_.D,
@@ -381,7 +395,8 @@ class Backward {
                            .queries = rows,
                            .diagonal = diagonal,
                            .maybe_from = first ? nullptr : x.b,
-                           .to = x.b});
+                           .to = x.b},
+                          next);
         }
       }
       if (s_.normalized) denominator_keys(u, i, key, count, dS, x);

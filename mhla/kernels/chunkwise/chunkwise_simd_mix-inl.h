@@ -41,7 +41,9 @@ struct SummaryStore {
   float* maybe_group = nullptr;
   std::int64_t group_first = INT64_MAX, group_stride = 0;
 
-  [[nodiscard]] HWY_INLINE float* slot(std::int64_t b) const { return slots + b % count * slot_stride; }
+  [[nodiscard]] HWY_INLINE float* slot(std::int64_t b) const {
+    return slots + (b < count ? b : b % count) * slot_stride;  // a division only where the ring has wrapped
+  }
   [[nodiscard]] HWY_INLINE float* block(std::int64_t b) const {
     return b >= group_first ? maybe_group + (b - group_first) * group_stride : slot(b);
   }
@@ -163,10 +165,11 @@ HWY_INLINE void mix_step(const float* HWY_RESTRICT weights, const float* HWY_RES
   }
 }
 
-// A tile of R rows and V vectors. kBand: row r begins at block r. `common` blocks before row 0 ends.
-template <int R, int V, bool kBand>
+// A tile of R rows and V vectors. kBand: row r begins at block r. `common` blocks before row 0 ends. next() is called
+// at every step.
+template <int R, int V, bool kBand, class Next>
 HWY_INLINE void mix_tile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT strip, std::int64_t common,
-                         hn::Vec<Full> (&acc)[R][V]) {
+                         hn::Vec<Full> (&acc)[R][V], Next& next) {
   constexpr std::int64_t kWidth = V * kLanes;
   std::int64_t b = 0;
   if constexpr (kBand) {
@@ -174,30 +177,65 @@ HWY_INLINE void mix_tile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT 
     for (int j = 0; j + 1 < R; ++j) mix_step<R, V>(a + j * kMixTile, strip + j * kWidth, 0, j + 1, acc);
     b = R - 1;
   }
-  for (; b < common; ++b) mix_step<R, V>(a + b * kMixTile, strip + b * kWidth, 0, R, acc);
+  for (; b < common; ++b) {
+    next();
+    mix_step<R, V>(a + b * kMixTile, strip + b * kWidth, 0, R, acc);
+  }
   MHLA_UNROLL(4)
   for (int j = 0; j + 1 < R; ++j) {
     mix_step<R, V>(a + (common + j) * kMixTile, strip + (common + j) * kWidth, j + 1, R, acc);
   }
 }
 
-// One strip of V vectors at column x: blocks gathered once, all rows [i0, i1) mixed from them.
-template <int V, class Target>
+// A band is kBandStrips strips of two vectors: blocks are gathered band by band, 512 bytes of each at a time, into
+// [strip][block][two vectors], and while one is mixed the lines of the next are fetched.
+inline constexpr std::int64_t kBandStrips = 4;
+
+// Fetches the lines at columns [x, x + width) of blocks [lo, hi) and then of the targets [i0, i1), a few at a call.
+template <class Target>
+class BandPrefetch {
+ public:
+  BandPrefetch(const SummaryStore& store, const Target& target, std::int64_t lo, std::int64_t hi, std::int64_t i0,
+               std::int64_t i1, std::int64_t x, std::int64_t width, std::int64_t calls)
+      : store_(store), target_(target), next_(lo - hi), rows_(i1 - i0), hi_(hi), i0_(i0), x_(x), width_(width) {
+    const std::int64_t lines = (hi - lo + i1 - i0) * (width / 16);
+    lines_per_call_ = lines > calls ? (lines + calls - 1) / HWY_MAX(calls, 1) : 1;
+    if (width_ <= 0) next_ = rows_;
+    advance();
+  }
+  HWY_INLINE void operator()() {
+    for (std::int64_t n = 0; n < lines_per_call_ && line_ != nullptr; ++n) {
+      hwy::Prefetch(line_);
+      line_ += 16;
+      if (line_ >= end_) advance();
+    }
+  }
+
+ private:
+  void advance() {  // negative: blocks, then targets
+    if (next_ >= rows_) {
+      line_ = nullptr;
+      return;
+    }
+    line_ = (next_ < 0 ? store_.block(hi_ + next_) : target_(i0_ + next_)) + x_;
+    end_ = line_ + width_;
+    ++next_;
+  }
+  const SummaryStore& store_;
+  const Target& target_;
+  std::int64_t next_, rows_, hi_, i0_, x_, width_, lines_per_call_ = 1;
+  const float *line_ = nullptr, *end_ = nullptr;
+};
+
+// One strip of V vectors at column x, all rows [i0, i1) from the gathered blocks [lo, i1 - 1).
+template <int V, class Target, class Next>
 HWY_INLINE void mix_group_strip(const SummaryStore& store, const MixView& m, std::int64_t i0, std::int64_t i1,
-                                const float* packed, std::int64_t window, std::int64_t x, float* strip,
-                                const Target& target) {
+                                const float* packed, std::int64_t window, std::int64_t x, std::int64_t lo,
+                                const float* strip, float* sums, const Target& target, Next& next) {
   const Full d;
   constexpr std::int64_t kWidth = V * kLanes;
-  const std::int64_t lo = first_gathered(store, m.L, i0), hi = i1 - 1;
-  for (std::int64_t b = lo; b < hi; ++b) {
-    const float* row = store.block(b) + x;
-    hwy::Prefetch(row + kWidth);
-    MHLA_UNROLL(2)
-    for (int v = 0; v < V; ++v) hn::StoreU(hn::LoadU(d, row + v * kLanes), d, strip + (b - lo) * kWidth + v * kLanes);
-  }
-  float* sums = strip + (hi - lo) * kWidth;  // R_i of the rows from L on
   const std::int64_t extended = HWY_MAX(i0, m.L);
-  if (extended < i1) {
+  if (extended < i1) {  // R_i of the rows from L on
     hn::Vec<Full> sum[V];
     MHLA_UNROLL(2)
     for (int v = 0; v < V; ++v) sum[v] = hn::LoadU(d, store.maybe_sum + x + v * kLanes);
@@ -221,7 +259,7 @@ HWY_INLINE void mix_group_strip(const SummaryStore& store, const MixView& m, std
         MHLA_UNROLL(2)
         for (int v = 0; v < V; ++v) acc[r][v] = hn::Zero(d);
       }
-      mix_tile<R, V, false>(a, strip, row, acc);
+      mix_tile<R, V, false>(a, strip, row, acc, next);
     } else {
       const auto weight = hn::Set(d, m(row, 0));
       MHLA_UNROLL(4)
@@ -232,12 +270,13 @@ HWY_INLINE void mix_group_strip(const SummaryStore& store, const MixView& m, std
         }
       }
       const std::int64_t first = m.first(row);
-      mix_tile<R, V, true>(a, strip + (first - lo) * kWidth, row - first, acc);
+      mix_tile<R, V, true>(a, strip + (first - lo) * kWidth, row - first, acc, next);
     }
     MHLA_UNROLL(4)
     for (int r = 0; r < R; ++r) {
+      float* to = target(row + r) + x;
       MHLA_UNROLL(2)
-      for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], d, target(row + r) + x + v * kLanes);
+      for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], d, to + v * kLanes);
     }
   });
 }
@@ -247,15 +286,37 @@ template <class Target>
 HWY_INLINE void mix_group(const SummaryStore& store, const MixView& m, std::int64_t i0, std::int64_t i1,
                           const float* packed, std::int64_t window, std::int64_t x0, std::int64_t x1, float* strip,
                           const Target& target) {
-  std::int64_t x = x0;
-  for (; x + 2 * kLanes <= x1; x += 2 * kLanes) {
-    mix_group_strip<2>(store, m, i0, i1, packed, window, x, strip, target);
+  const Full d;
+  const std::int64_t lo = first_gathered(store, m.L, i0), hi = i1 - 1, blocks = hi - lo;
+  float* sums = strip + blocks * kBandStrips * 2 * kLanes;
+  for (std::int64_t x = x0; x < x1; x += kBandStrips * 2 * kLanes) {
+    const std::int64_t width = HWY_MIN(kBandStrips * 2 * kLanes, x1 - x);  // a multiple of kLanes
+    const std::int64_t whole = width / (2 * kLanes) * (2 * kLanes);
+    for (std::int64_t b = lo; b < hi; ++b) {
+      const float* row = store.block(b) + x;
+      float* to = strip + (b - lo) * 2 * kLanes;
+      for (std::int64_t c = 0; c < whole; c += 2 * kLanes, to += blocks * 2 * kLanes) {
+        hn::StoreU(hn::LoadU(d, row + c), d, to);
+        hn::StoreU(hn::LoadU(d, row + c + kLanes), d, to + kLanes);
+      }
+      if (whole < width) {  // the last strip is one vector wide, its rows side by side
+        hn::StoreU(hn::LoadU(d, row + whole), d, strip + whole * blocks + (b - lo) * kLanes);
+      }
+    }
+    const std::int64_t after = x + width;
+    const std::int64_t steps = kBandStrips * (i1 - i0) * (i0 + i1 - 2 * lo) / (2 * kMixTile);  // about
+    BandPrefetch<Target> next(store, target, lo, hi, i0, i1, after, HWY_MIN(width, x1 - after), steps);
+    for (std::int64_t c = 0; c < whole; c += 2 * kLanes) {
+      mix_group_strip<2>(store, m, i0, i1, packed, window, x + c, lo, strip + c * blocks, sums, target, next);
+    }
+    if (whole < width) {
+      mix_group_strip<1>(store, m, i0, i1, packed, window, x + whole, lo, strip + whole * blocks, sums, target, next);
+    }
   }
-  for (; x < x1; x += kLanes) mix_group_strip<1>(store, m, i0, i1, packed, window, x, strip, target);
 }
 
 constexpr std::int64_t mix_group_strip_size(std::int64_t window, std::int64_t rows) {
-  return (window + rows) * 2 * kLanes;
+  return (window * kBandStrips + rows) * 2 * kLanes;
 }
 
 }  // namespace HWY_NAMESPACE

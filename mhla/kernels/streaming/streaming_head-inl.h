@@ -21,7 +21,7 @@ class StreamingHead {
 
  public:
   StreamingHead(Impl& state, const CausalSizes& sizes, std::int64_t kv_head)
-      : at(state.at), state_(state), s_(sizes), head_(kv_head), stride_(sizes.layout.stride()) {
+      : at(state.at), state_(state), s_(sizes), head_(kv_head), stride_(sizes.stride) {
     store_.slots = Impl::as<float>(state.summaries) + kv_head * stride_;
     store_.slot_stride = state.config.Hkv * stride_;
     store_.count = state.slots;
@@ -67,7 +67,7 @@ class StreamingHead {
     if (!same_chunk) {
       at.mixed = 0;
       for (std::int64_t m = 0; chunk > 0 && state_.has_row(chunk) && m < prefixes(); ++m) {
-        mix_row(store_, mix_of(m), chunk, chunk, 0, s_.layout.size(), prefix(at.open, m));
+        mix_row(store_, mix_of(m), chunk, chunk, 0, s_.size, prefix(at.open, m));
       }
     }
     if (ksum_) {
@@ -156,8 +156,8 @@ class StreamingHead {
       const float* features = q + r * kRow;
       if (s_.has_den) pack_source(s_.map, input(a.maybe_q_den, b, h, t), 0, 1, s_.D, q_den), features = q_den;
       std::copy_n(ksum_, s_.Dp, ksum);
-      causal_factors(features, k_den, 1, s_.Dp, P ? P + s_.layout.z_offset() : nullptr, diagonals[r], s_.eps, s_.scale,
-                     ksum, &factors[r]);
+      causal_factors(features, k_den, 1, s_.Dp, P ? P + s_.z : nullptr, diagonals[r], s_.eps, s_.scale, ksum,
+                     &factors[r]);
     }
     decode_rows<R>(s_, q, ring_rows(chunk), tokens, diagonals, P, num);
     for (int r = 0; r < R; ++r) {
@@ -197,7 +197,8 @@ class StreamingHead {
       P.push_back(chunk > 0 ? prefix(at.open, j) : nullptr);
     }
     const KeyRows<Tk, T> rows = ring_rows(chunk);
-    chunk_outputs(s_, rows, heads, inside, inside + count, diagonals.data(), P.data(), ksum_, x, NextRows());
+    NextRows none;
+    chunk_outputs(s_, rows, heads, inside, inside + count, diagonals.data(), P.data(), ksum_, x, none);
     for (std::int64_t n = inside; ksum_ && n < inside + count; n += kTokens) {
       const std::int64_t tokens = HWY_MIN(kTokens, inside + count - n);
       pack_source(rows.map, s_.has_den ? rows.k_den : rows.k, n, tokens, s_.D, x.k);
@@ -233,7 +234,7 @@ class StreamingHead {
     unit.store.maybe_group = maybe_group, unit.store.group_stride = group_stride;
     run_chunks(s_, unit, inner, scratch);
     for (std::int64_t m = 0; unit.goes_on && m < prefixes(); ++m) {
-      std::copy_n(prefix_of(s_, unit, unit.end, m), s_.layout.size(), prefix(at.open, m));
+      std::copy_n(prefix_of(s_, unit, unit.end, m), s_.size, prefix(at.open, m));
     }
     store_.base = at.base = unit.store.base;
     moved(full * s_.C);
@@ -250,12 +251,13 @@ class StreamingHead {
   // is complete. `step` tokens fit into x.
   void settle(std::int64_t chunk, std::int64_t tokens, CausalScratch& x, std::int64_t step) {
     const bool complete = tokens == s_.C;
-    const std::int64_t next = chunk + 1, size = s_.layout.size();
+    const std::int64_t next = chunk + 1, size = s_.size;
     if (state_.has_row(next)) {
       float* S = store_.slot(chunk);
       for (const std::int64_t end = complete ? tokens : fold_target(tokens); at.folded < end;) {
         const std::int64_t count = HWY_MIN(step, end - at.folded);
-        chunk_summary(s_, ring_rows(chunk), at.folded, at.folded + count, at.folded > 0, S, nullptr, x, NextRows());
+        NextRows none;
+        chunk_summary(s_, ring_rows(chunk), at.folded, at.folded + count, at.folded > 0, S, nullptr, x, none);
         at.folded += count;
       }
       // Columns of the next prefix over all finished blocks; not where the open block is part of the sum R.
@@ -267,7 +269,7 @@ class StreamingHead {
         at.mixed = columns;
       }
       if (complete) {
-        if (ksum_) std::copy_n(ksum_, s_.Dp, S + s_.layout.z_offset());
+        if (ksum_) std::copy_n(ksum_, s_.Dp, S + s_.z);
         for (std::int64_t j = 0; j < prefixes(); ++j) {
           add_scaled(mix_of(j)(next, chunk), S, at.mixed, prefix(at.open ^ 1, j));
           mix_row(store_, mix_of(j), next, next, at.mixed, size, prefix(at.open ^ 1, j));

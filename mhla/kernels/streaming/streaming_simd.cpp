@@ -40,7 +40,7 @@ std::int64_t decode_bytes(const StreamingAppend& a, const CausalSizes& s) {
   const Impl& state = a.state(0);
   const StreamingConfig& c = state.config;
   const std::int64_t rows = c.Hkv * (c.D * size_of(state.key_dtype) + c.E * size_of(c.dtype));
-  return a.B * a.T * (state.prefixes() * s.layout.size() * 4 + c.chunk / 2 * rows);
+  return a.B * a.T * (state.prefixes() * s.size * 4 + c.chunk / 2 * rows);
 }
 
 template <class Tk, class T>

@@ -131,10 +131,10 @@ HWY_INLINE void causal_step(DF d, const float* HWY_RESTRICT a, const float* HWY_
 
 // One tile of num: R rows, V vectors. First the prefix, K rows of P, then `common` keys that all rows see, then, on
 // the diagonal, key common + j for the rows behind it.
-template <int R, int V, bool kDiagonal, class DF, class Finish>
+template <int R, int V, bool kDiagonal, class DF, class Finish, class Between>
 HWY_INLINE void causal_tile(DF d, std::int64_t K, const float* HWY_RESTRICT q, const float* HWY_RESTRICT P,
                             std::int64_t common, const float* HWY_RESTRICT scores, const float* HWY_RESTRICT v,
-                            const float* maybe_from, const Finish& finish) {
+                            const float* maybe_from, const Finish& finish, Between& between) {
   constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(DF()));
   hn::Vec<DF> acc[R][V];
   MHLA_UNROLL(8)
@@ -149,7 +149,12 @@ HWY_INLINE void causal_tile(DF d, std::int64_t K, const float* HWY_RESTRICT q, c
       for (int c = 0; c < V; ++c) acc[r][c] = hn::LoadU(d, maybe_from + r * kRow + c * L);
     }
   }
-  for (std::int64_t k = 0; k < K; ++k) causal_step<R, V, kRow>(d, q + k, P + k * V * L, 0, acc);
+  for (std::int64_t k = 0; k < K;) {
+    for (const std::int64_t end = HWY_MIN(k + 4, K); k < end; ++k) {
+      causal_step<R, V, kRow>(d, q + k, P + k * V * L, 0, acc);
+    }
+    between();
+  }
   for (std::int64_t s = 0; s < common; ++s) causal_step<R, V, kScoreRow>(d, scores + s, v + s * kRow, 0, acc);
   if constexpr (kDiagonal && R > 1) {
     MHLA_UNROLL(8)
@@ -181,8 +186,9 @@ struct ReadBlock {
   std::int64_t to_stride;
 };
 
+// between() is called every fourth step over the prefix.
 template <class Between>
-HWY_INLINE void causal_readout(const ReadBlock& b, const Between& between) {
+HWY_INLINE void causal_readout(const ReadBlock& b, Between&& between) {
   const std::int64_t K = b.maybe_P ? b.D : 0;
   for_each_panel(b.E, [&](auto d, auto vectors, std::int64_t c, std::int64_t) HWY_ATTR {
     constexpr int V = decltype(vectors)::value;
@@ -195,17 +201,18 @@ HWY_INLINE void causal_readout(const ReadBlock& b, const Between& between) {
       float* to = b.to + r0 * b.to_stride + c;
       if (b.diagonal) {
         const float* factors = b.maybe_factors + r0;
-        causal_tile<R, V, true>(d, K, b.q + r0 * kRow, panel, b.first + r0 + 1, scores, b.v + c, from,
-                                [&](int r, int i, auto value) HWY_ATTR {
-                                  const auto scaled = hn::Mul(value, hn::Set(d, factors[r]));
-                                  hn::StoreU(scaled, d, to + r * b.to_stride + i * L);
-                                });
+        causal_tile<R, V, true>(
+            d, K, b.q + r0 * kRow, panel, b.first + r0 + 1, scores, b.v + c, from,
+            [&](int r, int i, auto value) HWY_ATTR {
+              const auto scaled = hn::Mul(value, hn::Set(d, factors[r]));
+              hn::StoreU(scaled, d, to + r * b.to_stride + i * L);
+            },
+            between);
       } else {
-        causal_tile<R, V, false>(d, K, b.q + r0 * kRow, panel, b.keys, scores, b.v + c, from,
-                                 [&](int r, int i, auto value)
-                                     HWY_ATTR { hn::StoreU(value, d, to + r * b.to_stride + i * L); });
+        const auto keep = [&](int r, int i, auto value)
+                              HWY_ATTR { hn::StoreU(value, d, to + r * b.to_stride + i * L); };
+        causal_tile<R, V, false>(d, K, b.q + r0 * kRow, panel, b.keys, scores, b.v + c, from, keep, between);
       }
-      between();
     });
   });
 }
