@@ -42,14 +42,22 @@ HWY_INLINE void pack_rows(const T* const* rows, std::int64_t tokens, std::int64_
   }
 }
 
-// The same, and sum[c] += sum_t to[t][c], token after token.
+// Tokens added up before they join a running sum. relu_eps gives every inactive feature 1e-6: added one by one to a
+// sum of hundreds, each would be rounded the same way and the sum would drift.
+inline constexpr std::int64_t kSubtotal = 16;
+
+// The same, and sum[c] += sum_t to[t][c], subtotal after subtotal.
 template <FeatureMap kMap, class T>
 HWY_INLINE void pack_rows_sum(const T* const* rows, std::int64_t tokens, std::int64_t size, float* to, float* sum) {
   const Full d;
   for (std::int64_t c = 0; c < size; c += kLanes) {
     auto total = hn::LoadU(d, sum + c);
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      total = hn::Add(total, pack_vector<kMap>(rows[t] + c, size - c, to + t * kRow + c));
+    for (std::int64_t t = 0; t < tokens;) {
+      auto part = hn::Zero(d);
+      for (const std::int64_t end = HWY_MIN(t + kSubtotal, tokens); t < end; ++t) {
+        part = hn::Add(part, pack_vector<kMap>(rows[t] + c, size - c, to + t * kRow + c));
+      }
+      total = hn::Add(total, part);
     }
     hn::StoreU(total, d, sum + c);
   }
