@@ -137,8 +137,8 @@ class NextRows {
 
 // One copy per instruction set of the two products, whatever the dtypes around them.
 inline HWY_NOINLINE void packed_summary(const float* a, const float* b, std::int64_t tokens, std::int64_t rows,
-                                        std::int64_t columns, bool accumulate, float* S, NextRows& next) {
-  summary_product(a, b, tokens, rows, columns, accumulate ? Sum::kChain : Sum::kStart, S, next);
+                                        std::int64_t columns, Sum sum, float* S, NextRows& next) {
+  summary_product(a, b, tokens, rows, columns, sum, S, next);
 }
 
 inline HWY_NOINLINE void packed_readout(const ReadBlock& block, NextRows& next) { causal_readout(block, next); }
@@ -155,7 +155,7 @@ HWY_NOINLINE void chunk_summary(const CausalSizes& s, const KeyRows<Tk, T>& keys
       if (s.has_den) pack_source(keys.map, keys.k_den, t, tokens, s.D, x.k_den);
       sum_rows(s.has_den ? x.k_den : x.k, tokens, s.Dp, maybe_z);
     }
-    packed_summary(x.k, x.v, tokens, s.D, s.E, accumulate || t > t0, S, next);
+    packed_summary(x.k, x.v, tokens, s.D, s.E, accumulate || t > t0 ? Sum::kChain : Sum::kStart, S, next);
   }
 }
 
@@ -199,6 +199,7 @@ HWY_NOINLINE void chunk_outputs(const CausalSizes& s, const KeyRows<Tk, T>& keys
                        .diagonal = diagonal,
                        .first = first,
                        .maybe_from = block == 0 ? nullptr : x.o,
+                       .maybe_add = nullptr,
                        .maybe_factors = nullptr,
                        .to = x.o,
                        .to_stride = kRow};

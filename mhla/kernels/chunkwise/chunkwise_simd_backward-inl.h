@@ -170,23 +170,23 @@ inline HWY_NOINLINE void adjoint_readout(const AdjointBlock& b, NextRows& next) 
   });
 }
 
-// sum of a[t][s] b[t][s] over the keys that are seen. What is not seen may be anything and is not touched. Rows cancel
-// each other when there is a normaliser, so they are added up in f64.
+// sum of a[t][s] b[t][s] over the keys that are seen. What is not seen may be anything and is not touched. Terms cancel
+// when there is a normaliser, so sums of 16 are added up in f64.
 inline HWY_NOINLINE double seen_product(const float* a, const float* b, std::int64_t queries, std::int64_t keys,
                                         bool diagonal) {
   const Full d;
   double total = 0;
   for (std::int64_t t = 0; t < queries; ++t, a += kScoreRow, b += kScoreRow) {
     const std::int64_t end = diagonal ? HWY_MIN(t + 1, keys) : keys;
-    auto sum = hn::Zero(d);
-    std::int64_t s = 0;
-    for (; s + kLanes <= end; s += kLanes) sum = hn::MulAdd(hn::LoadU(d, a + s), hn::LoadU(d, b + s), sum);
-    if (s < end) {
-      const auto mask = hn::FirstN(d, static_cast<std::size_t>(end - s));
-      const auto left = hn::IfThenElseZero(mask, hn::LoadU(d, a + s));
-      sum = hn::MulAdd(left, hn::IfThenElseZero(mask, hn::LoadU(d, b + s)), sum);
+    for (std::int64_t s0 = 0; s0 < end; s0 += 16) {
+      auto sum = hn::Zero(d);
+      for (std::int64_t s = s0; s < HWY_MIN(s0 + 16, end); s += kLanes) {
+        const auto mask = hn::FirstN(d, static_cast<std::size_t>(HWY_MIN(end - s, kLanes)));
+        const auto left = hn::IfThenElseZero(mask, hn::LoadU(d, a + s));
+        sum = hn::MulAdd(left, hn::IfThenElseZero(mask, hn::LoadU(d, b + s)), sum);
+      }
+      total += hn::GetLane(hn::SumOfLanes(d, sum));
     }
-    total += hn::GetLane(hn::SumOfLanes(d, sum));
   }
   return total;
 }
@@ -208,8 +208,9 @@ inline HWY_NOINLINE void causal_mix_gradient(const float* grads, const float* su
                                              std::int64_t Z, std::int64_t M, std::int64_t i0, std::int64_t i1,
                                              float* dm) {
   for (std::int64_t i = i0; i < i1; ++i) set_zero(dm + i * M, M);
-  for (std::int64_t x = 0; x < Z; x += kDotSpan) {
-    const std::int64_t span = HWY_MIN(kDotSpan, Z - x);
+  constexpr std::int64_t kSpan = HWY_MIN(kDotSpan, 64 * kLanes);  // 64 terms per lane, whatever the vector
+  for (std::int64_t x = 0; x < Z; x += kSpan) {
+    const std::int64_t span = HWY_MIN(kSpan, Z - x);
     for (std::int64_t i = i0; i < i1;) {
       const bool four_i = i + 4 <= i1;
       const std::int64_t end = four_i ? i + 3 : i;  // blocks b < end

@@ -167,7 +167,7 @@ class Backward {
       if (b + 2 < u.M || t + kTokens < s_.C) next_keys(u, b * s_.C + t + kTokens, next);
       pack_keys(u, b * s_.C + t, tokens, x);
       if (s_.normalized) sum_rows(normalizer_keys(u, b * s_.C + t, tokens, x), tokens, s_.Dp, S + s_.z);
-      packed_summary(x.v, x.k, tokens, s_.E, s_.D, t > 0, S, next);
+      packed_summary(x.v, x.k, tokens, s_.E, s_.D, t > 0 ? Sum::kAdd : Sum::kStart, S, next);
     }
   }
 
@@ -215,7 +215,7 @@ class Backward {
         pack_queries(u, j, t, rows, x);
         NextRows next;
         next_queries(u, j, t + rows, next);
-        if (dP) packed_summary(x.g, x.q, rows, s_.E, s_.D, row > 0 || j > j0, dP, next);
+        if (dP) packed_summary(x.g, x.q, rows, s_.E, s_.D, row > 0 || j > j0 ? Sum::kAdd : Sum::kStart, dP, next);
         if (!s_.early) continue;
         query_rows(u, i, j, row, rows, x);
         if (s_.normalized) denominator_gradient(u, i, j, t, rows, x);
@@ -284,7 +284,8 @@ class Backward {
                     .keys = count,
                     .diagonal = diagonal,
                     .first = 0,
-                    .maybe_from = key == 0 ? nullptr : x.c,
+                    .maybe_from = nullptr,
+                    .maybe_add = key == 0 ? nullptr : x.c,
                     .maybe_factors = x.ones,
                     .to = x.c,
                     .to_stride = kRow},

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "mhla/core/error.h"
+#include "mhla/kernels/common/simd/targets.h"
 #include "mhla/testing/accuracy.h"
 
 namespace mhla {
@@ -43,6 +44,21 @@ TEST(ChunkwiseSimd, HalfPrecision) {
     c.dtype = c.per_head ? DType::kF16 : DType::kBF16;
     EXPECT_EQ(check_accuracy(c, "simd"), "");
   }
+}
+
+// Vectors of 4, 8 and 16 floats, with and without fused multiply-adds.
+TEST(ChunkwiseSimd, EveryInstructionSet) {
+  std::vector<Case> cases = large_cases();
+  for (const auto& [D, E] : {std::pair{1, 3}, {5, 2}, {7, 40}, {24, 12}, {33, 65}})
+    cases.push_back(case_of(50, 16, D, E));
+  for (const std::string& target : simd_targets()) {
+    use_simd_target(target);
+    for (const Case& c : cases) {
+      EXPECT_EQ(check_accuracy(c, "simd"), "") << target;
+      EXPECT_EQ(check_repeatable(c, "simd"), "") << target;
+    }
+  }
+  use_simd_target("");
 }
 
 // Tokens on the right do not change what is on their left: the sequence may be padded.

@@ -101,6 +101,11 @@ void check_states(const StreamingParams& params) {
     if (!same_sizes(states[b]->impl(), states[0]->impl())) {
       fail(kAppend, ": state ", b, " has another configuration than state 0, expected one for all");
     }
+    const StreamingState::Impl& impl = states[b]->impl();
+    if (impl.layout.lanes != impl.candidate->lanes()) {
+      fail(kAppend, ": state ", b, " was made for vectors of ", impl.layout.lanes, " floats, now there are ",
+           impl.candidate->lanes(), " (", impl.candidate->instruction_set(), "): save and load it");
+    }
   }
   std::vector<StreamingState*> sorted(states.begin(), states.end());
   std::sort(sorted.begin(), sorted.end());

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "mhla/core/error.h"
+#include "mhla/kernels/common/simd/targets.h"
 #include "mhla/kernels/streaming/streaming_fixture.h"
 
 namespace mhla {
@@ -211,6 +212,36 @@ TEST(StreamingState, LoadFromOtherLanes) {
       expect_goes_on(c, inputs, loaded, 37, want, str("saved with ", lanes, " lanes"));
     }
   }
+}
+
+// A state that was saved on one instruction set goes on on another, with its rounding.
+TEST(StreamingState, OtherInstructionSet) {
+  const Case c = small_case();
+  const CaseInputs inputs(c);
+  const Tensor want = one_pass(c, inputs, "ref");
+  const std::vector<std::string> targets = simd_targets();
+  for (const std::string& from : targets) {
+    use_simd_target(from);
+    StreamingState state(config_of(c), inputs.mix, "simd");
+    Tensor out(c.dtype, {c.B, c.N, c.H, c.E});
+    append(c, inputs, {&state}, 0, 37, 0, out);
+    const std::map<std::string, std::string> metadata = state.metadata();
+    EXPECT_EQ(metadata.at("instruction_set"), from);
+    for (const std::string& to : targets) {
+      use_simd_target(to);
+      StreamingState loaded = StreamingState::load(state.views(), metadata);
+      append(c, inputs, {&loaded}, 37, c.N - 37, 0, out);
+      EXPECT_LE(rms_error(out, want), 1e-6) << from << " to " << to;
+      if (loaded.impl().layout.lanes == state.impl().layout.lanes) continue;
+      try {
+        append(c, inputs, {&state}, 37, 1, 0, out);
+        ADD_FAILURE() << "a state of " << from << " ran on " << to;
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("save and load it"), std::string::npos) << error.what();
+      }
+    }
+  }
+  use_simd_target("");
 }
 
 // Every S[d][e] has a place of its own inside the summary.

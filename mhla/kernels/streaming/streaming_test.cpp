@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "mhla/core/error.h"
+#include "mhla/kernels/common/simd/targets.h"
 #include "mhla/kernels/streaming/streaming_fixture.h"
 
 namespace mhla {
@@ -131,6 +132,19 @@ TEST(Streaming, RandomSplitsOfRandomShapes) {
     c.dtype = static_cast<DType>(random.below(3));
     check_splits(c, "simd");
   }
+}
+
+TEST(Streaming, EveryInstructionSet) {
+  for (const std::string& target : simd_targets()) {
+    use_simd_target(target);
+    for (const Case& c : streams(option_combinations(Form::kCausal))) check_splits(c, "simd");
+    for (const auto& [D, E] : {std::pair{1, 3}, {5, 2}, {7, 40}, {24, 12}, {33, 65}, {72, 130}}) {
+      Case c;
+      c.form = Form::kCausal, c.N = 150, c.layout = Layout::line(70), c.D = D, c.E = E, c.H = 3, c.Hkv = 1, c.eps = 0.1;
+      check_splits(c, "simd");
+    }
+  }
+  use_simd_target("");
 }
 
 TEST(Streaming, EveryThreadCount) {

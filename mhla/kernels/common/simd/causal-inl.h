@@ -181,6 +181,7 @@ struct ReadBlock {
   bool diagonal;
   std::int64_t first;
   const float* maybe_from;
+  const float* maybe_add;      // the same, but a chain of its own is added to it: less rounding, other bits
   const float* maybe_factors;  // [rows]  given with the last block: the result is multiplied
   float* to;                   // [rows][to_stride], written up to the padding of the last panel
   std::int64_t to_stride;
@@ -199,18 +200,21 @@ HWY_INLINE void causal_readout(const ReadBlock& b, Between&& between) {
       const float* scores = b.scores + r0 * kScoreRow;
       const float* from = b.maybe_from ? b.maybe_from + r0 * kRow + c : nullptr;
       float* to = b.to + r0 * b.to_stride + c;
+      const float* add = b.maybe_add ? b.maybe_add + r0 * kRow + c : nullptr;
+      const auto total = [&](int r, int i, auto value)
+                             HWY_ATTR { return add ? hn::Add(value, hn::LoadU(d, add + r * kRow + i * L)) : value; };
       if (b.diagonal) {
         const float* factors = b.maybe_factors + r0;
         causal_tile<R, V, true>(
             d, K, b.q + r0 * kRow, panel, b.first + r0 + 1, scores, b.v + c, from,
             [&](int r, int i, auto value) HWY_ATTR {
-              const auto scaled = hn::Mul(value, hn::Set(d, factors[r]));
+              const auto scaled = hn::Mul(total(r, i, value), hn::Set(d, factors[r]));
               hn::StoreU(scaled, d, to + r * b.to_stride + i * L);
             },
             between);
       } else {
         const auto keep = [&](int r, int i, auto value)
-                              HWY_ATTR { hn::StoreU(value, d, to + r * b.to_stride + i * L); };
+                              HWY_ATTR { hn::StoreU(total(r, i, value), d, to + r * b.to_stride + i * L); };
         causal_tile<R, V, false>(d, K, b.q + r0 * kRow, panel, b.keys, scores, b.v + c, from, keep, between);
       }
     });
