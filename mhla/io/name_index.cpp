@@ -5,7 +5,8 @@
 
 namespace mhla {
 namespace {
-__extension__ typedef unsigned __int128 Wide;  // a typedef: -Wpedantic knows the type by this spelling alone
+// A typedef: -Wpedantic knows the type by this spelling alone.
+__extension__ typedef unsigned __int128 Wide;  // NOLINT(modernize-use-using)
 }  // namespace
 
 std::uint64_t keyed_hash(std::string_view text) {

@@ -63,7 +63,7 @@ struct Output {
     return output;
   }
 
-  Tensor take(const Case& c, const char* name) {
+  Tensor take(const Case& c, const char* name) const {
     if (!memory.guards_intact()) fail("run_case: written outside ", name, " in ", c.name());
     Tensor copy = contiguous(view);
     std::int64_t poisoned = 0;

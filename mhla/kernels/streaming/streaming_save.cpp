@@ -115,7 +115,7 @@ std::vector<NamedView> StreamingState::views() const {
   const StreamingConfig& c = s.config;
   const std::int64_t stride = s.layout.stride();
   std::vector<NamedView> views;
-  const auto add = [&](const char* name, const std::byte* data, DType dtype, std::vector<std::int64_t> shape) {
+  const auto add = [&](const char* name, const std::byte* data, DType dtype, const std::vector<std::int64_t>& shape) {
     views.push_back({name, ConstView(data, dtype, shape)});
   };
   const DType mix_dtype = c.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
