@@ -155,7 +155,13 @@ HWY_NOINLINE void chunk_summary(const CausalSizes& s, const KeyRows<Tk, T>& keys
       if (s.has_den) pack_source(keys.map, keys.k_den, t, tokens, s.D, x.k_den);
       sum_rows(s.has_den ? x.k_den : x.k, tokens, s.Dp, maybe_z);
     }
-    packed_summary(x.k, x.v, tokens, s.D, s.E, accumulate || t > t0 ? Sum::kChain : Sum::kStart, S, next);
+    NextRows inside;  // of the same chunk first
+    if (t + kTokens < t1) {
+      const std::int64_t coming = HWY_MIN(kTokens, t1 - t - kTokens);
+      inside.add(keys.k, t + kTokens, coming, s.D), inside.add(keys.v, t + kTokens, coming, s.E);
+    }
+    packed_summary(x.k, x.v, tokens, s.D, s.E, accumulate || t > t0 ? Sum::kChain : Sum::kStart, S,
+                   t + kTokens < t1 ? inside : next);
   }
 }
 
@@ -222,8 +228,14 @@ HWY_NOINLINE void chunk_outputs(const CausalSizes& s, const KeyRows<Tk, T>& keys
         }
         T* out = head.out + (head.out_start + row) * head.out_stride;
         read.maybe_factors = x.factors;
+        NextRows inside;
+        if (end < t1) {
+          const std::int64_t coming = HWY_MIN(kTokens, t1 - end);
+          inside.add(head.q, end, coming, s.D), inside.add(keys.k, end, coming, s.D);
+          inside.add(keys.v, end, coming, s.E);
+        }
         if (direct) read.to = reinterpret_cast<float*>(out), read.to_stride = head.out_stride;
-        packed_readout(read, next);
+        packed_readout(read, end < t1 ? inside : next);
         for (std::int64_t r = 0; r < rows && !direct; ++r) {
           store_row(out + r * head.out_stride, s.E,
                     [&](std::int64_t c) HWY_ATTR { return hn::LoadU(Full(), x.o + r * kRow + c); });

@@ -264,6 +264,28 @@ HWY_NOINLINE void store_gradients(FeatureMap map, const RowSource<T>& x, const f
   });
 }
 
+// dmix from its partial sums [Hkv][groups][prefixes][rows][rows], in the order of kv heads and groups of sequences;
+// exactly 0 where no coefficient was used.
+inline void store_dmix(const Problem& p, const double* partial, std::int64_t groups, std::int64_t prefixes,
+                       std::int64_t rows) {
+  const View& dmix = p.dmix;
+  for (std::int64_t m = 0; m < p.Hm; ++m) {
+    for (std::int64_t i = 0; i < p.L; ++i) {
+      for (std::int64_t b = 0; b < p.L; ++b) {
+        double sum = 0;
+        for (std::int64_t head = 0; i < rows && b <= i && head < p.Hkv; ++head) {
+          if (p.Hm > 1 && head != m / p.group()) continue;
+          for (std::int64_t group = 0; group < groups; ++group) {
+            const std::int64_t part = (head * groups + group) * prefixes + (p.Hm > 1 ? m % p.group() : 0);
+            sum += partial[(part * rows + i) * rows + b];
+          }
+        }
+        store_f64(dmix.data, dmix.dtype, m * dmix.stride[0] + i * dmix.stride[1] + b * dmix.stride[2], sum);
+      }
+    }
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace mhla
 HWY_AFTER_NAMESPACE();

@@ -47,7 +47,7 @@ class Backward {
     } else {
       for (std::int64_t task = 0; task < tasks; ++task) run_group(task, slots_[0], executor_, scratch_.data());
     }
-    if (p_.dmix.given()) store_dmix();
+    if (p_.dmix.given()) store_dmix(p_, partial_, groups_, s_.prefixes, rows_);
   }
 
  private:
@@ -442,26 +442,6 @@ class Backward {
       for (std::int64_t b = 0; b <= i; ++b) {
         const MixIndex at = mix_index(i, b, p_.L);
         partial[at.row * rows_ + at.column] += b < i ? static_cast<double>(u.x->dm[i * u.M + b]) : u.x->diagonal[i];
-      }
-    }
-  }
-
-  // Partial sums in the order of kv heads and groups of sequences; exactly 0 where no coefficient was used.
-  void store_dmix() const {
-    const View& dmix = p_.dmix;
-    for (std::int64_t m = 0; m < p_.Hm; ++m) {
-      for (std::int64_t i = 0; i < p_.L; ++i) {
-        for (std::int64_t b = 0; b < p_.L; ++b) {
-          double sum = 0;
-          for (std::int64_t head = 0; i < rows_ && b <= i && head < p_.Hkv; ++head) {
-            if (p_.Hm > 1 && head != m / s_.group) continue;
-            for (std::int64_t group = 0; group < groups_; ++group) {
-              const std::int64_t part = (head * groups_ + group) * s_.prefixes + (p_.Hm > 1 ? m % s_.group : 0);
-              sum += partial_[(part * rows_ + i) * rows_ + b];
-            }
-          }
-          store_f64(dmix.data, dmix.dtype, m * dmix.stride[0] + i * dmix.stride[1] + b * dmix.stride[2], sum);
-        }
       }
     }
   }
