@@ -135,10 +135,10 @@ HWY_NOINLINE void summary_product(const float* a, const float* b, std::int64_t t
   });
 }
 
-// Terms of a read-out chain: two chains of 128 are rounded less than one of 256.
-inline constexpr std::int64_t kReadoutChain = 128;
+// Terms of a read-out chain: several chains of 32, added up, are rounded less than one long chain.
+inline constexpr std::int64_t kReadoutChain = 32;
 
-// y[t][c] = sum_r x[t][r] S[r][c] for `tokens` packed rows x; S in panels, at most 2 * kReadoutChain rows.
+// y[t][c] = sum_r x[t][r] S[r][c] for `tokens` packed rows x; S in panels.
 // finish(d, t, c, used, value) takes one vector of row t at column c, of which `used` lanes count.
 template <class Between, class Finish>
 HWY_INLINE void readout_product(const float* x, const float* S, std::int64_t tokens, std::int64_t rows,
@@ -151,24 +151,24 @@ HWY_INLINE void readout_product(const float* x, const float* S, std::int64_t tok
       constexpr int R = decltype(count)::value;
       const float* from = x + t0 * kRow;
       const auto zero = [&](int, int) HWY_ATTR { return hn::Zero(d); };
-      const std::int64_t chain = HWY_MIN(rows, kReadoutChain);
-      if (rows <= chain) {
-        tile<R, V, 1, kRow>(
-            d, rows, from, panel, V * L, zero,
-            [&](int r, int v, auto value) HWY_ATTR { finish(d, t0 + r, c + v * L, used - v * L, value); }, between);
+      const auto last = [&](int r, int v, auto value) HWY_ATTR { finish(d, t0 + r, c + v * L, used - v * L, value); };
+      if (rows <= kReadoutChain) {
+        tile<R, V, 1, kRow>(d, rows, from, panel, V * L, zero, last, between);
         return;
       }
-      float first[R * V * L];
+      float sums[R * V * L];
+      const auto sum = [&](int r, int v) HWY_ATTR { return hn::LoadU(d, sums + (r * V + v) * L); };
+      const auto keep = [&](int r, int v, auto value) HWY_ATTR { hn::StoreU(value, d, sums + (r * V + v) * L); };
+      tile<R, V, 1, kRow>(d, kReadoutChain, from, panel, V * L, zero, keep, between);
+      std::int64_t k = kReadoutChain;
+      for (; k + kReadoutChain < rows; k += kReadoutChain) {
+        tile<R, V, 1, kRow>(
+            d, kReadoutChain, from + k, panel + k * V * L, V * L, zero,
+            [&](int r, int v, auto value) HWY_ATTR { keep(r, v, hn::Add(sum(r, v), value)); }, between);
+      }
       tile<R, V, 1, kRow>(
-          d, chain, from, panel, V * L, zero,
-          [&](int r, int v, auto value) HWY_ATTR { hn::StoreU(value, d, first + (r * V + v) * L); }, between);
-      tile<R, V, 1, kRow>(
-          d, rows - chain, from + chain, panel + chain * V * L, V * L, zero,
-          [&](int r, int v, auto value) HWY_ATTR {
-            const auto sum = hn::Add(hn::LoadU(d, first + (r * V + v) * L), value);
-            finish(d, t0 + r, c + v * L, used - v * L, sum);
-          },
-          between);
+          d, rows - k, from + k, panel + k * V * L, V * L, zero,
+          [&](int r, int v, auto value) HWY_ATTR { last(r, v, hn::Add(sum(r, v), value)); }, between);
     });
   });
 }
