@@ -97,7 +97,7 @@ constexpr double memory_bound(const OpSizes& s, Pass pass, int threads) {
   const auto padded = [](std::int64_t size) { return static_cast<double>((size + 31) / 32 * 32); };
   const double row = 4.0 * (padded(s.E) * static_cast<double>(s.D) + padded(s.D) + 32.0);
   const auto blocks = static_cast<double>(s.M + (s.causal ? 64 : 0));
-  const double heads = s.D < 64 ? 8.0 : 1.0, kept = pass == Pass::kForward ? 1.0 : 2.0;
+  const double heads = s.D < 64 && s.E < 64 ? 16.0 : 1.0, kept = pass == Pass::kForward ? 1.0 : 2.0;
   const double mix = 4.0 * static_cast<double>((s.M + 16) * (s.M + 16));
   const double mixes = pass == Pass::kForward ? 2.0 : 4.0 + static_cast<double>(s.B * s.H);
   constexpr double kFixed = 1 << 20;

@@ -54,9 +54,8 @@ namespace {
 
 // In words what memory_bound() computes; the reference keeps f64 copies of its inputs and promises nothing.
 constexpr const char* kMemoryFormula =
-    "per thread: heads at once (1; 8 for D < 64) * 4 M (D E + D) bytes of padded summaries, twice in backward, + 1 "
-    "MiB; "
-    "once: packed mix, 4 M^2, in backward one dmix per sequence and head";
+    "per thread: heads at once (1; at most 16 for D and E < 64) * 4 M (D E + D) bytes of padded summaries, twice in "
+    "backward, + 1 MiB; once: packed mix, 4 M^2, in backward one dmix per sequence and head";
 
 class OpBench {
  public:
