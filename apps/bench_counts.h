@@ -89,10 +89,11 @@ constexpr Counts count_decode(const OpSizes& s, std::int64_t open, std::int64_t 
   return counts;
 }
 
-// The most scratch memory a call of the vector kernels may take, in bytes, whatever N. Per thread: the summaries of
-// the heads it works on (one, or up to eight small ones; backward keeps S and S~), rows padded to whole vectors and
+// The most scratch memory a call of the vector kernels may take, in bytes. Per thread: the summaries of
+// the heads it works on (one, or up to sixteen small ones; backward keeps S and S~), rows padded to whole vectors and
 // an odd number of cache lines, in the causal form 64 mixed prefixes beside them, and a fixed part for tiles. Once:
-// mix packed for the vectors, and in backward its transpose and one partial dmix per sequence and head.
+// mix packed for the vectors, and in backward its transpose and one partial dmix per sequence and head; on a
+// grid the token table, 8 bytes a token.
 constexpr double memory_bound(const OpSizes& s, Pass pass, int threads) {
   const auto padded = [](std::int64_t size) { return static_cast<double>((size + 31) / 32 * 32); };
   const double row = 4.0 * (padded(s.E) * static_cast<double>(s.D) + padded(s.D) + 32.0);
@@ -101,7 +102,8 @@ constexpr double memory_bound(const OpSizes& s, Pass pass, int threads) {
   const double mix = 4.0 * static_cast<double>((s.M + 16) * (s.M + 16));
   const double mixes = pass == Pass::kForward ? 2.0 : 4.0 + static_cast<double>(s.B * s.H);
   constexpr double kFixed = 1 << 20;
-  return threads * (kept * heads * blocks * row + kFixed) + mixes * mix;
+  return threads * (kept * heads * blocks * row + kFixed) + mixes * mix +
+         (s.causal ? 0.0 : 8.0 * static_cast<double>(s.N));
 }
 
 // Softmax attention over the same inputs: q k^T and p v, halved for causal. Its exponentials are not counted.

@@ -55,7 +55,7 @@ namespace {
 // In words what memory_bound() computes; the reference keeps f64 copies of its inputs and promises nothing.
 constexpr const char* kMemoryFormula =
     "per thread: heads at once (1; at most 16 for D and E < 64) * 4 M (D E + D) bytes of padded summaries, twice in "
-    "backward, + 1 MiB; once: packed mix, 4 M^2, in backward one dmix per sequence and head";
+    "backward, + 1 MiB; once: packed mix, 4 M^2, in backward one dmix per sequence and head; bidirectional: 8 N";
 
 class OpBench {
  public:
