@@ -267,17 +267,16 @@ class Backward {
         Rows<const T>::of(p_.maybe_q_den, u.sequence).find(u.table, tile, tile.head, den_rows);
         if (paper) pack_query(den_rows, tile.count, s.den), den_queries = s.den;
       }
+      if (paper) row_dots(den_queries, s.z, 0, tile.count, p_.D, inverse);
       for (std::int64_t t = 0; t < tile.count; ++t) {
-        inverse[t] = 1.0f;
-        if (paper) inverse[t] = 1.0f / (eps + dot(den_queries + t * kRow, s.z, p_.D));
-        if (official) inverse[t] = 1.0f / (eps + G[row_.tail + g * row_.position_stride + w0 + t]);
+        const float den = official ? G[row_.tail + g * row_.position_stride + w0 + t] : inverse[t];
+        inverse[t] = p_.normalized() ? 1.0f / (eps + den) : 1.0f;
         pack_scaled(ahead.second()[t], p_.E, scale * inverse[t], s.right + t * kRow);
       }
       clear_row_ends(s.grad, tile.count, p_.D);
       readout_rows(s.right, G, tile.count, p_.E, p_.D, ahead.prefetch(), s.grad);
-      for (std::int64_t t = 0; t < tile.count; ++t) {
-        dn[t] = p_.normalized() ? -inverse[t] * dot(s.left + t * kRow, s.grad + t * kRow, p_.D) : 0.0f;
-      }
+      if (p_.normalized()) row_dots(s.left, s.grad, kRow, tile.count, p_.D, dn);
+      for (std::int64_t t = 0; t < tile.count; ++t) dn[t] = p_.normalized() ? -inverse[t] * dn[t] : 0.0f;
       write_query_gradients(u, tile, ahead.first(), den_rows, s, dn);
       if (!wants_grads_) continue;
       if (direct_ && paper) set_zero(G + row_.tail, row_.used - row_.tail);

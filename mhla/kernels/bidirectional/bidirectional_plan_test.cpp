@@ -50,12 +50,14 @@ TEST(Plan, Schedule) {
 }
 
 TEST(Plan, HeadsPerVisit) {
-  EXPECT_EQ(heads_per_visit(6, 64, 256 << 10), 1);
-  EXPECT_EQ(heads_per_visit(36, 32, 68 << 10), 12);
-  EXPECT_EQ(heads_per_visit(5, 16, 1 << 10), 5);
-  EXPECT_EQ(heads_per_visit(36, 32, 8 << 20), 1);
+  EXPECT_EQ(heads_per_visit(6, 260 << 10), 3);   // dit_s_256: in the second-level cache
+  EXPECT_EQ(heads_per_visit(36, 68 << 10), 12);  // sana_1024
+  EXPECT_EQ(heads_per_visit(5, 1 << 10), 5);
+  EXPECT_EQ(heads_per_visit(6, 4400 << 10), 6);  // dit_s_4096: too large for it, so shared by all threads
+  EXPECT_EQ(heads_per_visit(12, 6900 << 10), 4);
+  EXPECT_EQ(heads_per_visit(36, 64 << 20), 1);
   for (std::int64_t heads = 1; heads < 40; ++heads) {
-    const std::int64_t visit = heads_per_visit(heads, 32, 64 << 10);
+    const std::int64_t visit = heads_per_visit(heads, 64 << 10);
     EXPECT_GE(visit, 1);
     EXPECT_LE(visit, 16);
     EXPECT_LE(visit, heads);

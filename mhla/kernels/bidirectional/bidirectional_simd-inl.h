@@ -110,7 +110,8 @@ class Ahead {
         range_(range),
         tensors_{first, second},
         calls_(HWY_MAX(calls, std::int64_t{1})) {
-    together_ = range.head_end - range.head > 1 && first.rows.head == first.size && second.rows.head == second.size;
+    together_ = range.head_end - range.head > 1 && first.rows.head == first.size &&
+                (second.size == 0 || second.rows.head == second.size);
     for (std::int64_t b = range.block; b < range.block_end && together_; ++b) together_ = table.size(b) <= kTokens;
     look(1);
     look(2);
@@ -203,6 +204,15 @@ HWY_INLINE void pack_mixes(const Problem& p, bool transposed, float* to) {
 inline constexpr std::int64_t kTaskTokens = 512;   // tokens of a task when threads share a phase
 inline constexpr std::int64_t kTaskColumns = 512;  // columns of a task of the mixing
 
+// Whether stores past the caches fit the rows of `out`: large, and every row whole cache lines.
+template <class T>
+bool may_stream(const View& out) {
+  if (!std::is_same_v<T, float> || out.numel() * std::int64_t{sizeof(float)} < kStreamedBytes) return false;
+  bool lines = reinterpret_cast<std::uintptr_t>(out.data) % 64 == 0 && out.shape[3] % 16 == 0;
+  for (int axis = 0; axis < 3; ++axis) lines = lines && out.stride[static_cast<std::size_t>(axis)] % 16 == 0;
+  return lines;
+}
+
 // A unit is one visit: a few kv heads of one sequence.
 struct Units {
   std::int64_t visit = 1, visits = 1, count = 0;
@@ -216,7 +226,7 @@ struct Units {
     head_floats = p.M * row.stride;
     own_mix = p.Hm > 1 && p.group() > 1;
     const std::int64_t bytes = head_floats * 4 * (copies + (own_mix ? 1 : 0));
-    if (p.group() == 1) visit = heads_per_visit(p.Hkv, HWY_MAX(p.D, p.E), bytes);
+    if (p.group() == 1) visit = heads_per_visit(p.Hkv, bytes);
     visits = (p.Hkv + visit - 1) / visit;
     count = static_cast<std::int64_t>(p.sequences.size()) * visits;
     schedule = schedule_of(visit * bytes, count, workers);

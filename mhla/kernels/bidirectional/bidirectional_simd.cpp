@@ -25,6 +25,7 @@ class Forward {
     summaries_ = ws.take<float>(units_.buffers * units_.floats(), "summaries");
     if (units_.own_mix) mixed_ = ws.take<float>(units_.buffers * p.M * row_.stride, "mixed summaries");
     scratch_ = ws.take<float>(executor.concurrency() * scratch_size(), "per-worker scratch");
+    streamed_ = may_stream<T>(p.out);
   }
 
   void run() {
@@ -157,7 +158,7 @@ class Forward {
     const T* den_rows[kTokens];
     float factor[kTokens];
     Ahead<T> ahead(u.table, {b0, b1, h0, h1}, {Rows<const T>::of(p_.q, u.sequence), p_.D},
-                   {Rows<const T>::of(p_.out, u.sequence), p_.E}, between_calls(p_.D, p_.E));
+                   {Rows<const T>::of(p_.out, u.sequence), streamed_ ? 0 : p_.E}, between_calls(p_.D, p_.E));
     for (TokenTile tile = ahead.next(); tile.given(); tile = ahead.next()) {
       out.find(u.table, tile, tile.head, out_rows);
       const float* base = units_.own_mix ? u.mixed : u.S + (tile.head / p_.group() - u.head) * units_.head_floats;
@@ -170,15 +171,22 @@ class Forward {
       const float* for_den = p_.has_den() ? den_queries : queries;
       const float* den =
           S + row_.tail + tile.head % p_.group() * row_.position_stride + tile.first - u.table.begin(tile.block);
+      if (paper) row_dots(for_den, S + row_.tail, 0, tile.count, p_.D, factor);
       for (std::int64_t t = 0; t < tile.count; ++t) {
-        factor[t] = scale;
-        if (paper) factor[t] /= eps + dot(for_den + t * kRow, S + row_.tail, p_.D);
-        if (official) factor[t] /= eps + den[t];
+        factor[t] = p_.normalized() ? scale / (eps + (official ? den[t] : factor[t])) : scale;
       }
-      readout_product(queries, S, tile.count, p_.D, p_.E, ahead.prefetch(),
-                      [&](auto d, std::int64_t t, std::int64_t c, std::int64_t used, auto value)
-                          HWY_ATTR { store_up_to(hn::Mul(value, hn::Set(d, factor[t])), d, out_rows[t] + c, used); });
+      const auto times_factor = [&](auto store) HWY_ATTR {
+        readout_product(queries, S, tile.count, p_.D, p_.E, ahead.prefetch(),
+                        [&](auto d, std::int64_t t, std::int64_t c, std::int64_t used, auto value)
+                            HWY_ATTR { store(hn::Mul(value, hn::Set(d, factor[t])), d, out_rows[t] + c, used); });
+      };
+      if (streamed_) {
+        times_factor([](auto value, auto d, T* to, std::int64_t used) HWY_ATTR { stream_up_to(value, d, to, used); });
+      } else {
+        times_factor([](auto value, auto d, T* to, std::int64_t used) HWY_ATTR { store_up_to(value, d, to, used); });
+      }
     }
+    if (streamed_) hwy::FlushStream();
   }
 
   // Per worker: k~ (or q~) and v (or q_den~) of a tile, z of a block, one strip of the mixing.
@@ -191,6 +199,7 @@ class Forward {
   BlockRow row_;
   Units units_;
   BlockTable table_;
+  bool streamed_ = false;  // out goes past the caches
   float *mix_ = nullptr, *summaries_ = nullptr, *mixed_ = nullptr, *scratch_ = nullptr;
 };
 

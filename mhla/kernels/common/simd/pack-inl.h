@@ -120,6 +120,39 @@ HWY_INLINE void clear_row_ends(float* rows, std::int64_t tokens, std::int64_t si
   for (std::int64_t t = 0; t < tokens; ++t) hn::StoreU(hn::Zero(d), d, rows + t * kRow + last);
 }
 
+// to[t] = sum_c rows[t][c] x[t * x_stride + c] for `tokens` packed rows, four at a time: x_stride is 0 or kRow. Every
+// token is summed alike, whatever its place. Reads and writes up to the next multiple of four.
+HWY_INLINE void row_dots(const float* rows, const float* x, std::int64_t x_stride, std::int64_t tokens,
+                         std::int64_t size, float* to) {
+#if HWY_TARGET == HWY_SCALAR
+  for (std::int64_t t = 0; t < tokens; ++t) to[t] = dot(rows + t * kRow, x + t * x_stride, size);
+#else
+  const Full d;
+  const hn::RepartitionToWide<Full> wide;
+  const hn::CappedTag<float, 4> four;
+  for (std::int64_t t = 0; t < tokens; t += 4) {
+    hn::Vec<Full> sum[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+    for (std::int64_t c = 0; c < size; c += kLanes) {
+      MHLA_UNROLL(4)
+      for (int i = 0; i < 4; ++i) {
+        sum[i] = hn::MulAdd(hn::LoadU(d, rows + (t + i) * kRow + c), hn::LoadU(d, x + (t + i) * x_stride + c), sum[i]);
+      }
+    }
+    // Interleaved twice, lane i of every 128-bit part belongs to token t + i.
+    const auto pair = [&](auto a, auto b)
+                          HWY_ATTR { return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)); };
+    const auto low = hn::BitCast(wide, pair(sum[0], sum[1])), high = hn::BitCast(wide, pair(sum[2], sum[3]));
+    float parts[kLanes];
+    hn::StoreU(hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, low, high)),
+                       hn::BitCast(d, hn::InterleaveUpper(wide, low, high))),
+               d, parts);
+    auto total = hn::LoadU(four, parts);
+    for (std::int64_t part = 4; part < kLanes; part += 4) total = hn::Add(total, hn::LoadU(four, parts + part));
+    hn::StoreU(total, four, to + t);
+  }
+#endif
+}
+
 // Touches the cache lines of the rows of the next tile, a few per call, so that they arrive while this tile computes.
 // A core has some 24 miss buffers: a burst of prefetches would stall it, a steady trickle does not.
 class RowPrefetch {

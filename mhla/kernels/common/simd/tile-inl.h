@@ -151,24 +151,32 @@ HWY_INLINE void readout_product(const float* x, const float* S, std::int64_t tok
       constexpr int R = decltype(count)::value;
       const float* from = x + t0 * kRow;
       const auto zero = [&](int, int) HWY_ATTR { return hn::Zero(d); };
-      const auto last = [&](int r, int v, auto value) HWY_ATTR { finish(d, t0 + r, c + v * L, used - v * L, value); };
-      if (rows <= kReadoutChain) {
+      // Whole vectors go straight from the registers to `finish`. A ragged end goes through memory: a branch for it in
+      // `finish` would cost the hot loop one of its accumulators, which the compiler then keeps on the stack.
+      const bool whole = used >= V * L;
+      const auto last = [&](int r, int v, auto value) HWY_ATTR { finish(d, t0 + r, c + v * L, L, value); };
+      if (whole && rows <= kReadoutChain) {
         tile<R, V, 1, kRow>(d, rows, from, panel, V * L, zero, last, between);
         return;
       }
       float sums[R * V * L];
       const auto sum = [&](int r, int v) HWY_ATTR { return hn::LoadU(d, sums + (r * V + v) * L); };
       const auto keep = [&](int r, int v, auto value) HWY_ATTR { hn::StoreU(value, d, sums + (r * V + v) * L); };
-      tile<R, V, 1, kRow>(d, kReadoutChain, from, panel, V * L, zero, keep, between);
-      std::int64_t k = kReadoutChain;
-      for (; k + kReadoutChain < rows; k += kReadoutChain) {
-        tile<R, V, 1, kRow>(
-            d, kReadoutChain, from + k, panel + k * V * L, V * L, zero,
-            [&](int r, int v, auto value) HWY_ATTR { keep(r, v, hn::Add(sum(r, v), value)); }, between);
+      const auto add = [&](int r, int v, auto value) HWY_ATTR { keep(r, v, hn::Add(sum(r, v), value)); };
+      const auto add_last = [&](int r, int v, auto value) HWY_ATTR { last(r, v, hn::Add(sum(r, v), value)); };
+      tile<R, V, 1, kRow>(d, HWY_MIN(rows, kReadoutChain), from, panel, V * L, zero, keep, between);
+      for (std::int64_t k = kReadoutChain; k < rows; k += kReadoutChain) {
+        const std::int64_t K = HWY_MIN(rows - k, kReadoutChain);
+        if (whole && k + K == rows) {
+          tile<R, V, 1, kRow>(d, K, from + k, panel + k * V * L, V * L, zero, add_last, between);
+        } else {
+          tile<R, V, 1, kRow>(d, K, from + k, panel + k * V * L, V * L, zero, add, between);
+        }
       }
-      tile<R, V, 1, kRow>(
-          d, rows - k, from + k, panel + k * V * L, V * L, zero,
-          [&](int r, int v, auto value) HWY_ATTR { last(r, v, hn::Add(sum(r, v), value)); }, between);
+      if (whole) return;
+      for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < V; ++v) finish(d, t0 + r, c + v * L, used - v * L, sum(r, v));
+      }
     });
   });
 }

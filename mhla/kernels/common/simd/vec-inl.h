@@ -130,6 +130,18 @@ HWY_INLINE void store_up_to(hn::Vec<DF> value, DF d, T* to, std::int64_t room) {
   }
 }
 
+// The same past the caches. Whole vectors of f32 must be aligned; FlushStream() before another thread reads them.
+template <class DF, class T>
+HWY_INLINE void stream_up_to(hn::Vec<DF> value, DF d, T* to, std::int64_t room) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (room >= static_cast<std::int64_t>(hn::MaxLanes(DF()))) {
+      hn::Stream(value, d, to);
+      return;
+    }
+  }
+  store_up_to(value, d, to, room);
+}
+
 template <FeatureMap kMap, class DF>
 HWY_INLINE hn::Vec<DF> feature(DF d, hn::Vec<DF> x) {
   if constexpr (kMap == FeatureMap::kIdentity) return x;
