@@ -166,7 +166,7 @@ BenchProblem::BenchProblem(const OpShape& shape, DType dtype, Pass pass, const s
   for (int i = 0; i < sets; ++i)
     sets_.push_back(make_tensors(shape, dtype, pass, 1000 + 10 * static_cast<unsigned>(i)));
   workspace_bytes_ = workspace_bytes(shape_, pass_, sets_.front(), run_);
-  workspace_ = AlignedBuffer(workspace_bytes_);
+  workspace_ = AlignedBuffer::for_workspace(workspace_bytes_);
   run_.workspace = workspace_.bytes();
 }
 

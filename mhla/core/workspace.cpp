@@ -1,5 +1,9 @@
 #include "mhla/core/workspace.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <cstdlib>
 #include <new>
 
@@ -29,13 +33,24 @@ void* Workspace::take_bytes(std::int64_t count, std::int64_t size, const char* n
   return base_ + offset;
 }
 
-AlignedBuffer::AlignedBuffer(std::int64_t bytes) : size_(static_cast<std::size_t>(bytes)) {
+AlignedBuffer::AlignedBuffer(std::int64_t bytes, std::int64_t alignment)
+    : data_(nullptr, Free{alignment}), size_(static_cast<std::size_t>(bytes)) {
   if (bytes < 0) fail("AlignedBuffer: size is ", bytes);
   if (bytes == 0) return;
-  void* memory = ::operator new (size_, std::align_val_t{kAlignment});
-  data_.reset(static_cast<std::byte*>(memory));
+  data_.reset(static_cast<std::byte*>(::operator new(size_, static_cast<std::align_val_t>(alignment))));
 }
 
-void AlignedBuffer::Free::operator()(std::byte* data) const { ::operator delete (data, std::align_val_t{kAlignment}); }
+AlignedBuffer AlignedBuffer::for_workspace(std::int64_t bytes) {
+  if (bytes < kLargePage) return AlignedBuffer(bytes);
+  AlignedBuffer buffer(bytes, kLargePage);
+#if defined(__linux__)
+  madvise(buffer.data_.get(), buffer.size_ / kLargePage * kLargePage, MADV_HUGEPAGE);  // a wish: failing is fine
+#endif
+  return buffer;
+}
+
+void AlignedBuffer::Free::operator()(std::byte* data) const {
+  ::operator delete(data, static_cast<std::align_val_t>(alignment));
+}
 
 }  // namespace mhla

@@ -10,6 +10,7 @@
 namespace mhla {
 
 inline constexpr std::int64_t kAlignment = 64;  // one cache line, one AVX-512 vector
+inline constexpr std::int64_t kLargePage = std::int64_t{2} << 20;
 
 class Workspace {
  public:
@@ -36,7 +37,10 @@ class Workspace {
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  explicit AlignedBuffer(std::int64_t bytes);
+  explicit AlignedBuffer(std::int64_t bytes, std::int64_t alignment = kAlignment);
+  // From kLargePage on, memory that the system is asked to back with large pages: summaries are walked with strides of
+  // many small ones, and every new page costs a walk of the page tables.
+  static AlignedBuffer for_workspace(std::int64_t bytes);
   [[nodiscard]] std::span<std::byte> bytes() const { return {data_.get(), size_}; }
   template <class T>
   [[nodiscard]] T* as() const {
@@ -45,6 +49,7 @@ class AlignedBuffer {
 
  private:
   struct Free {
+    std::int64_t alignment;
     void operator()(std::byte* data) const;
   };
   std::unique_ptr<std::byte[], Free> data_;

@@ -165,8 +165,11 @@ class Ahead {
   const T* rows_[4][2][kTokens];  // a ring of three tiles, and the next block in the fourth place
 };
 
-// How often a product of kTokens x b x c calls `between`: once per four steps of a tile of 4 x 2 vectors.
-constexpr std::int64_t between_calls(std::int64_t b, std::int64_t c) { return kTokens * b * c / (32 * kLanes); }
+// How often a product of kTokens x b x c calls `between`: once per four steps of a tile of 4 x 2 vectors, never in
+// the half vector at the end.
+constexpr std::int64_t between_calls(std::int64_t b, std::int64_t c) {
+  return kTokens * b * (c / kLanes * kLanes) / (32 * kLanes);
+}
 
 // kOfficial: q~_{b,w} . z_b for every query head of the group of kv head `head` and every position of the block.
 template <class T>

@@ -245,7 +245,7 @@ void streaming_append(const StreamingParams& params, const RunOptions& run) {
   AlignedBuffer allocated;
   std::span<std::byte> memory = run.workspace;
   if (memory.empty() && counting.used() > 0) {
-    allocated = AlignedBuffer(counting.used());
+    allocated = AlignedBuffer::for_workspace(counting.used());
     memory = allocated.bytes();
   }
   if (static_cast<std::int64_t>(memory.size()) < counting.used()) {

@@ -43,7 +43,7 @@ StreamingState::Impl::Impl(const StreamingConfig& checked, const StreamingCandid
   layout = {.D = config.D, .E = config.E, .lanes = chosen.lanes(), .normalized = normalized()};
   Workspace counting;
   carve(*this, counting);
-  memory = AlignedBuffer(counting.used());
+  memory = AlignedBuffer::for_workspace(counting.used());
   Workspace real(memory.bytes());
   carve(*this, real);
   std::memset(memory.bytes().data(), 0, memory.bytes().size());

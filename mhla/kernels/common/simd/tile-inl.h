@@ -39,8 +39,10 @@ HWY_INLINE void tile(DF d, std::int64_t K, const float* HWY_RESTRICT a, const fl
     MHLA_UNROLL(2)
     for (int v = 0; v < V; ++v) acc[r][v] = start(r, v);
   }
+  // Half a vector is quick: a call every fourth step would take as long as the steps.
+  constexpr bool kCalls = V * L >= kLanes;
   for (std::int64_t k = 0; k < K;) {
-    for (const std::int64_t end = HWY_MIN(k + 4, K); k < end; ++k) {
+    for (const std::int64_t end = kCalls ? HWY_MIN(k + 4, K) : K; k < end; ++k) {
       hn::Vec<DF> row[V];
       MHLA_UNROLL(2)
       for (int v = 0; v < V; ++v) row[v] = hn::LoadU(d, b + v * L);
@@ -53,7 +55,7 @@ HWY_INLINE void tile(DF d, std::int64_t K, const float* HWY_RESTRICT a, const fl
       }
       a += kAk;
     }
-    between();
+    if constexpr (kCalls) between();
   }
   MHLA_UNROLL(8)
   for (int r = 0; r < R; ++r) {
