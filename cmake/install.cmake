@@ -10,8 +10,9 @@ foreach(room ${MHLA_PUBLIC_ROOMS})
 endforeach()
 install(EXPORT mhla NAMESPACE mhla:: FILE mhla-targets.cmake DESTINATION ${package_dir})
 
-# Of core every header, of io and kernels those meant for others and what they mention.
-install(DIRECTORY mhla/core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla FILES_MATCHING PATTERN *.h)
+# Of core every header but the one that needs CUDA's own, of io and kernels those meant for others and what they mention.
+install(DIRECTORY mhla/core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla FILES_MATCHING PATTERN *.h
+        PATTERN cuda_check.h EXCLUDE)
 foreach(header io/file.h io/json.h io/safetensors.h kernels/bidirectional/bidirectional.h kernels/chunkwise/chunkwise.h
         kernels/streaming/streaming.h kernels/mixing/mixing.h kernels/common/layout.h kernels/common/options.h)
   get_filename_component(folder ${header} DIRECTORY)
@@ -24,8 +25,12 @@ write_basic_package_version_file(mhla-config-version.cmake COMPATIBILITY SameMin
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/mhla-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/mhla-config-version.cmake
         DESTINATION ${package_dir})
 
-# A static archive names its own needs only here: Highway, threads, and the C++ library for programs linked as C.
+# A static archive names its own needs only here: Highway, threads, the C++ library for programs linked as C, and the
+# CUDA runtime, which is inside the shared libraries.
 set(needs "-lhwy -lstdc++ -lm -pthread")
+if(MHLA_CUDA AND NOT BUILD_SHARED_LIBS)
+  set(needs "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl ${needs}")
+endif()
 if(BUILD_SHARED_LIBS)
   set(pc_libs "")
   set(pc_libs_private ${needs})

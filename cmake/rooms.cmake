@@ -1,6 +1,7 @@
 # mhla_room(NAME USES room... [PRIVATE_LINKS lib...]): the library of one room, from every source of its
 # folder but *_test.cpp, *_bench.cpp and *_fuzz.cpp. Every *_test.cpp becomes one test of its own name,
-# with MHLA_FUZZ every *_fuzz.cpp a libFuzzer program.
+# with MHLA_FUZZ every *_fuzz.cpp a libFuzzer program. With MHLA_CUDA the *.cu belong to the library, without it
+# the *_off.cpp that stand in for them.
 include(GNUInstallDirs)
 include(CTest)
 
@@ -16,24 +17,26 @@ find_program(MHLA_CCACHE ccache)
 if(MHLA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${MHLA_CCACHE})
 endif()
+include(cuda)
 
 add_library(mhla_flags INTERFACE)
 # No contraction: a*b+c must round the same in main and remainder loops; kernels spell fma where they want it.
-target_compile_options(mhla_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -ffp-contract=off
-                       $<$<BOOL:${MHLA_WERROR}>:-Werror>)
+set(cxx_flags -Wall -Wextra -Wpedantic -Wshadow -ffp-contract=off $<$<BOOL:${MHLA_WERROR}>:-Werror>)
+set(cuda_flags ${MHLA_CUDA_FLAGS} $<$<BOOL:${MHLA_WERROR}>:-Werror=all-warnings>)
 if(MHLA_SANITIZE)
-  target_compile_options(mhla_flags INTERFACE -fsanitize=${MHLA_SANITIZE} -fno-sanitize-recover=all
-                         -fno-omit-frame-pointer
-                         # g++ 12 sees uninitialised members behind its own instrumentation
-                         $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  list(APPEND cxx_flags -fsanitize=${MHLA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
+       # g++ 12 sees uninitialised members behind its own instrumentation
+       $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(mhla_flags INTERFACE -fsanitize=${MHLA_SANITIZE})
 endif()
 if(MHLA_FUZZ)  # coverage in the libraries, libFuzzer's main in the fuzzers alone
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "MHLA_FUZZ needs clang, got ${CMAKE_CXX_COMPILER_ID}: use `cmake --preset fuzz`")
   endif()
-  target_compile_options(mhla_flags INTERFACE -fsanitize=fuzzer-no-link)
+  list(APPEND cxx_flags -fsanitize=fuzzer-no-link)
 endif()
+target_compile_options(mhla_flags INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${cxx_flags}>"
+                       "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
 
 set(MHLA_PUBLIC_ROOMS core io kernels)  # cmake/install.cmake
 add_custom_target(mhla_product)  # what is installed, without the tests
@@ -47,6 +50,10 @@ function(mhla_room NAME)
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
   list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cpp$")
+  if(MHLA_CUDA)
+    list(FILTER sources EXCLUDE REGEX "_off\\.cpp$")
+    file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS *.cu)
+  endif()
   set(kind)  # as BUILD_SHARED_LIBS says for what is installed; the other rooms go into the programs
   if(NOT NAME IN_LIST MHLA_PUBLIC_ROOMS)
     set(kind STATIC)
@@ -61,6 +68,10 @@ function(mhla_room NAME)
   target_link_libraries(mhla_${NAME} PUBLIC ${ROOM_USES} Threads::Threads
                         PRIVATE $<BUILD_INTERFACE:mhla_flags> ${ROOM_PRIVATE_LINKS})
   target_compile_features(mhla_${NAME} PUBLIC cxx_std_20)
+  if(cuda_sources)
+    target_compile_definitions(mhla_${NAME} PRIVATE MHLA_HAS_CUDA=1)
+    mhla_add_cuda(mhla_${NAME} ${cuda_sources})
+  endif()
   if(MHLA_TESTS)
     foreach(test ${tests})
       get_filename_component(test_name ${test} NAME_WE)

@@ -1,6 +1,7 @@
 # cmake -D SOURCE=... -D BUILD=... -D WORK=... -D SHARED=ON|OFF -P install_test.cmake
 # Installs into an empty prefix, moves it, and builds the consumers against it: with find_package, with pkg-config
-# and plain g++, as C. SHARED first builds the libraries as shared ones, unoptimised and for one instruction set: this is about linking.
+# and plain g++, as C. SHARED first builds the libraries as shared ones, unoptimised, for one instruction set and without
+# CUDA: this is about linking.
 cmake_minimum_required(VERSION 3.25)
 
 function(run)
@@ -17,7 +18,8 @@ file(REMOVE_RECURSE ${WORK}/prefix ${WORK}/moved ${WORK}/consumer)
 file(MAKE_DIRECTORY ${WORK})
 if(SHARED)
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G Ninja -D BUILD_SHARED_LIBS=ON -D CMAKE_BUILD_TYPE=None
-      "-DCMAKE_CXX_FLAGS=-O0 -DHWY_COMPILE_ONLY_STATIC" -D CMAKE_CXX_COMPILER=${CXX} -D MHLA_TESTS=OFF -D MHLA_APPS=OFF)
+      "-DCMAKE_CXX_FLAGS=-O0 -DHWY_COMPILE_ONLY_STATIC" -D CMAKE_CXX_COMPILER=${CXX} -D MHLA_TESTS=OFF -D MHLA_APPS=OFF
+      -D MHLA_CUDA=OFF)
   run(${CMAKE_COMMAND} --build ${WORK}/build --target mhla_product)
   set(BUILD ${WORK}/build)
 endif()

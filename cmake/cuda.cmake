@@ -1,0 +1,54 @@
+# CUDA is optional: MHLA_CUDA is ON where nvcc is found. The runtime is linked statically, so that a program built here
+# starts on a machine without CUDA and says so. Rooms pick up *.cu by themselves (cmake/rooms.cmake).
+find_program(MHLA_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME PATHS /usr/local/cuda/bin PATH_SUFFIXES bin)
+mark_as_advanced(MHLA_NVCC)
+if(MHLA_NVCC)
+  set(nvcc_found ON)
+else()
+  set(nvcc_found OFF)
+endif()
+option(MHLA_CUDA "Build the CUDA kernels (needs nvcc)" ${nvcc_found})
+# 90a has Hopper's own instructions and runs on nothing else; newer cards take the PTX of 90.
+set(MHLA_CUDA_ARCHITECTURES "80-real;89-real;90a-real;90-virtual" CACHE STRING "CUDA architectures to compile for")
+
+if(MHLA_CUDA)
+  if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND MHLA_NVCC)
+    set(CMAKE_CUDA_COMPILER ${MHLA_NVCC})
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${MHLA_CUDA_ARCHITECTURES})
+  set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # CUDA::cudart_static is linked by name: exports and consumers see it
+  enable_language(CUDA)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has C++20
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  find_package(CUDAToolkit REQUIRED)
+  if(MHLA_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${MHLA_CCACHE})
+  endif()
+  message(STATUS "CUDA ${CUDAToolkit_VERSION} for ${MHLA_CUDA_ARCHITECTURES}")
+else()
+  message(STATUS "CUDA kernels are off (MHLA_CUDA; nvcc: ${MHLA_NVCC})")
+endif()
+
+# No contraction to fma, as on the CPU; --expt-relaxed-constexpr lets kernels call the constexpr functions of core.
+set(MHLA_CUDA_FLAGS -fmad=false --expt-relaxed-constexpr -lineinfo
+    -Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off)
+
+# mhla_add_cuda(TARGET source...): *.cu into a room's library. *_sm90.cu use instructions that only 90a has: they are
+# compiled for it alone.
+function(mhla_add_cuda TARGET)
+  set(any ${ARGN})
+  set(sm90 ${ARGN})
+  list(FILTER any EXCLUDE REGEX "_sm90\\.cu$")
+  list(FILTER sm90 INCLUDE REGEX "_sm90\\.cu$")
+  target_sources(${TARGET} PRIVATE ${any})
+  target_link_libraries(${TARGET} PRIVATE CUDA::cudart_static)
+  if(sm90)
+    add_library(${TARGET}_sm90 OBJECT ${sm90})
+    set_target_properties(${TARGET}_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
+    target_include_directories(${TARGET}_sm90 PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${TARGET}_sm90 PRIVATE mhla_flags)
+    target_sources(${TARGET} PRIVATE $<TARGET_OBJECTS:${TARGET}_sm90>)
+  endif()
+endfunction()
