@@ -16,6 +16,16 @@ std::vector<std::string_view> chunkwise_candidates();
 std::vector<std::string_view> chunkwise_backward_candidates();
 
 // Each takes a checked problem with at least one token. fit: empty, or the reason it steps aside.
+// sm90: Hopper only. cuda: every problem in the memory of a CUDA device, but f64. In a build without CUDA both
+// step aside saying so, and their passes throw (chunkwise_cuda_off.cpp).
+std::string chunkwise_fit_sm90(const Problem& problem);
+void chunkwise_forward_sm90(const Problem& problem, Workspace& workspace, Executor& executor);
+void chunkwise_backward_sm90(const Problem& problem, Workspace& workspace, Executor& executor);
+
+std::string chunkwise_fit_cuda(const Problem& problem);
+void chunkwise_forward_cuda(const Problem& problem, Workspace& workspace, Executor& executor);
+void chunkwise_backward_cuda(const Problem& problem, Workspace& workspace, Executor& executor);
+
 std::string chunkwise_fit_simd(const Problem& problem);
 void chunkwise_forward_simd(const Problem& problem, Workspace& workspace, Executor& executor);
 void chunkwise_backward_simd(const Problem& problem, Workspace& workspace, Executor& executor);

@@ -10,18 +10,31 @@ namespace mhla {
 namespace {
 
 constexpr Candidate<Problem> kForward[] = {
+#ifdef MHLA_LIST_SM90
+    {"sm90", chunkwise_fit_sm90, chunkwise_forward_sm90},
+#endif
+#ifdef MHLA_LIST_CUDA
+    {"cuda", chunkwise_fit_cuda, chunkwise_forward_cuda},  // any card, any shape: the GPU side always ends in an answer
+#endif
     {"simd", chunkwise_fit_simd, chunkwise_forward_simd},
     {"ref", reference::fit, chunkwise_forward_ref},  // the definition: by name, and for f64
 };
 
 constexpr Candidate<Problem> kBackward[] = {
+#ifdef MHLA_LIST_SM90_BACKWARD
+    {"sm90", chunkwise_fit_sm90, chunkwise_backward_sm90},
+#endif
+#ifdef MHLA_LIST_CUDA_BACKWARD
+    {"cuda", chunkwise_fit_cuda, chunkwise_backward_cuda},
+#endif
     {"simd", chunkwise_fit_simd, chunkwise_backward_simd},
     {"ref", reference::fit, chunkwise_backward_ref},
 };
 
-Problem problem_of(const ChunkwiseParams& params, const char* entry) {
+Problem problem_of(const ChunkwiseParams& params, const char* entry, const RunOptions& run) {
   Problem p;
   p.entry = entry;
+  p.stream = run.stream;
   p.causal = true;
   p.extend = params.beyond_mix == BeyondMix::kExtend;
   p.q = params.q, p.k = params.k, p.v = params.v;
@@ -41,15 +54,15 @@ Problem problem_of(const ChunkwiseParams& params, const char* entry) {
   return p;
 }
 
-Problem forward_problem(const ChunkwiseParams& params, View out) {
-  Problem p = problem_of(params, "chunkwise_forward");
+Problem forward_problem(const ChunkwiseParams& params, View out, const RunOptions& run) {
+  Problem p = problem_of(params, "chunkwise_forward", run);
   p.out = out;
   check_problem(p);
   return p;
 }
 
-Problem backward_problem(const ChunkwiseParams& params, const ChunkwiseGrads& grads) {
-  Problem p = problem_of(params, "chunkwise_backward");
+Problem backward_problem(const ChunkwiseParams& params, const ChunkwiseGrads& grads, const RunOptions& run) {
+  Problem p = problem_of(params, "chunkwise_backward", run);
   p.backward = true;
   p.dout = grads.dout;
   p.dq = grads.dq, p.dk = grads.dk, p.dv = grads.dv, p.dmix = grads.dmix;
@@ -64,25 +77,25 @@ std::vector<std::string_view> chunkwise_candidates() { return names_of<Problem>(
 std::vector<std::string_view> chunkwise_backward_candidates() { return names_of<Problem>(kBackward); }
 
 void chunkwise_forward(const ChunkwiseParams& params, View out, const RunOptions& run) {
-  const Problem p = forward_problem(params, out);
+  const Problem p = forward_problem(params, out, run);
   const auto& candidate = choose<Problem>(kForward, p, run.candidate, p.entry);
   if (!finish_empty(p)) run_candidate(candidate, p, run);
 }
 
 void chunkwise_backward(const ChunkwiseParams& params, const ChunkwiseGrads& grads, const RunOptions& run) {
-  const Problem p = backward_problem(params, grads);
+  const Problem p = backward_problem(params, grads, run);
   const auto& candidate = choose<Problem>(kBackward, p, run.candidate, p.entry);
   if (!finish_empty(p)) run_candidate(candidate, p, run);
 }
 
 std::int64_t chunkwise_forward_workspace(const ChunkwiseParams& params, View out, const RunOptions& run) {
-  const Problem p = forward_problem(params, out);
+  const Problem p = forward_problem(params, out, run);
   return count_workspace(choose<Problem>(kForward, p, run.candidate, p.entry), p, run);
 }
 
 std::int64_t chunkwise_backward_workspace(const ChunkwiseParams& params, const ChunkwiseGrads& grads,
                                           const RunOptions& run) {
-  const Problem p = backward_problem(params, grads);
+  const Problem p = backward_problem(params, grads, run);
   return count_workspace(choose<Problem>(kBackward, p, run.candidate, p.entry), p, run);
 }
 

@@ -1,15 +1,23 @@
 #include "mhla/kernels/common/call.h"
 
+#include <algorithm>
+
+#include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
 
 namespace mhla {
 namespace {
 
-// The caller's executor, or the default one kept alive for the duration of the call.
+// The caller's executor, or the default one kept alive for the duration of the call. A call on a device only launches:
+// it starts no pool.
 struct CallExecutor {
-  explicit CallExecutor(const RunOptions& run)
-      : owned(run.maybe_executor ? nullptr : default_executor()),
+  CallExecutor(const RunOptions& run, int device)
+      : owned(run.maybe_executor ? nullptr : default_for(device)),
         executor(run.maybe_executor ? *run.maybe_executor : *owned) {}
+  static std::shared_ptr<Executor> default_for(int device) {
+    if (device == kCpu) return default_executor();
+    return std::make_shared<InlineExecutor>();
+  }
   std::shared_ptr<Executor> owned;
   Executor& executor;
 };
@@ -22,35 +30,50 @@ std::int64_t count(const Candidate<Problem>& candidate, const Problem& problem, 
 
 bool empty(const Problem& p) { return p.B == 0 || p.N == 0; }
 
+void set_zero(const View& x, std::int64_t offset, std::int64_t count, void* stream) {
+  const std::int64_t size = size_of(x.dtype);
+  auto* row = static_cast<std::byte*>(x.data) + offset * size;
+  if (x.device == kCpu) {
+    std::fill_n(row, count * size, std::byte{0});
+  } else {
+    device_fill(row, 0, count * size, x.device, stream);
+  }
+}
+
 }  // namespace
 
 bool finish_empty(const Problem& p) {
   if (!empty(p)) return false;
   const View& dmix = p.dmix;
   if (!p.backward || !dmix.given()) return true;
+  if (dmix.contiguous()) {
+    set_zero(dmix, 0, dmix.numel(), p.stream);
+    return true;
+  }
   for (std::int64_t m = 0; m < p.Hm; ++m) {
-    for (std::int64_t i = 0; i < p.L; ++i) {
-      for (std::int64_t b = 0; b < p.L; ++b) {
-        store_f64(dmix.data, dmix.dtype, m * dmix.stride[0] + i * dmix.stride[1] + b * dmix.stride[2], 0.0);
-      }
-    }
+    for (std::int64_t i = 0; i < p.L; ++i) set_zero(dmix, m * dmix.stride[0] + i * dmix.stride[1], p.L, p.stream);
   }
   return true;
 }
 
 std::int64_t count_workspace(const Candidate<Problem>& candidate, const Problem& problem, const RunOptions& run) {
   if (empty(problem)) return 0;
-  const CallExecutor call(run);
+  const CallExecutor call(run, problem.device());
   return count(candidate, problem, call.executor);
 }
 
 void run_candidate(const Candidate<Problem>& candidate, const Problem& problem, const RunOptions& run) {
-  const CallExecutor call(run);
+  const DeviceGuard guard(problem.device());
+  const CallExecutor call(run, problem.device());
   const std::int64_t bytes = count(candidate, problem, call.executor);
   std::span<std::byte> memory = run.workspace;
   AlignedBuffer owned;
-  if (memory.empty()) {
-    owned = AlignedBuffer(bytes);
+  DeviceBuffer device_owned;
+  if (memory.empty() && problem.device() != kCpu) {
+    device_owned = DeviceBuffer(bytes, problem.device(), problem.stream);
+    memory = device_owned.bytes();
+  } else if (memory.empty()) {
+    owned = AlignedBuffer::for_workspace(bytes);
     memory = owned.bytes();
   } else {
     if (static_cast<std::int64_t>(memory.size()) < bytes)

@@ -1,5 +1,7 @@
 // Runs a chosen candidate: sizes its workspace by a counting run, then carves it from the caller's
-// memory or from an allocation of the call. Shared by the entry points of the forms.
+// memory or from an allocation of the call. Shared by the entry points of the forms. For tensors on a CUDA device the
+// memory is that device's, allocated and freed in the order of the problem's stream, and the device is the current
+// one while the candidate runs.
 #pragma once
 
 #include <string_view>

@@ -33,9 +33,11 @@ Normalizer parse_normalizer(std::string_view name);
 
 // How to run a call: nothing here changes what is computed.
 struct RunOptions {
-  std::string_view candidate = {};      // by name ("simd", "ref"); empty: the first of the list that fits
+  std::string_view candidate = {};      // by name ("cuda", "simd", "ref"); empty: the first of the list that fits
   Executor* maybe_executor = nullptr;   // the caller's threads; null: default_executor()
-  std::span<std::byte> workspace = {};  // at least *_workspace() bytes, 64-byte aligned; empty: allocated by the call
+  std::span<std::byte> workspace = {};  // at least *_workspace() bytes, 64-byte aligned, in the memory that the
+                                        // tensors are in; empty: allocated by the call
+  void* stream = nullptr;               // cudaStream_t, for tensors in device memory; the call returns before it ran
 };
 
 }  // namespace mhla

@@ -3,10 +3,22 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
 
 namespace mhla {
 namespace {
+
+std::string device_text(int device) { return device == kCpu ? std::string("cpu") : str("cuda:", device); }
+
+// Whether there is such a device; without any, the candidates say why.
+void check_device(int device, const char* entry) {
+  if (device < kCpu)
+    fail(entry, ": q is on device ", device, ", expected ", kCpu, " for host memory or a CUDA ordinal");
+  const int devices = device == kCpu ? 0 : cuda_device_count();
+  if (devices > 0 && device >= devices)
+    fail(entry, ": q is on ", device_text(device), ", expected a device below cuda:", devices);
+}
 
 struct Checker {
   const char* entry;
@@ -22,7 +34,9 @@ struct Checker {
     }
     if (got != want) fail(entry, ": ", name, " has shape ", shape_text(got), ", expected ", shape_text(want));
     if (view.dtype != dtype) fail(entry, ": ", name, " has dtype ", name_of(view.dtype), ", expected ", name_of(dtype));
-    if (view.device != device) fail(entry, ": ", name, " is on device ", view.device, ", expected ", device, " like q");
+    if (view.device != device) {
+      fail(entry, ": ", name, " is on ", device_text(view.device), ", expected ", device_text(device), " like q");
+    }
     memory(view, name);
   }
 
@@ -127,7 +141,7 @@ void find_sequences(Problem& p) {
   if (cu.rank != 1 || cu.shape[0] < 1)
     fail(p.entry, ": cu_seqlens has shape ", shape_text(cu), ", expected [S + 1] with S >= 0");
   if (cu.data == nullptr) fail(p.entry, ": cu_seqlens has null data, expected ", cu.shape[0], " values");
-  if (cu.device != kCpu) fail(p.entry, ": cu_seqlens is on device ", cu.device, ", expected host memory");
+  if (cu.device != kCpu) fail(p.entry, ": cu_seqlens is on ", device_text(cu.device), ", expected host memory");
   if (p.B != 1) fail(p.entry, ": B is ", p.B, ", expected 1 with cu_seqlens");
   if (p.layout.rank != 1) fail(p.entry, ": cu_seqlens with a ", p.layout.rank, "D layout, expected a 1D layout");
   if (cu_value(cu, 0) != 0) fail(p.entry, ": cu_seqlens starts at ", cu_value(cu, 0), ", expected 0");
@@ -145,7 +159,7 @@ void find_sequences(Problem& p) {
 
 std::string Problem::describe() const {
   return str(name_of(dtype()), " B=", B, " N=", N, " H=", H, " Hkv=", Hkv, " D=", D, " E=", E, " M=", M, " on ",
-             q.device == kCpu ? std::string("cpu") : str("cuda:", q.device));
+             device_text(q.device));
 }
 
 void check_problem(Problem& p) {
@@ -155,6 +169,7 @@ void check_problem(Problem& p) {
   if (p.k.rank != 4) fail(p.entry, ": k has shape ", shape_text(p.k), ", expected [B, N, Hkv, D]");
   p.B = p.q.shape[0], p.N = p.q.shape[1], p.H = p.q.shape[2], p.D = p.q.shape[3];
   p.Hkv = p.k.shape[2], p.E = p.v.shape[3];
+  check_device(p.q.device, p.entry);
   if (!is_float(p.q.dtype)) fail(p.entry, ": q has dtype ", name_of(p.q.dtype), ", expected f32, bf16, f16 or f64");
   for (const auto& [size, name] : {std::pair{p.B, "B"}, {p.N, "N"}}) {
     if (size < 0) fail(p.entry, ": ", name, " is ", size, ", expected at least 0");

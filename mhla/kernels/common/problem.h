@@ -36,6 +36,7 @@ struct Problem {
   Normalizer normalizer = Normalizer::kPaper;
   double eps = 1e-6;
   double scale = 1.0;
+  void* stream = nullptr;  // cudaStream_t of a problem in device memory
 
   // Derived by check_problem.
   std::int64_t B = 0, N = 0, H = 0, Hkv = 0, D = 0, E = 0;
@@ -46,6 +47,7 @@ struct Problem {
   std::vector<Sequence> sequences;  // B of them, or one per cu_seqlens interval
 
   [[nodiscard]] DType dtype() const { return q.dtype; }
+  [[nodiscard]] int device() const { return q.device; }  // of all tensors but cu_seqlens: kCpu, or a CUDA ordinal
   [[nodiscard]] bool is_f64() const { return q.dtype == DType::kF64; }
   [[nodiscard]] std::int64_t group() const { return H / Hkv; }  // query heads per kv head
   [[nodiscard]] bool normalized() const { return normalizer != Normalizer::kNone; }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 
+#include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
 #include "mhla/kernels/bidirectional/bidirectional.h"
 #include "mhla/kernels/chunkwise/chunkwise.h"
@@ -236,7 +237,7 @@ TEST(Problem, CuSeqlens) {
          c.params.maybe_cu_seqlens.data = nullptr;
        }},
       {kBoth,
-       {"cu_seqlens is on device 0", "host memory"},
+       {"cu_seqlens is on cuda:0", "host memory"},
        [](Call& c) {
          c.one_batch(), c.pack({0, 12});
          c.params.maybe_cu_seqlens.device = 0;
@@ -334,13 +335,16 @@ TEST(Problem, Candidates) {
   static std::array<std::byte, 256> memory;
   expect_all_refused({
       {kBoth, {"no candidate is called 'fast'", "ref"}, [](Call& c) { c.run.candidate = "fast"; }},
-      {kBoth, {"k is on device 1", "expected -1 like q"}, [](Call& c) { c.params.k.device = 1; }},
+      {kBoth, {"k is on cuda:1", "expected cpu like q"}, [](Call& c) { c.params.k.device = 1; }},
+      {kBoth, {"mix is on cuda:0", "expected cpu like q"}, [](Call& c) { c.params.mix.device = 0; }},
+      {kBackward, {"dmix is on cuda:0", "expected cpu like q"}, [](Call& c) { c.grads.dmix.device = 0; }},
+      {kBoth, {"q is on device -2", "expected -1 for host memory"}, [](Call& c) { move_to_device(c, -2); }},
+      {kBoth,
+       {"mix is on cpu", "expected cuda:0 like q"},
+       [](Call& c) { move_to_device(c, 0), c.params.mix.device = kCpu; }},
       {kBoth,
        {"no candidate for f32 B=2 N=12 H=4 Hkv=2 D=3 E=5 M=3 on cuda:0", "ref: memory is on cuda:0"},
-       [](Call& c) { move_to_device(c, 0), c.run.candidate = {}; }},
-      {kBoth,
-       {"no candidate for f32 B=2 N=12 H=4 Hkv=2 D=3 E=5 M=3 on cuda:2", "ref: memory is on cuda:2"},
-       [](Call& c) { move_to_device(c, 2), c.chunk = 4; }},
+       [](Call& c) { move_to_device(c, 0), c.run.candidate = "ref"; }},
       {kBoth,
        {"workspace is not aligned", "64"},
        [](Call& c) {
@@ -348,6 +352,17 @@ TEST(Problem, Candidates) {
          c.run.workspace = std::span(memory).subspan(address % 64 == 0 ? 1 : 0);
        }},
   });
+}
+
+// No device to run on, or none of that number. Where there is one, cuda:0 would be taken at its word.
+TEST(Problem, DevicesThatAreNotThere) {
+  const auto on_device = [](Call& c) { move_to_device(c, 63), c.run.candidate = {}; };
+  if (cuda_device_count() == 0) {
+    expect_all_refused(
+        {{kBoth, {"no candidate for f32", "on cuda:63", "simd: memory is on cuda:63", "ref: memory is"}, on_device}});
+  } else {
+    expect_all_refused({{kBoth, {"q is on cuda:63", "expected a device below cuda:"}, on_device}});
+  }
 }
 
 // `ref` is never a silent fallback: without a name it takes f64 only.
