@@ -110,5 +110,5 @@ define build_and_test
 cmake --preset $(1) $(CONFIGURE) && \
 cmake --build build/$(1) --parallel $(JOBS) && \
 ctest --test-dir build/$(1) --output-on-failure --no-tests=error --timeout 900 --parallel $(JOBS) && \
-echo "$(2): all tests passed" || { echo "$(2): FAILED"; exit 1; }
+echo "$(2): all tests passed$$(cmake/skipped.sh build/$(1))" || { echo "$(2): FAILED"; exit 1; }
 endef

@@ -116,7 +116,72 @@ void add_extend(std::vector<Case>& cases) {
   }
 }
 
+// N follows from a grid.
+Case on_grid(const Layout& layout, std::int64_t size) {
+  Case c = base(Form::kBidirectional);
+  c.layout = layout, c.N = layout.grid[0] * layout.grid[1] * layout.grid[2], c.D = c.E = size, c.eps = 0.1;
+  return c;
+}
+
+Case on_line(Form form, std::int64_t N, std::int64_t block, std::int64_t D, std::int64_t E) {
+  Case c = base(form);
+  c.N = N, c.layout = Layout::line(block), c.D = D, c.E = E, c.eps = 0.1;
+  return c;
+}
+
+void add_model_grids(std::vector<Case>& cases) {
+  const Layout image = Layout::grid2d(16, 16, 4, 4);
+  for (const std::int64_t size : {16, 32, 64, 72, 128}) cases.push_back(on_grid(image, size));
+  cases.push_back(on_grid(Layout::grid2d(13, 17, 4, 5), 40));  // ragged at both edges
+  cases.push_back(on_grid(Layout::grid3d({5, 6, 10}, {5, 2, 2}), 128));
+  cases.push_back(on_grid(Layout::grid3d({3, 7, 9}, {2, 3, 2}), 64));
+  cases.push_back(on_grid(Layout::grid2d(8, 8, 8, 8), 64));  // one token per block
+  for (const Normalizer normalizer : {Normalizer::kNone, Normalizer::kOfficial}) {
+    cases.push_back(on_grid(image, 64));
+    cases.back().normalizer = normalizer;
+  }
+  for (const FeatureMap map : {FeatureMap::kRelu, FeatureMap::kElu1, FeatureMap::kIdentity}) {
+    cases.push_back(on_grid(image, 64));
+    cases.back().feature_map = map;
+  }
+  cases.push_back(on_grid(image, 64));
+  cases.back().fused = true;
+  cases.push_back(on_grid(image, 64));
+  cases.back().broadcast = true;
+  cases.push_back(on_grid(image, 32));
+  cases.back().den = true;
+  cases.push_back(on_grid(image, 64));
+  cases.back().H = 4, cases.back().per_head = true;
+}
+
+void add_model_lines(std::vector<Case>& cases, Form form) {
+  cases.push_back(on_line(form, 300, 64, 128, 256));
+  cases.push_back(on_line(form, 257, 128, 64, 64));
+  cases.push_back(on_line(form, 272, 16, 64, 128));
+  cases.push_back(on_line(form, 100, 256, 64, 64));  // one block
+  cases.push_back(on_line(form, 200, 64, 64, 32));
+  cases.back().H = 4, cases.back().per_head = true;
+  cases.push_back(on_line(form, 260, 64, 64, 64));
+  cases.back().B = 1, cases.back().cu_seqlens = {0, 100, 100, 101, 229, 260};
+  cases.push_back(on_line(form, 200, 64, 64, 64));
+  cases.back().fused = true;
+  cases.push_back(on_line(form, 150, 64, 32, 64));
+  cases.back().normalizer = Normalizer::kPaper, cases.back().den = true;
+  if (form == Form::kBidirectional) return;
+  cases.push_back(on_line(form, 300, 64, 64, 64));
+  cases.back().normalizer = Normalizer::kPaper;
+  cases.push_back(on_line(form, 330, 64, 64, 64));
+  cases.back().rows = 3, cases.back().extend = true;
+}
+
 }  // namespace
+
+std::vector<Case> fast_path_shapes(Form form) {
+  std::vector<Case> cases;
+  if (form == Form::kBidirectional) add_model_grids(cases);
+  add_model_lines(cases, form);
+  return selected(std::move(cases));
+}
 
 std::vector<Case> forgotten_shapes(Form form) {
   std::vector<Case> cases;

@@ -77,5 +77,8 @@ ChunkwiseParams chunkwise_params(const Case& c, const CaseInputs& inputs);
 std::vector<Case> forgotten_shapes(Form form);
 // Every combination of options that changes the arithmetic, on small ragged shapes.
 std::vector<Case> option_combinations(Form form);
+// Head and block sizes of models, whole and ragged, with one thing at a time out of the ordinary: what kernels made
+// for a few sizes take.
+std::vector<Case> fast_path_shapes(Form form);
 
 }  // namespace mhla

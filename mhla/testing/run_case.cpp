@@ -1,6 +1,7 @@
 #include "mhla/testing/run_case.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -8,31 +9,48 @@
 #include "mhla/core/error.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
+#include "mhla/testing/run_case_device.h"
 
 namespace mhla {
 namespace {
 
-// Scratch memory of all ones, NaN in every float type, between guard bands.
+constexpr int kDevice = 0;
+
+// Scratch memory of all ones, NaN in every float type, between guard bands: on the host or on a device.
 class PoisonedWorkspace {
  public:
-  explicit PoisonedWorkspace(std::int64_t bytes) : memory_(bytes + 2 * kGuard) {
-    std::memset(memory_.bytes().data(), 0xff, memory_.bytes().size());
-  }
-  [[nodiscard]] std::span<std::byte> span() const {
-    return memory_.bytes().subspan(kGuard, memory_.bytes().size() - 2 * kGuard);
-  }
-  void check(const Case& c) const {
-    const auto intact = [](std::byte byte) { return byte == std::byte{0xff}; };
-    const auto bytes = memory_.bytes();
-    if (!std::all_of(bytes.begin(), bytes.begin() + kGuard, intact) ||
-        !std::all_of(bytes.end() - kGuard, bytes.end(), intact)) {
-      fail("run_case: written outside the workspace in ", c.name());
+  PoisonedWorkspace(std::int64_t bytes, int device, void* stream) : device_(device), stream_(stream) {
+    if (device_ == kCpu) {
+      memory_ = AlignedBuffer(bytes + 2 * kGuard);
+      std::memset(memory_.bytes().data(), 0xff, memory_.bytes().size());
+    } else {
+      device_memory_ = DeviceBuffer(bytes + 2 * kGuard, device_, stream_);
+      device_fill(device_memory_.data(), 0xff, device_memory_.size(), device_, stream_);
     }
+  }
+  [[nodiscard]] std::span<std::byte> span() const { return all().subspan(kGuard, all().size() - 2 * kGuard); }
+  void check(const Case& c) const {
+    if (!intact(all().first(kGuard)) || !intact(all().last(kGuard)))
+      fail("run_case: written outside the workspace in ", c.name());
   }
 
  private:
   static constexpr std::int64_t kGuard = 1024;
+  [[nodiscard]] std::span<std::byte> all() const { return device_ == kCpu ? memory_.bytes() : device_memory_.bytes(); }
+  [[nodiscard]] bool intact(std::span<const std::byte> band) const {
+    std::vector<std::byte> copy(band.size());
+    if (device_ == kCpu) {
+      std::copy(band.begin(), band.end(), copy.begin());
+    } else {
+      device_copy(copy.data(), band.data(), kGuard, device_, stream_);
+    }
+    return std::all_of(copy.begin(), copy.end(), [](std::byte byte) { return byte == std::byte{0xff}; });
+  }
+
+  int device_;
+  void* stream_;
   AlignedBuffer memory_;
+  DeviceBuffer device_memory_;
 };
 
 // An output in memory of its own or as a slice of a larger tensor whose other elements must stay NaN.
@@ -80,59 +98,112 @@ std::vector<std::int64_t> shape_of(const ConstView& view) {
 }
 
 template <class Sizes, class Call>
-void call_with_workspace(const Case& c, RunOptions run, const Sizes& sizes, const Call& call) {
-  const PoisonedWorkspace workspace(sizes(run));
+void call_with_workspace(const Case& c, RunOptions run, int device, const Sizes& sizes, const Call& call) {
+  const PoisonedWorkspace workspace(sizes(run), device, run.stream);
   run.workspace = workspace.span();
   call(run);
   workspace.check(c);
 }
 
-}  // namespace
+// The outputs of a case, those that were wanted, in the order of kResultFields.
+struct Outputs {
+  std::array<Output, std::size(kResultFields)> list;
 
-CaseResult run_case(const Case& c, const CaseInputs& in, const RunOptions& run) {
-  const DType dtype = in.q.dtype;
-  const bool backward = has_backward(c.form, run.candidate);
-  const auto output = [&](const ConstView& like, std::int64_t column) {
-    if (!like.given() || !backward) return Output();
-    return c.fused ? Output::slice(c, dtype, like.shape[2], like.shape[3], column)
-                   : Output::plain(like.dtype, shape_of(like));
-  };
-  Output out = c.fused ? Output::head_major(c, dtype, c.H, c.E) : Output::plain(dtype, {c.B, c.N, c.H, c.E});
-  Output dq = output(in.q, 0), dk = output(in.k, 1), dv = output(in.v, 2);
-  Output dq_den = output(in.maybe_q_den, 3), dk_den = output(in.maybe_k_den, 4);
-  Output dmix = Output::plain(in.mix.dtype, shape_of(in.mix));
-
-  if (c.form == Form::kBidirectional) {
-    const BidirectionalParams params = bidirectional_params(c, in);
-    const BidirectionalGrads grads{in.dout, dq.view, dk.view, dv.view, dmix.view, dq_den.view, dk_den.view};
-    call_with_workspace(
-        c, run, [&](const RunOptions& r) { return bidirectional_forward_workspace(params, out.view, r); },
-        [&](const RunOptions& r) { bidirectional_forward(params, out.view, r); });
-    if (backward) {
-      call_with_workspace(
-          c, run, [&](const RunOptions& r) { return bidirectional_backward_workspace(params, grads, r); },
-          [&](const RunOptions& r) { bidirectional_backward(params, grads, r); });
-    }
-  } else {
-    const ChunkwiseParams params = chunkwise_params(c, in);
-    const ChunkwiseGrads grads{in.dout, dq.view, dk.view, dv.view, dmix.view, dq_den.view, dk_den.view};
-    call_with_workspace(
-        c, run, [&](const RunOptions& r) { return chunkwise_forward_workspace(params, out.view, r); },
-        [&](const RunOptions& r) { chunkwise_forward(params, out.view, r); });
-    if (backward) {
-      call_with_workspace(
-          c, run, [&](const RunOptions& r) { return chunkwise_backward_workspace(params, grads, r); },
-          [&](const RunOptions& r) { chunkwise_backward(params, grads, r); });
+  Outputs() = default;
+  Outputs(const Case& c, const CaseInputs& in, unsigned wanted) {
+    const DType dtype = in.q.dtype;
+    const auto gradient = [&](const ConstView& like, std::int64_t column) {
+      if (!like.given()) return Output();
+      return c.fused ? Output::slice(c, dtype, like.shape[2], like.shape[3], column)
+                     : Output::plain(like.dtype, shape_of(like));
+    };
+    list[0] = c.fused ? Output::head_major(c, dtype, c.H, c.E) : Output::plain(dtype, {c.B, c.N, c.H, c.E});
+    list[1] = gradient(in.q, 0), list[2] = gradient(in.k, 1), list[3] = gradient(in.v, 2);
+    list[4] = Output::plain(in.mix.dtype, shape_of(in.mix));
+    list[5] = gradient(in.maybe_q_den, 3), list[6] = gradient(in.maybe_k_den, 4);
+    for (std::size_t f = 0; f < list.size(); ++f) {
+      if ((wanted >> f & 1u) == 0) list[f] = Output();
     }
   }
+  [[nodiscard]] bool any_gradient() const {
+    return std::any_of(list.begin() + 1, list.end(), [](const Output& output) { return output.view.given(); });
+  }
+  template <class Grads>
+  [[nodiscard]] Grads grads(const ConstView& dout) const {
+    return {dout, list[1].view, list[2].view, list[3].view, list[4].view, list[5].view, list[6].view};
+  }
+};
 
+// The passes whose results are wanted, over views that lie where the candidate works.
+void run_passes(const Case& c, const CaseInputs& in, const Outputs& outputs, const RunOptions& run, int device) {
+  const View out = outputs.list[0].view;
+  if (c.form == Form::kBidirectional) {
+    const BidirectionalParams params = bidirectional_params(c, in);
+    const auto grads = outputs.grads<BidirectionalGrads>(in.dout);
+    if (out.given()) {
+      call_with_workspace(
+          c, run, device, [&](const RunOptions& r) { return bidirectional_forward_workspace(params, out, r); },
+          [&](const RunOptions& r) { bidirectional_forward(params, out, r); });
+    }
+    if (outputs.any_gradient()) {
+      call_with_workspace(
+          c, run, device, [&](const RunOptions& r) { return bidirectional_backward_workspace(params, grads, r); },
+          [&](const RunOptions& r) { bidirectional_backward(params, grads, r); });
+    }
+    return;
+  }
+  const ChunkwiseParams params = chunkwise_params(c, in);
+  const auto grads = outputs.grads<ChunkwiseGrads>(in.dout);
+  if (out.given()) {
+    call_with_workspace(
+        c, run, device, [&](const RunOptions& r) { return chunkwise_forward_workspace(params, out, r); },
+        [&](const RunOptions& r) { chunkwise_forward(params, out, r); });
+  }
+  if (outputs.any_gradient()) {
+    call_with_workspace(
+        c, run, device, [&](const RunOptions& r) { return chunkwise_backward_workspace(params, grads, r); },
+        [&](const RunOptions& r) { chunkwise_backward(params, grads, r); });
+  }
+}
+
+struct NamedInput {
+  const char* name;
+  ConstView CaseInputs::*view;
+};
+constexpr NamedInput kInputs[] = {{"q", &CaseInputs::q},
+                                  {"k", &CaseInputs::k},
+                                  {"v", &CaseInputs::v},
+                                  {"dout", &CaseInputs::dout},
+                                  {"q_den", &CaseInputs::maybe_q_den},
+                                  {"k_den", &CaseInputs::maybe_k_den},
+                                  {"mix", &CaseInputs::mix}};
+
+bool for_one_card(std::string_view candidate) { return candidate.substr(0, 2) == "sm" && on_device(candidate); }
+
+}  // namespace
+
+CaseResult run_case(const Case& c, const CaseInputs& in, const RunOptions& run, unsigned wanted) {
+  const bool backward = has_backward(c.form, run.candidate) &&
+                        (!for_one_card(run.candidate) || steps_aside(c, run.candidate, true).empty());
+  Outputs outputs(c, in, backward ? wanted : wanted & kOnlyOut);
+  if (on_device(run.candidate)) {
+    CaseInputs placed = in.alias();
+    Outputs placed_outputs;  // views only: the memory stays in `outputs`
+    DevicePlace place(kDevice, run.stream);
+    for (const NamedInput& input : kInputs) place.move_input(placed.*input.view, input.name);
+    for (std::size_t f = 0; f < outputs.list.size(); ++f) {
+      placed_outputs.list[f].view = outputs.list[f].view;
+      place.move_output(placed_outputs.list[f].view, outputs.list[f].memory.guarded_bytes(), kResultFields[f].name);
+    }
+    run_passes(c, placed, placed_outputs, run, kDevice);
+    place.finish(c.name());
+  } else {
+    run_passes(c, in, outputs, run, kCpu);
+  }
   CaseResult result;
-  result.out = out.take(c, "out");
-  if (!backward) return result;
-  result.dq = dq.take(c, "dq"), result.dk = dk.take(c, "dk"), result.dv = dv.take(c, "dv");
-  result.dmix = dmix.take(c, "dmix");
-  if (in.maybe_q_den.given())
-    result.maybe_dq_den = dq_den.take(c, "dq_den"), result.maybe_dk_den = dk_den.take(c, "dk_den");
+  for (std::size_t f = 0; f < outputs.list.size(); ++f) {
+    if (outputs.list[f].view.given()) result.*kResultFields[f].tensor = outputs.list[f].take(c, kResultFields[f].name);
+  }
   return result;
 }
 
@@ -146,6 +217,38 @@ bool has_backward(Form form, std::string_view candidate) {
   const auto names =
       form == Form::kBidirectional ? bidirectional_backward_candidates() : chunkwise_backward_candidates();
   return candidate.empty() || std::find(names.begin(), names.end(), candidate) != names.end();
+}
+
+bool on_device(std::string_view candidate) { return candidate == "cuda" || candidate == "sm90"; }
+
+std::string missing_here(std::string_view candidate) { return on_device(candidate) ? cuda_missing() : std::string(); }
+
+std::string steps_aside(const Case& c, std::string_view candidate, bool backward) {
+  if (!for_one_card(candidate)) return {};
+  if (!missing_here(candidate).empty()) return missing_here(candidate);
+  CaseInputs in(c);  // only sizes are looked at: host memory may pass for the device's
+  Outputs outputs(c, in, backward ? kAllResults : kOnlyOut);
+  for (const NamedInput& input : kInputs) (in.*input.view).device = kDevice;
+  for (Output& output : outputs.list) output.view.device = kDevice;
+  RunOptions run;
+  run.candidate = candidate;
+  try {
+    if (c.form == Form::kBidirectional) {
+      const BidirectionalParams params = bidirectional_params(c, in);
+      backward ? bidirectional_backward_workspace(params, outputs.grads<BidirectionalGrads>(in.dout), run)
+               : bidirectional_forward_workspace(params, outputs.list[0].view, run);
+    } else {
+      const ChunkwiseParams params = chunkwise_params(c, in);
+      backward ? chunkwise_backward_workspace(params, outputs.grads<ChunkwiseGrads>(in.dout), run)
+               : chunkwise_forward_workspace(params, outputs.list[0].view, run);
+    }
+  } catch (const Error& error) {  // "...: no candidate for ...\n  sm90: reason"
+    const std::string message = error.what(), head = str("\n  ", candidate, ": ");
+    const std::size_t found = message.find(head);
+    if (found == std::string::npos) throw;
+    return message.substr(found + head.size());
+  }
+  return {};
 }
 
 std::vector<std::string_view> candidates_of(Form form) {

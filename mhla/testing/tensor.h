@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ class Tensor {
   [[nodiscard]] Tensor to(DType dtype) const;  // rounded once
   [[nodiscard]] Tensor clone() const { return to(dtype_); }
   [[nodiscard]] bool guards_intact() const;
+  [[nodiscard]] std::span<std::byte> guarded_bytes() const { return memory_.bytes(); }  // guard, elements, guard
   [[nodiscard]] bool same_bits(const Tensor& other) const;
 
  private:

@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "mhla/testing/case_gen.h"
+#include "mhla/testing/each_candidate.h"
 #include "mhla/testing/gradients.h"
 
 namespace mhla {
@@ -22,52 +23,51 @@ RC_GTEST_PROP(ChunkwiseGradient, RandomShapes, ()) {
   if (!wrong.empty()) RC_FAIL(wrong);
 }
 
+class ChunkwiseWanted : public CandidateTest {
+ protected:
+  void SetUp() override {
+    CandidateTest::SetUp();
+    if (!IsSkipped() && !has_backward(kForm, GetParam())) GTEST_SKIP() << GetParam() << " has no backward pass";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Candidates, ChunkwiseWanted, each_candidate(kForm), candidate_name);
+
 // A gradient that is not wanted is not computed, and the wanted ones do not change.
-TEST(ChunkwiseGradient, OnlyWhatIsWanted) {
-  for (const std::string_view candidate : candidates_of(kForm)) {
-    if (!has_backward(kForm, candidate)) continue;
+TEST_P(ChunkwiseWanted, OnlyWhatIsWanted) {
+  for (const bool den : {false, true}) {
     Case c;
-    c.form = kForm, c.B = 2, c.N = 20, c.H = 4, c.Hkv = 2, c.layout = Layout::line(8), c.den = true, c.eps = 0.1;
+    c.form = kForm, c.B = 2, c.N = 20, c.H = 4, c.Hkv = 2, c.D = 16, c.E = 24, c.layout = Layout::line(8), c.eps = 0.1;
+    c.den = den;
+    if (!steps_aside(c, GetParam(), true).empty()) continue;
     const CaseInputs inputs(c);
-    RunOptions run;
-    run.candidate = candidate;
-    const CaseResult all = run_case(c, inputs, run);
-    for (const ResultField& field : kResultFields) {
-      if (!field.gradient) continue;
-      const Tensor& want = all.*field.tensor;
-      Tensor got(want.dtype(), want.shape());
-      ChunkwiseGrads grads;
-      grads.dout = inputs.dout;
-      View* const views[] = {&grads.dq, &grads.dk, &grads.dv, &grads.dmix, &grads.maybe_dq_den, &grads.maybe_dk_den};
-      *views[&field - kResultFields - 1] = got.view();
-      chunkwise_backward(chunkwise_params(c, inputs), grads, run);
-      EXPECT_TRUE(got.same_bits(want)) << candidate << " " << field.name << " " << worst_element(got, want);
+    const CaseResult all = run_case(c, inputs, options());
+    for (std::size_t f = 1; f < std::size(kResultFields); ++f) {
+      const Tensor& want = all.*kResultFields[f].tensor;
+      if (!want.given()) continue;
+      const Tensor got = run_case(c, inputs, options(), 1u << f).*kResultFields[f].tensor;
+      EXPECT_TRUE(got.same_bits(want)) << kResultFields[f].name << " " << worst_element(got, want);
     }
   }
 }
 
-TEST(ChunkwiseGradient, DmixIsZeroWhereMixIsNotUsed) {
-  for (const std::string_view candidate : candidates_of(kForm)) {
-    if (!has_backward(kForm, candidate)) continue;
-    Case c;
-    c.form = kForm, c.N = 20, c.layout = Layout::line(8), c.rows = 6, c.H = 2, c.Hkv = 2;
-    const CaseInputs inputs(c);
-    RunOptions run;
-    run.candidate = candidate;
-    const Tensor dmix = run_case(c, inputs, run).dmix;
-    for (std::int64_t i = 0; i < 6; ++i) {
-      for (std::int64_t b = 0; b < 6; ++b) {
-        if (i < 3 && b <= i)
-          EXPECT_NE(dmix.at(i * 6 + b), 0) << i << " " << b;
-        else
-          EXPECT_EQ(dmix.at(i * 6 + b), 0) << candidate << " " << i << " " << b;
-      }
+TEST_P(ChunkwiseWanted, DmixIsZeroWhereMixIsNotUsed) {
+  Case c;
+  c.form = kForm, c.N = 20, c.D = 16, c.E = 16, c.layout = Layout::line(8), c.rows = 6, c.H = 2, c.Hkv = 2;
+  if (const std::string why = steps_aside(c, GetParam(), true); !why.empty()) GTEST_SKIP() << why;
+  const CaseInputs inputs(c);
+  const Tensor dmix = run_case(c, inputs, options()).dmix;
+  for (std::int64_t i = 0; i < 6; ++i) {
+    for (std::int64_t b = 0; b < 6; ++b) {
+      if (i < 3 && b <= i)
+        EXPECT_NE(dmix.at(i * 6 + b), 0) << i << " " << b;
+      else
+        EXPECT_EQ(dmix.at(i * 6 + b), 0) << i << " " << b;
     }
-    for (const auto& [B, N] : {std::pair{0, 20}, {2, 0}}) {  // no token at all
-      c.B = B, c.N = N;
-      const Tensor nothing = run_case(c, CaseInputs(c), run).dmix;
-      for (std::int64_t index = 0; index < nothing.numel(); ++index) EXPECT_EQ(nothing.at(index), 0);
-    }
+  }
+  for (const auto& [B, N] : {std::pair{0, 20}, {2, 0}}) {  // no token at all
+    c.B = B, c.N = N;
+    const Tensor nothing = run_case(c, CaseInputs(c), options()).dmix;
+    for (std::int64_t index = 0; index < nothing.numel(); ++index) EXPECT_EQ(nothing.at(index), 0);
   }
 }
 

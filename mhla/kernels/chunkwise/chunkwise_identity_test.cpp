@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "mhla/testing/case_gen.h"
-#include "mhla/testing/run_case.h"
+#include "mhla/testing/each_candidate.h"
 #include "mhla/testing/token_view.h"
 
 namespace mhla {
@@ -98,53 +98,48 @@ TEST(ChunkwiseIdentity, ExtendIsALargerMatrix) {
   }
 }
 
+class ChunkwiseOrder : public CandidateTest {};
+INSTANTIATE_TEST_SUITE_P(Candidates, ChunkwiseOrder, each_candidate(kForm), candidate_name);
+
 // Tokens after a sequence change nothing before them, bit for bit, whatever they hold.
-TEST(ChunkwiseBits, RightPaddingChangesNothing) {
-  for (const std::string_view candidate : candidates_of(kForm)) {
-    RunOptions run;
-    run.candidate = candidate;
-    for (const std::int64_t N : {1, 5, 7, 8, 9, 16, 23}) {
-      for (const Normalizer normalizer : {Normalizer::kNone, Normalizer::kPaper}) {
-        Case c = small(N + 13, 8);
-        c.dtype = DType::kF32, c.normalizer = normalizer, c.B = 1;
-        const CaseInputs padded(c);
-        const CaseSlice valid = slice_case(c, padded, 0, 0, N);
-        Tensor want(c.dtype, {1, N, c.H, c.E}), got(c.dtype, {1, c.N, c.H, c.E});
-        chunkwise_forward(chunkwise_params(valid.c, valid.inputs), want.view(), run);
-        for (const ConstView* view : {&padded.q, &padded.k, &padded.v}) {
-          const std::int64_t row = view->shape[2] * view->shape[3];
-          for (std::int64_t index = N * row; index < view->numel(); ++index)
-            CaseInputs::set(*view, index, std::numeric_limits<double>::quiet_NaN());
-        }
-        chunkwise_forward(chunkwise_params(c, padded), got.view(), run);
-        ConstView head = std::as_const(got).view();
-        head.shape[1] = N;
-        EXPECT_TRUE(contiguous(head).same_bits(want)) << candidate << " N = " << N;
+TEST_P(ChunkwiseOrder, RightPaddingChangesNothing) {
+  for (const std::int64_t N : {1, 5, 7, 8, 9, 16, 23}) {
+    for (const Normalizer normalizer : {Normalizer::kNone, Normalizer::kPaper}) {
+      Case c = small(N + 13, 8);
+      c.dtype = DType::kF32, c.normalizer = normalizer, c.B = 1;
+      if (const std::string why = steps_aside(c, GetParam()); !why.empty()) GTEST_SKIP() << why;
+      const CaseInputs padded(c);
+      const CaseSlice valid = slice_case(c, padded, 0, 0, N);
+      const Tensor want = run_case(valid.c, valid.inputs, options(), kOnlyOut).out;
+      for (const ConstView* view : {&padded.q, &padded.k, &padded.v}) {
+        const std::int64_t row = view->shape[2] * view->shape[3];
+        for (std::int64_t index = N * row; index < view->numel(); ++index)
+          CaseInputs::set(*view, index, std::numeric_limits<double>::quiet_NaN());
       }
+      const Tensor got = run_case(c, padded, options(), kOnlyOut).out;
+      ConstView head = got.view();
+      head.shape[1] = N;
+      EXPECT_TRUE(contiguous(head).same_bits(want)) << "N = " << N;
     }
   }
 }
 
 // A token never sees a later one: with the future changed, the past keeps its bits.
-TEST(ChunkwiseBits, TheFutureIsNotSeen) {
-  for (const std::string_view candidate : candidates_of(kForm)) {
-    RunOptions run;
-    run.candidate = candidate;
-    Case c = small(29, 8);
-    c.dtype = DType::kF32, c.B = 1;
-    for (std::int64_t t = 0; t < c.N; t += 3) {
-      const CaseInputs inputs(c), changed(c);
-      for (const ConstView* view : {&changed.q, &changed.k, &changed.v}) {
-        const std::int64_t row = view->shape[2] * view->shape[3];
-        for (std::int64_t index = (t + 1) * row; index < view->numel(); ++index) CaseInputs::set(*view, index, 3.0);
-      }
-      Tensor before(c.dtype, {1, c.N, c.H, c.E}), after(c.dtype, {1, c.N, c.H, c.E});
-      chunkwise_forward(chunkwise_params(c, inputs), before.view(), run);
-      chunkwise_forward(chunkwise_params(c, changed), after.view(), run);
-      ConstView a = std::as_const(before).view(), b = std::as_const(after).view();
-      a.shape[1] = b.shape[1] = t + 1;
-      EXPECT_TRUE(contiguous(a).same_bits(contiguous(b))) << candidate << " t = " << t;
+TEST_P(ChunkwiseOrder, TheFutureIsNotSeen) {
+  Case c = small(29, 8);
+  c.dtype = DType::kF32, c.B = 1;
+  if (const std::string why = steps_aside(c, GetParam()); !why.empty()) GTEST_SKIP() << why;
+  for (std::int64_t t = 0; t < c.N; t += 3) {
+    const CaseInputs inputs(c), changed(c);
+    for (const ConstView* view : {&changed.q, &changed.k, &changed.v}) {
+      const std::int64_t row = view->shape[2] * view->shape[3];
+      for (std::int64_t index = (t + 1) * row; index < view->numel(); ++index) CaseInputs::set(*view, index, 3.0);
     }
+    const Tensor before = run_case(c, inputs, options(), kOnlyOut).out;
+    const Tensor after = run_case(c, changed, options(), kOnlyOut).out;
+    ConstView a = before.view(), b = after.view();
+    a.shape[1] = b.shape[1] = t + 1;
+    EXPECT_TRUE(contiguous(a).same_bits(contiguous(b))) << "t = " << t;
   }
 }
 

@@ -3,20 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <iostream>
+#include <tuple>
 
+#include "mhla/core/error.h"
 #include "mhla/testing/accuracy.h"
+#include "mhla/testing/each_candidate.h"
 
 namespace mhla {
 namespace {
 
 constexpr Form kForm = Form::kCausal;
-
-void for_each(const std::vector<Case>& cases, std::string (*check)(const Case&, std::string_view)) {
-  for (const std::string_view candidate : candidates_of(kForm)) {
-    for (const Case& c : cases) EXPECT_EQ(check(c, candidate), "");
-  }
-}
 
 std::vector<Case> in_dtype(std::vector<Case> cases, DType dtype) {
   for (Case& c : cases) {
@@ -26,30 +22,60 @@ std::vector<Case> in_dtype(std::vector<Case> cases, DType dtype) {
   return cases;
 }
 
-class ChunkwiseAccuracy : public testing::TestWithParam<DType> {
+class ChunkwiseAccuracy : public testing::TestWithParam<std::tuple<std::string_view, DType>> {
  protected:
   static void TearDownTestSuite() { std::cout << accuracy_summary(); }
+  static void check(const std::vector<Case>& cases) {
+    check_cases(in_dtype(cases, std::get<DType>(GetParam())), std::get<std::string_view>(GetParam()), check_accuracy);
+  }
 };
 
-TEST_P(ChunkwiseAccuracy, ForgottenShapes) { for_each(in_dtype(forgotten_shapes(kForm), GetParam()), check_accuracy); }
-TEST_P(ChunkwiseAccuracy, Options) { for_each(in_dtype(option_combinations(kForm), GetParam()), check_accuracy); }
+TEST_P(ChunkwiseAccuracy, ForgottenShapes) { check(forgotten_shapes(kForm)); }
+TEST_P(ChunkwiseAccuracy, Options) { check(option_combinations(kForm)); }
+TEST_P(ChunkwiseAccuracy, FastPaths) { check(fast_path_shapes(kForm)); }
 TEST_P(ChunkwiseAccuracy, LongSequence) {
   Case c;
   c.N = 1024, c.H = 2, c.Hkv = 1, c.D = 64, c.E = 64, c.form = kForm, c.normalizer = Normalizer::kNone,
   c.layout = Layout::line(64);
-  for_each(in_dtype({c}, GetParam()), check_accuracy);
+  check({c});
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, ChunkwiseAccuracy, testing::Values(DType::kF32, DType::kBF16, DType::kF16),
-                         [](const auto& dtype) { return std::string(name_of(dtype.param)); });
+INSTANTIATE_TEST_SUITE_P(Candidates, ChunkwiseAccuracy,
+                         testing::Combine(each_candidate(kForm),
+                                          testing::Values(DType::kF32, DType::kBF16, DType::kF16)),
+                         [](const auto& test) {
+                           return str(std::get<0>(test.param), "_", name_of(std::get<1>(test.param)));
+                         });
 
-TEST(ChunkwiseBits, RepeatableForEveryThreadCount) { for_each(forgotten_shapes(kForm), check_repeatable); }
-TEST(ChunkwiseBits, AloneAsInCompany) { for_each(forgotten_shapes(kForm), check_alone); }
-TEST(ChunkwiseBits, HalfPrecisionAloneAsInCompany) {
-  for_each(in_dtype(option_combinations(kForm), DType::kBF16), check_alone);
+class ChunkwiseBits : public CandidateTest {
+ protected:
+  static void check(const std::vector<Case>& cases, std::string (*what)(const Case&, std::string_view)) {
+    check_cases(cases, GetParam(), what);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Candidates, ChunkwiseBits, each_candidate(kForm), candidate_name);
+
+TEST_P(ChunkwiseBits, RepeatableForEveryThreadCount) { check(forgotten_shapes(kForm), check_repeatable); }
+TEST_P(ChunkwiseBits, AloneAsInCompany) { check(forgotten_shapes(kForm), check_alone); }
+TEST_P(ChunkwiseBits, HalfPrecisionAloneAsInCompany) {
+  check(in_dtype(option_combinations(kForm), DType::kBF16), check_alone);
 }
-TEST(ChunkwiseBits, NanStaysInItsSequence) { for_each(option_combinations(kForm), check_nan_stays); }
-TEST(ChunkwiseBits, StridesDoNotMatter) { for_each(forgotten_shapes(kForm), check_strides); }
+TEST_P(ChunkwiseBits, FastPaths) {
+  if (GetParam() == "ref") return;  // has one path
+  const std::vector<Case> cases = in_dtype(fast_path_shapes(kForm), DType::kBF16);
+  check(cases, check_repeatable);
+  check(cases, check_alone);
+  check(cases, check_strides);
+}
+TEST_P(ChunkwiseBits, FastPathsKeepNanInItsSequence) {
+  if (GetParam() == "ref") return;
+  std::vector<Case> some;  // the reference runs eight times for each
+  for (const Case& c : in_dtype(fast_path_shapes(kForm), DType::kBF16))
+    if (some.size() * 6 < c.seed) some.push_back(c);
+  check(some, check_nan_stays);
+}
+TEST_P(ChunkwiseBits, NanStaysInItsSequence) { check(option_combinations(kForm), check_nan_stays); }
+TEST_P(ChunkwiseBits, StridesDoNotMatter) { check(forgotten_shapes(kForm), check_strides); }
 
 }  // namespace
 }  // namespace mhla

@@ -1,0 +1,57 @@
+// GoogleTest over candidates: one test per candidate of a form, so that one that cannot run on this machine is counted
+// as skipped, with its reason, and none passes unseen. Included by tests only.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mhla/testing/run_case.h"
+
+namespace mhla {
+
+class CandidateTest : public testing::TestWithParam<std::string_view> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = missing_here(GetParam()); !why.empty()) GTEST_SKIP() << GetParam() << ": " << why;
+  }
+  [[nodiscard]] static RunOptions options() {
+    RunOptions run;
+    run.candidate = GetParam();
+    return run;
+  }
+};
+
+inline auto each_candidate(Form form) { return testing::ValuesIn(candidates_of(form)); }
+inline std::string candidate_name(const testing::TestParamInfo<std::string_view>& candidate) {
+  return std::string(candidate.param);
+}
+
+// `check` over every case that the candidate takes. A candidate for one kind of card may step aside: how often is
+// printed, and a list of which it takes nothing is skipped, not passed.
+inline void check_cases(const std::vector<Case>& cases, std::string_view candidate,
+                        std::string (*check)(const Case&, std::string_view)) {
+  if (const std::string why = missing_here(candidate); !why.empty())
+    GTEST_SKIP() << candidate << ": " << why << ", " << cases.size() << " cases not run";
+  std::size_t aside = 0, forward_only = 0;
+  std::string reason;
+  for (const Case& c : cases) {
+    const std::string why = steps_aside(c, candidate);
+    if (!why.empty()) {
+      ++aside, reason = why;
+      continue;
+    }
+    if (has_backward(c.form, candidate) && !steps_aside(c, candidate, true).empty()) ++forward_only;
+    EXPECT_EQ(check(c, candidate), "");
+  }
+  if (aside + forward_only > 0) {
+    std::cout << candidate << " stepped aside for " << aside << " of " << cases.size()
+              << " cases, and from backward in " << forward_only << "; last reason: " << reason << "\n";
+  }
+  if (aside == cases.size() && !cases.empty()) GTEST_SKIP() << candidate << " takes none of the cases: " << reason;
+}
+
+}  // namespace mhla
