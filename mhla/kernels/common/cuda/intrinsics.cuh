@@ -1,0 +1,59 @@
+// The few instructions that have no name in C++, one function each.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "mhla/core/dtype.h"
+
+namespace mhla::cuda {
+
+__device__ inline float widen(float x) { return x; }
+__device__ inline float widen(bf16 x) { return __uint_as_float(std::uint32_t{x.bits} << 16); }
+__device__ inline float widen(f16 x) { return __half2float(__ushort_as_half(x.bits)); }
+
+// Rounds to nearest, ties to even.
+template <class T>
+__device__ inline T narrow(float x);
+template <>
+__device__ inline float narrow<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline bf16 narrow<bf16>(float x) {
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+}
+template <>
+__device__ inline f16 narrow<f16>(float x) {
+  return {__half_as_ushort(__float2half_rn(x))};
+}
+
+// TF32: the range of f32 with the 11 significant bits of f16, so it holds bf16 and f16 exactly. What a tensor core
+// would cut off is rounded away first.
+__device__ inline float round_to_tf32(float x) {
+  std::uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return __uint_as_float(bits);
+}
+
+// c += a b for a 16 x 8 tile of f32 sums, 8 products deep. Lane 4 g + q holds
+//   a: (row g, k q), (g + 8, q), (g, q + 4), (g + 8, q + 4)    b: (k q, column g), (q + 4, g)
+//   c: (row g, column 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1)
+__device__ inline void multiply_tf32(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+        "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
+
+// Sum over the lanes of a warp, the same bits in every lane.
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int away = 16; away > 0; away /= 2) x += __shfl_xor_sync(0xffffffffu, x, away);
+  return x;
+}
+
+}  // namespace mhla::cuda

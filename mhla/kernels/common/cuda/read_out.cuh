@@ -1,0 +1,83 @@
+// The third phase inside a block of threads: rows of tokens times the summary of their block, and in the causal form
+// the products inside their chunk.
+#pragma once
+
+#include "mhla/kernels/common/cuda/tokens.cuh"
+
+namespace mhla::cuda {
+
+inline constexpr int kOthers = 64;  // tokens that rows meet at once inside a chunk
+
+// Shared memory: two operands, and the products of rows and other tokens as a third one.
+template <int kRows, bool kCausal>
+struct alignas(16) ReadOutMemory {
+  float a[operand_size(kRows)];
+  float b[operand_size(kColumns)];
+  float scores[kCausal ? kOthers * pitch(kRows) : 4];  // [o][row]
+};
+
+// sums += rows . S, or rows . S^T: columns [column, column + kColumns) of it.
+template <bool kTransposed, class A, int kRows, class Sums, class Rows, bool kCausal>
+__device__ void add_summary(Sums& sums, ReadOutMemory<kRows, kCausal>& memory, const Rows& rows, int row,
+                            const MatrixRows& summary, int column) {
+  for (int k = 0; k < rows.columns; k += kDepth) {
+    fill_columns<A, kRows>(memory.a, rows, row, k);
+    if constexpr (kTransposed) {
+      fill_columns<A, kColumns>(memory.b, summary, column, k);
+    } else {
+      fill_rows<A, kColumns>(memory.b, summary, k, column);
+    }
+    __syncthreads();
+    sums.add(memory.a, memory.b, min(kDepth, rows.columns - k));
+    __syncthreads();
+  }
+}
+
+// What the tokens of a chunk give each other: other tokens o up to a row, or from it on.
+struct Inside {
+  bool after;
+  float coefficient;
+  const float* maybe_bias;  // of the chunk
+};
+
+// sums += coefficient * sum_o (row . y_o + bias) w_o, columns [column, column + kColumns) of w.
+template <class A, int kRows, class Sums, class Rows>
+__device__ void add_inside(Sums& sums, ReadOutMemory<kRows, true>& memory, const Rows& rows, int row, const Rows& y,
+                           const Rows& w, int column, const Inside& inside) {
+  const int size = static_cast<int>(rows.at.size);
+  const auto kept = [&](int o, int r) { return inside.after ? o >= r : o <= r; };
+  const int begin = inside.after ? row / kOthers * kOthers : 0;
+  const int end = inside.after ? size : min(size, row + kRows);
+  for (int other = begin; other < end; other += kOthers) {
+    typename A::template Sums<kRows> products;
+    for (int k = 0; k < rows.columns; k += kDepth) {
+      fill_columns<A, kRows>(memory.a, rows, row, k);
+      fill_columns<A, kColumns>(memory.b, y, other, k);
+      __syncthreads();
+      products.add(memory.a, memory.b, min(kDepth, rows.columns - k));
+      __syncthreads();
+    }
+    products.visit([&](int r, int o, float& product) {
+      float score = 0;
+      if (other + o < size && row + r < size && kept(other + o, row + r)) {
+        const float bias = inside.maybe_bias ? inside.maybe_bias[inside.after ? other + o : row + r] : 0.0f;
+        score = inside.coefficient * (product + bias);
+      }
+      memory.scores[o * pitch(kRows) + r] = A::operand(score);
+    });
+    const bool all_kept = inside.after ? other >= row + kRows : other + kOthers <= row;
+    for (int k = 0; k < kOthers && other + k < end; k += kDepth) {
+      const float* const scores = memory.scores + k * pitch(kRows);
+      const int depth = min(kDepth, end - other - k);
+      const bool finite = __syncthreads_and(fill_rows<A, kColumns>(memory.b, w, other + k, column));
+      if (finite || all_kept) {
+        sums.add(scores, memory.b, depth);
+      } else {
+        add_where<kRows>(sums, scores, memory.b, depth, [&](int at, int r) { return kept(other + k + at, row + r); });
+      }
+      __syncthreads();
+    }
+  }
+}
+
+}  // namespace mhla::cuda

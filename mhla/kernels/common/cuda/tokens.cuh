@@ -1,0 +1,135 @@
+// Where the tokens of a block are, and rows of tokens as operands of a product: gathered from raster order, through
+// the feature map where wanted, zero beyond the block.
+#pragma once
+
+#include "mhla/kernels/common/cuda/jobs.h"
+#include "mhla/kernels/common/cuda/tile.cuh"
+
+namespace mhla::cuda {
+
+// phi and its slope in f32. Written so that NaN passes through: every comparison with NaN is false.
+__device__ inline float feature(FeatureMap map, float x) {
+  switch (map) {
+    case FeatureMap::kReluEps: return (x <= 0 ? 0.0f : x) + static_cast<float>(kReluEpsilon);
+    case FeatureMap::kRelu: return x <= 0 ? 0.0f : x;
+    case FeatureMap::kElu1: return x <= 0 ? expf(x) : x + 1.0f;
+    case FeatureMap::kIdentity: break;
+  }
+  return x;
+}
+
+// A zero slope blocks the gradient altogether, infinite or not.
+__device__ inline float through_slope(FeatureMap map, float x, float gradient) {
+  switch (map) {
+    case FeatureMap::kReluEps:
+    case FeatureMap::kRelu: return x <= 0 ? 0.0f : gradient;
+    case FeatureMap::kElu1: {
+      const float slope = x <= 0 ? expf(x) : 1.0f;
+      return slope == 0 ? 0.0f : gradient * slope;
+    }
+    case FeatureMap::kIdentity: break;
+  }
+  return gradient;
+}
+
+// One block of a wave.
+struct Place {
+  std::int64_t batch, start;  // of its sequence
+  std::int32_t block;         // number inside its sequence
+  BlockTokens at;
+
+  [[nodiscard]] __device__ int size() const { return static_cast<int>(at.size); }
+};
+
+__device__ inline Place find_place(const Wave& wave, std::int64_t local_block) {
+  const DeviceSequences& s = wave.sequences;
+  const std::int64_t block = wave.first_block + local_block;
+  Place place{};
+  std::int64_t length = s.N;
+  if (s.maybe_start == nullptr) {
+    place.batch = block / s.M;
+    place.block = static_cast<std::int32_t>(block - place.batch * s.M);
+  } else {
+    const std::int32_t sequence = s.maybe_sequence_of_block[block];
+    place.start = s.maybe_start[sequence];
+    place.block = static_cast<std::int32_t>(block - s.maybe_first_block[sequence]);
+    length = s.maybe_start[sequence + 1] - place.start;
+  }
+  place.at = wave.layout.tokens(place.block, length);
+  return place;
+}
+
+// The blocks of one sequence of a wave: [first, first + count) among the blocks of the wave.
+struct SequenceBlocks {
+  std::int64_t first;
+  std::int32_t count;
+};
+__device__ inline SequenceBlocks blocks_of(const Wave& wave, std::int64_t local_sequence) {
+  const DeviceSequences& s = wave.sequences;
+  if (s.maybe_start == nullptr) return {local_sequence * s.M, static_cast<std::int32_t>(s.M)};
+  const std::int64_t sequence = wave.first_sequence + local_sequence, first = s.maybe_first_block[sequence];
+  return {first - wave.first_block, static_cast<std::int32_t>(s.maybe_first_block[sequence + 1] - first)};
+}
+
+// Floats before what (head, block) of a wave has in a buffer; heads counted from the first of the wave.
+__device__ inline std::int64_t wave_offset(const Wave& wave, int head, std::int64_t block, std::int64_t stride) {
+  return (static_cast<std::int64_t>(head) * wave.blocks + block) * stride;
+}
+
+// Head of the tensor that head `local` of the wave reads.
+__device__ inline int query_head(const Wave& wave, int local) { return wave.first_kv_head * wave.group + local; }
+
+template <class T>
+struct TokenRows {
+  using Element = T;
+  const T* data;  // of the head, at the start of the sequence
+  std::int64_t stride;
+  BlockTokens at;
+  int columns;
+  bool vector;
+  FeatureMap map;
+  const float* maybe_den;  // of the block
+  float scale;
+  bool scaled;
+
+  // Local head of the wave; `of_queries` says of which kind.
+  __device__ TokenRows(const Wave& wave, const Place& place, std::int64_t local_block, const TokenSource& source,
+                       int local_head, bool of_queries)
+      : stride(source.tensor.token_stride),
+        at(place.at),
+        columns(source.tensor.columns),
+        vector(source.tensor.vector),
+        map(source.mapped ? wave.feature_map : FeatureMap::kIdentity),
+        maybe_den(nullptr),
+        scale(source.scale),
+        scaled(source.scaled) {
+    const int head = of_queries ? query_head(wave, local_head) : wave.first_kv_head + local_head;
+    data = static_cast<const T*>(source.tensor.data) + place.batch * source.tensor.batch_stride + place.start * stride +
+           head * source.tensor.head_stride;
+    if (source.maybe_den != nullptr) maybe_den = source.maybe_den + wave_offset(wave, local_head, local_block, wave.C);
+  }
+
+  __device__ Four<T> load(int row, int column) const {
+    if (row >= static_cast<int>(at.size)) return {};
+    return load_four(data + at.token(row) * stride, column, columns, vector);
+  }
+  __device__ void finish(const Four<T>& raw, int row, int column, float (&x)[4]) const {
+    const bool inside = row < static_cast<int>(at.size);
+    const float factor = !scaled || !inside ? 1.0f : maybe_den ? scale / maybe_den[row] : scale;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      // Features of what is not there would not be 0.
+      x[j] = inside && column + j < columns ? feature(map, widen(raw.x[j])) : 0.0f;
+      if (scaled) x[j] *= factor;
+    }
+  }
+};
+
+// Row of a tensor: head counted in the tensor, place in the block.
+template <class T>
+__device__ inline T* token_row(const DeviceTensor& tensor, const Place& place, int head, int w) {
+  return static_cast<T*>(tensor.data) + place.batch * tensor.batch_stride +
+         (place.start + place.at.token(w)) * tensor.token_stride + head * tensor.head_stride;
+}
+
+}  // namespace mhla::cuda
