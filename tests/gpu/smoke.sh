@@ -1,0 +1,64 @@
+#!/bin/sh
+# Builds and runs tests/gpu/smoke.cpp with nothing but g++ and nvcc.
+#   tests/gpu/smoke.sh gpu [ARCH] -- ARGS      on a GPU (ARCH: 90a unless given); ARGS: check [quick] [seed] | time [shape]
+#   tests/gpu/smoke.sh emulator -- ARGS        on the CPU, kernels run thread by thread: x86-64, small cases only
+# JOBS: compilers at once (all cores). Objects go to build/smoke-*.
+set -eu
+cd "$(dirname "$0")/../.."
+kind=${1:-gpu}
+[ $# -gt 0 ] && shift
+arch=90a
+if [ $# -gt 0 ] && [ "$1" != -- ]; then
+  arch=$1
+  shift
+fi
+[ $# -gt 0 ] && [ "$1" = -- ] && shift
+NVCC=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+CXX=${CXX:-g++}
+dir=build/smoke-$kind
+mkdir -p "$dir"
+
+lists="-DMHLA_LIST_CUDA -DMHLA_LIST_CUDA_BACKWARD"
+flags="-std=c++20 -O2 -ffp-contract=off -I."
+host="mhla/core/dtype.cpp mhla/core/view.cpp mhla/core/workspace.cpp mhla/core/threads.cpp mhla/core/device_buffer.cpp
+  $(ls mhla/kernels/common/*.cpp mhla/kernels/common/cuda/*.cpp mhla/testing/*.cpp | grep -v _test.cpp)
+  mhla/kernels/bidirectional/bidirectional_ref.cpp mhla/kernels/bidirectional/bidirectional_list.cpp
+  mhla/kernels/bidirectional/bidirectional_cuda_fit.cpp
+  mhla/kernels/chunkwise/chunkwise_ref.cpp mhla/kernels/chunkwise/chunkwise_list.cpp
+  mhla/kernels/chunkwise/chunkwise_cuda_fit.cpp
+  tests/gpu/smoke.cpp tests/gpu/smoke_stubs.cpp"
+device="$(ls mhla/kernels/common/cuda/*.cu mhla/kernels/bidirectional/*_cuda.cu mhla/kernels/chunkwise/*_cuda.cu)"
+if [ "$kind" = emulator ]; then
+  flags="-std=c++20 -O2 -ffp-contract=off -mfma -Itests/gpu/emulator -I."
+  host="$host tests/gpu/emulator/emulator.cpp tests/gpu/emulator/cuda_host.cpp"
+  compile_device="$CXX $flags -x c++"
+else
+  device="$device mhla/core/cuda.cu"
+  compile_device="$NVCC -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -lineinfo -I. -arch=sm_$arch"
+fi
+
+# One line per object: newer sources only, headers by the compiler's own list.
+{
+  for source in $host; do
+    echo "$dir/$(echo "$source" | tr / _).o|$CXX $flags $lists -c $source"
+  done
+  for source in $device; do
+    echo "$dir/$(echo "$source" | tr / _).o|$compile_device -c $source"
+  done
+} > "$dir/plan"
+newest=$(find mhla tests/gpu -name '*.h' -o -name '*.cuh' | xargs ls -t | head -1)
+cut -d'|' -f1 "$dir/plan" > "$dir/objects"
+while IFS='|' read -r object command; do
+  source=${command##* }
+  if [ ! -e "$object" ] || [ "$source" -nt "$object" ] || [ "$newest" -nt "$object" ]; then
+    echo "$command -o $object"
+  fi
+done < "$dir/plan" | xargs -P "${JOBS:-$(nproc)}" -I{} sh -c '{}'
+# shellcheck disable=SC2046
+if [ "$kind" = emulator ]; then
+  $CXX $(cat "$dir/objects") -pthread -o "$dir/smoke"
+else
+  $NVCC -arch=sm_$arch $(cat "$dir/objects") -Xcompiler -pthread -o "$dir/smoke"
+fi
+[ $# -gt 0 ] && exec "$dir/smoke" "$@"
+exit 0
