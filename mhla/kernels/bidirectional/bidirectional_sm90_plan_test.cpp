@@ -1,0 +1,94 @@
+// The plans of the Hopper forward: what they promise the kernels, checked without a GPU.
+#include "mhla/kernels/bidirectional/bidirectional_sm90_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "mhla/kernels/common/problem.h"
+
+namespace mhla::sm90 {
+namespace {
+
+TEST(Sm90Plan, TilesHoldTheHead) {
+  for (std::int64_t D = 8; D <= 128; D += 8) {
+    for (std::int64_t E = 8; E <= 128; E += 8) {
+      const Tiles t = tiles_of(D, E);
+      ASSERT_GT(t.rows, 0);
+      EXPECT_LE(D, t.rows * 16);
+      EXPECT_LE(E, t.columns * 8);
+    }
+  }
+  EXPECT_EQ(tiles_of(136, 64).rows, 0);
+  EXPECT_EQ(tiles_of(72, 72).columns, 9);
+}
+
+// Eight rows that one ldmatrix reads, 16 bytes each, must lie in eight different groups of four banks.
+TEST(Sm90Plan, RowsLieInDifferentBanks) {
+  const auto distinct = [](auto&& address) {
+    std::set<int> banks;
+    for (int r = 0; r < 8; ++r) banks.insert(address(r) / 16 % 8);
+    return banks.size() == 8;
+  };
+  for (const Tiles& t : kTiles) {
+    const int pitch = pitch_of(t);
+    EXPECT_TRUE(distinct([&](int r) { return r * pitch; })) << t.columns;
+    for (int offset = 0; offset < 8; offset += 2) {  // the rows of a shuffled step of Queries
+      EXPECT_TRUE(distinct([&](int r) { return summary_row(r / 2 * 8 + offset + r % 2, pitch); })) << t.columns;
+    }
+    for (int D = 8; D <= t.columns * 8; D += 8) {  // the same row of eight blocks, as mixing reads them
+      EXPECT_TRUE(distinct([&](int b) { return b * summary_bytes(D, t); })) << D;
+      EXPECT_GE(summary_bytes(D, t), summary_row(D, pitch) + 2 * D);
+    }
+  }
+}
+
+TEST(Sm90Plan, FusedWhereSummariesFit) {
+  for (const auto& [M, D] : {std::pair{16, 64}, std::pair{16, 72}, std::pair{16, 32}}) {  // dit_s_256, dit_xl_512, sana
+    const FusedPlan p = fused_plan(M, D, tiles_of(D, D));
+    EXPECT_GE(p.stages, 2) << D;
+    EXPECT_LE(p.shared_bytes, kMaxSharedBytes);
+  }
+  EXPECT_EQ(fused_plan(256, 64, tiles_of(64, 64)).stages, 0);                                  // dit_s_4096
+  EXPECT_EQ(fused_plan(105, 128, tiles_of(128, 128)).stages, 0);                               // wan_480p
+  EXPECT_EQ(kAllSharedBytes / (fused_plan(16, 32, tiles_of(32, 32)).shared_bytes + 1024), 3);  // sana_1024: one wave
+}
+
+TEST(Sm90Plan, RoundsOfEqualSize) {
+  EXPECT_EQ(units_at_once(6, 2 << 20), 6);
+  EXPECT_EQ(units_at_once(100, std::int64_t{1} << 20), 34);  // three rounds of 34, 34, 32
+  EXPECT_EQ(units_at_once(3, std::int64_t{1} << 40), 1);
+}
+
+Problem takes() {
+  Problem p;
+  p.B = 2, p.N = 64, p.H = 4, p.Hkv = 4, p.D = 64, p.E = 64, p.Hm = 1, p.L = 4, p.M = 4, p.C = 16;
+  const auto give = [](auto& view) {
+    view.dtype = DType::kBF16, view.rank = 4, view.device = 0;
+    view.shape = {2, 64, 4, 64}, view.stride = {64 * 256, 256, 64, 1};
+  };
+  give(p.q), give(p.k), give(p.v), give(p.out);
+  return p;
+}
+
+TEST(Sm90Plan, SaysWhyNot) {
+  EXPECT_EQ(fit_problem(takes()), "");
+  Problem p = takes();
+  p.q.dtype = DType::kF16;
+  EXPECT_EQ(fit_problem(p), "dtype f16");
+  p = takes(), p.normalizer = Normalizer::kOfficial;
+  EXPECT_EQ(fit_problem(p), "normalizer official");
+  p = takes(), p.D = 65;
+  EXPECT_EQ(fit_problem(p), "D = 65, E = 64: no multiples of 8");
+  p = takes(), p.E = 256;
+  EXPECT_EQ(fit_problem(p), "D = 64, E = 256: above 128");
+  p = takes(), p.k.stride[1] = 257;
+  EXPECT_EQ(fit_problem(p), "k: stride 257 of axis 1 is no multiple of 8");
+  p = takes(), p.M = 2000;
+  EXPECT_EQ(fit_problem(p), "2000 blocks, more than 1024");
+  p = takes(), p.maybe_q_den = p.q;
+  EXPECT_EQ(fit_problem(p), "q_den and k_den");
+}
+
+}  // namespace
+}  // namespace mhla::sm90

@@ -1,0 +1,95 @@
+// Tensor-core and copy instructions, one function each. Fragments as PTX names them: lane = 4 g + q, g = lane / 4.
+//   A (16 x 16)  a[0]: row g, columns 2q, 2q+1   a[1]: row g + 8   a[2], a[3]: the same, columns + 8
+//   B (16 x 8)   b[0]: rows 2q, 2q+1, column g   b[1]: rows + 8
+//   C (16 x 8)   c[0], c[1]: row g, columns 2q, 2q+1   c[2], c[3]: row g + 8
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace mhla::cuda {
+
+__device__ inline std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// 16 bytes from global to shared memory, or 16 zeros: `global` is not read when not valid.
+__device__ inline void copy16(std::uint32_t shared, const void* global, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>  // at most so many groups stay in flight
+__device__ inline void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Four 8 x 8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void load_two_transposed(std::uint32_t (&r)[2], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(address)
+               : "memory");
+}
+
+// The reverse of load_matrices.
+__device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                                      std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
+__device__ inline void store_two_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
+}
+
+// c += a b, bf16 operands, f32 sums.
+__device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline std::uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+__device__ inline float2 unpack_bf16(std::uint32_t pair) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+}
+
+// acc[j] += a * B for kTiles tiles of 8 columns, B in shared memory. `row`: address of the row of B that this lane
+// provides (rows 0 to 15 by lane % 16), column 0.
+template <int kTiles>
+__device__ inline void multiply_rows(float (&acc)[kTiles][4], const std::uint32_t (&a)[4], std::uint32_t row) {
+  const std::uint32_t right = threadIdx.x % 32 / 16 * 16;  // lanes 16 to 31 provide the next 8 columns
+#pragma unroll
+  for (int j = 0; j + 1 < kTiles; j += 2) {
+    std::uint32_t two[4];
+    load_matrices_transposed(two, row + j * 16 + right);
+    multiply_add(acc[j], a, two[0], two[1]);
+    multiply_add(acc[j + 1], a, two[2], two[3]);
+  }
+  if constexpr (kTiles % 2 == 1) {
+    std::uint32_t one[2];
+    load_two_transposed(one, row + (kTiles - 1) * 16);
+    multiply_add(acc[kTiles - 1], a, one[0], one[1]);
+  }
+}
+
+}  // namespace mhla::cuda
