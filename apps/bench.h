@@ -20,7 +20,7 @@ struct BenchOptions {
   ShapeOptions shape;
   std::string passes = "fwd";  // comma separated, like dtypes and backends
   std::string dtypes = "f32";
-  std::string backends;     // empty: the fastest there is
+  std::string backends;     // empty: the fastest on the CPU
   std::string simd_target;  // empty: the best
   std::string rivals;       // "all", or names
   int threads = 0;          // 0: all
@@ -41,7 +41,8 @@ struct BenchMachine {
   ThreadPool pool;
   GemmRuler gemm;
   double copy_gbytes_per_s;
-  std::optional<RivalsLibrary> rivals;  // opened with the first rival that is asked for
+  std::optional<RivalsLibrary> rivals;             // opened with the first rival that is asked for
+  std::optional<double> device_copy_gbytes_per_s;  // measured with the first backend on a CUDA device
 };
 
 // Samples of `work` and of the large product in turns, the workers of each pool asleep while the other one runs.
@@ -51,12 +52,15 @@ struct Measured {
 };
 Measured measure(const BenchOptions& options, BenchMachine& machine, const std::function<void(int)>& work);
 
-// Which candidates to time: the named ones, or the fastest that is available.
+// Which candidates to time: the named ones, all, those on a CUDA device (gpu), or the fastest that is available on the
+// CPU.
 std::vector<std::string> bench_backends(const BenchOptions& options, OpForm form, DType dtype);
 
 // {"plain": {"ms": ..., "ratio": ...}, ...}: every rival has its fields, null with a reason where there is no time.
 JsonValue time_rivals(const BenchOptions& options, BenchMachine& machine, const OpShape& shape, Pass pass, DType dtype,
                       OpTensors& tensors, double our_ms);
+
+JsonValue no_rivals(const std::string& reason);  // every rival without a time, and why
 
 // The rows of one form; each returns the exit code.
 int bench_decode(const BenchOptions& options, BenchMachine& machine, const OpShape& shape, const Output& out);

@@ -6,12 +6,16 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <optional>
 
 #include "apps/bench.h"
+#include "apps/bench_device.h"
 #include "apps/bench_verify.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
 #include "mhla/kernels/common/simd/targets.h"
+#include "mhla/testing/run_case.h"
 
 namespace mhla::apps {
 
@@ -38,14 +42,17 @@ std::vector<std::string> bench_backends(const BenchOptions& options, OpForm form
   const std::vector<std::string> available = available_candidates(form, dtype);
   std::vector<std::string> names = split_list(options.backends);
   if (names.size() == 1 && names.front() == "all") return available;
-  for (const std::string& name : names) {
-    if (std::find(available.begin(), available.end(), name) != available.end()) continue;
-    fail("--backend is '", name, "', available for ", name_of(form), " in ", name_of(dtype), ": ",
-         fmt::format("{}", fmt::join(available, ", ")));
+  if (names.size() == 1 && names.front() == "gpu") {
+    require_available("cuda", form, dtype, "bench op");
+    names.clear();
+    std::copy_if(available.begin(), available.end(), std::back_inserter(names),
+                 [](const std::string& name) { return on_device(name); });
+    return names;
   }
+  for (const std::string& name : names) require_available(name, form, dtype, "bench op");
   if (!names.empty()) return names;
   for (const std::string& name : available)
-    if (name != "ref") return {name};
+    if (name != "ref" && !on_device(name)) return {name};
   fail("bench op: no fast candidate for ", name_of(form), " in ", name_of(dtype),
        "; --backend ref times the reference");
 }
@@ -56,6 +63,18 @@ namespace {
 constexpr const char* kMemoryFormula =
     "per thread: heads at once (1; at most 16 for D and E < 64) * 4 M (D E + D) bytes of padded summaries, twice in "
     "backward, + 1 MiB; once: packed mix, 4 M^2, in backward one dmix per sequence and head; bidirectional: 8 N";
+
+// What was measured of one call, on the CPU or on a device.
+struct Timed {
+  Samples samples;
+  double copy_gbytes_per_s = 0.0;
+  double gemm_gflops = 0.0;  // best; 0: not measured
+  std::string gemm_reason;
+  std::int64_t workspace = 0, extra = -1;  // bytes; extra negative: unknown
+  double formula = 0.0;                    // bytes; 0: none is promised
+  int sets = 1;
+  JsonValue rivals;
+};
 
 class OpBench {
  public:
@@ -84,20 +103,64 @@ class OpBench {
     if (!headed_) table_.head();
     headed_ = true;
     out_.progress(fmt::format("verifying {} {} {} {}", shape.name, name_of(pass), name_of(dtype), backend));
+    if (on_device(backend)) return run_on_device(shape, pass, dtype, backend);
     BenchProblem problem(shape, dtype, pass, backend, machine_.pool, options_.sets);
     std::string failure = verify_reduced(shape, dtype, backend);
     problem.run(0);
     if (failure.empty()) failure = verify_timed(shape, pass, problem.set(0));
     if (!failure.empty()) return refuse(shape, pass, dtype, backend, failure);
 
-    const std::int64_t extra = peak_extra_bytes([&] { problem.run_allocating(); });
+    Timed timed;
+    timed.extra = peak_extra_bytes([&] { problem.run_allocating(); });
     out_.progress(fmt::format("timing {} {} {} {}", shape.name, name_of(pass), name_of(dtype), backend));
     const Measured measured = measure(options_, machine_, [&](int call) { problem.run(call); });
-    report(shape, pass, dtype, backend, problem, measured, extra);
+    timed.samples = measured.samples;
+    timed.gemm_gflops = measured.gemm_gflops;
+    timed.gemm_reason = machine_.gemm.reason();
+    timed.copy_gbytes_per_s = machine_.copy_gbytes_per_s;
+    timed.workspace = problem.workspace();
+    timed.formula = backend == "ref" ? 0.0 : memory_bound(shape.sizes(), pass, machine_.pool.concurrency());
+    timed.sets = problem.sets();
+    out_.progress(fmt::format("rivals of {} {}", shape.name, name_of(pass)));
+    timed.rivals = time_rivals(options_, machine_, shape, pass, dtype, problem.set(0), timed.samples.median_ms());
+    report(shape, pass, dtype, backend, timed);
     return kDone;
   }
 
  private:
+  int run_on_device(const OpShape& shape, Pass pass, DType dtype, const std::string& backend) {
+    constexpr int kDevice = 0;
+    std::optional<DeviceProblem> problem;
+    try {
+      problem.emplace(shape, dtype, pass, backend, kDevice);
+    } catch (const Error& error) {  // a candidate for one kind of card may step aside for a shape: said, not failed
+      const std::string message = error.what();
+      if (message.find("no candidate") == std::string::npos) throw;
+      return step_aside(shape, pass, dtype, backend, message);
+    }
+    std::string failure = verify_reduced(shape, dtype, backend);
+    problem->run();
+    if (failure.empty()) failure = verify_timed(shape, pass, problem->bring_back());
+    if (!failure.empty()) return refuse(shape, pass, dtype, backend, failure);
+
+    out_.progress(fmt::format("timing {} {} {} {}", shape.name, name_of(pass), name_of(dtype), backend));
+    if (!machine_.device_copy_gbytes_per_s) {
+      machine_.device_copy_gbytes_per_s = device_copy_bandwidth(kDevice);
+      const DeviceFacts facts = device_facts(kDevice);
+      out_.line(fmt::format("cuda:{} {}, driver for {}, copy {:.0f} GB/s; device time, {} written before each call",
+                            kDevice, facts.name, version_text(facts.driver_version), *machine_.device_copy_gbytes_per_s,
+                            bytes_text(2 * facts.l2_bytes)));
+    }
+    Timed timed;
+    timed.samples = problem->time(options_.repeat, options_.min_seconds);
+    timed.gemm_reason = "not measured on a CUDA device";
+    timed.copy_gbytes_per_s = *machine_.device_copy_gbytes_per_s;
+    timed.workspace = timed.extra = problem->workspace();  // a call allocates its workspace and nothing else
+    timed.rivals = no_rivals("the LibTorch rivals run on the CPU");
+    report(shape, pass, dtype, backend, timed);
+    return kDone;
+  }
+
   JsonValue head(const OpShape& s, Pass pass, DType dtype, const std::string& backend) const {
     return JsonValue()
         .set("shape", s.name)
@@ -105,7 +168,8 @@ class OpBench {
         .set("dtype", name_of(dtype))
         .set("pass", name_of(pass))
         .set("backend", backend)
-        .set("threads", machine_.pool.concurrency())
+        .set("threads", on_device(backend) ? JsonValue() : JsonValue(machine_.pool.concurrency()))
+        .set("device", on_device(backend) ? device_facts(0).name : std::string("cpu"))
         .set("B", s.B)
         .set("N", s.N)
         .set("H", s.H)
@@ -123,43 +187,50 @@ class OpBench {
     return kFailed;
   }
 
-  void report(const OpShape& shape, Pass pass, DType dtype, const std::string& backend, BenchProblem& problem,
-              const Measured& measured, std::int64_t extra) {
+  int step_aside(const OpShape& shape, Pass pass, DType dtype, const std::string& backend, std::string reason) {
+    std::replace(reason.begin(), reason.end(), '\n', ' ');
+    out_.line(fmt::format("{} {} {} {}: {}", shape.name, name_of(pass), name_of(dtype), backend, reason));
+    out_.row(head(shape, pass, dtype, backend).set("reason", reason).set("ms", nullptr));
+    return kDone;
+  }
+
+  void report(const OpShape& shape, Pass pass, DType dtype, const std::string& backend, const Timed& timed) {
     const Counts counts = count_pass(shape.sizes(), pass, size_of(dtype));
-    const double ms = measured.samples.median_ms(), best_ms = measured.samples.best_ms();
+    const double ms = timed.samples.median_ms(), best_ms = timed.samples.best_ms();
     const double gflops = counts.flops / ms * 1e-6, best_gflops = counts.flops / best_ms * 1e-6;
-    const double floor_ms = counts.bytes / machine_.copy_gbytes_per_s * 1e-6;
-    const double of_gemm = measured.gemm_gflops > 0.0 ? best_gflops / measured.gemm_gflops : 0.0;
-    out_.progress(fmt::format("rivals of {} {}", shape.name, name_of(pass)));
-    const JsonValue rivals = time_rivals(options_, machine_, shape, pass, dtype, problem.set(0), ms);
+    const double floor_ms = counts.bytes / timed.copy_gbytes_per_s * 1e-6;
+    const double of_gemm = timed.gemm_gflops > 0.0 ? best_gflops / timed.gemm_gflops : 0.0;
+    const JsonValue& rivals = timed.rivals;
 
     JsonValue row = head(shape, pass, dtype, backend);
     row.set("verified", true)
         .set("ms", ms)
         .set("best_ms", best_ms)
-        .set("spread", measured.samples.spread())
-        .set("repeats", measured.samples.count())
+        .set("spread", timed.samples.spread())
+        .set("repeats", timed.samples.count())
         .set("flops", counts.flops)
         .set("bytes", counts.bytes)
         .set("gflops", gflops)
         .set("best_gflops", best_gflops)
         .set("gbytes_per_s", counts.bytes / ms * 1e-6)
-        .set("copy_gbytes_per_s", machine_.copy_gbytes_per_s)
+        .set("copy_gbytes_per_s", timed.copy_gbytes_per_s)
         .set("floor_ms", floor_ms)
         .set("of_floor", floor_ms / ms)
-        .set("gemm_gflops", number_or_null(measured.gemm_gflops))
+        .set("gemm_gflops", number_or_null(timed.gemm_gflops))
         .set("of_gemm", number_or_null(of_gemm));
-    if (!machine_.gemm.found()) row.set("gemm_reason", machine_.gemm.reason());
-    const double formula = backend == "ref" ? 0.0 : memory_bound(shape.sizes(), pass, machine_.pool.concurrency());
+    if (timed.gemm_gflops <= 0.0) row.set("gemm_reason", timed.gemm_reason);
+    const double formula = timed.formula;
+    const std::int64_t extra = timed.extra;
     const std::int64_t summaries = 4 * shape.blocks() * (shape.D * shape.E + shape.D);
-    row.set("workspace_bytes", problem.workspace())
+    row.set("workspace_bytes", timed.workspace)
         .set("peak_extra_bytes", extra >= 0 ? JsonValue(extra) : JsonValue())
         .set("summaries_bytes", summaries)
         .set("memory_formula_bytes", formula > 0.0 ? JsonValue(formula) : JsonValue())
         .set("memory_formula", formula > 0.0 ? JsonValue(kMemoryFormula) : JsonValue())
-        .set("input_sets", problem.sets())
+        .set("input_sets", timed.sets)
         .set("rivals", rivals)
-        .set("simd_target", simd_target())
+        .set("simd_target", on_device(backend) ? JsonValue() : JsonValue(simd_target()))
+        .set("driver", on_device(backend) ? JsonValue(version_text(device_facts(0).driver_version)) : JsonValue())
         .set("cpu", machine_.cpu.model)
         .set("compiler", compiler_text());
     out_.row(row);
@@ -170,13 +241,13 @@ class OpBench {
     };
     table_.row({shape.name, name_of(shape.form), name_of(pass), std::string(name_of(dtype)), backend,
                 fmt::format("{:.3f}", ms), fmt::format("{:.3f}", best_ms),
-                fmt::format("{:.0f} %", 100.0 * measured.samples.spread()), fmt::format("{:.1f}", gflops),
+                fmt::format("{:.0f} %", 100.0 * timed.samples.spread()), fmt::format("{:.1f}", gflops),
                 of_gemm > 0.0 ? fmt::format("{:.2f}", of_gemm) : "-", fmt::format("{:.1f}", counts.bytes / ms * 1e-6),
                 fmt::format("{:.3f}", floor_ms), fmt::format("{:.2f}", floor_ms / ms), ratio("plain"), ratio("linear"),
                 ratio("softmax")});
     out_.line(fmt::format(
         "  memory: workspace {}, peak extra {}, at most {} by the formula; one head's summaries 4 M (D E + D) = {}",
-        bytes_text(problem.workspace()), extra >= 0 ? bytes_text(extra) : "unknown",
+        bytes_text(timed.workspace), extra >= 0 ? bytes_text(extra) : "unknown",
         formula > 0.0 ? bytes_text(static_cast<std::int64_t>(formula)) : "anything", bytes_text(summaries)));
     for (const char* rival : {"plain", "linear", "softmax"}) {
       const JsonValue& value = rivals.at(rival);
@@ -262,7 +333,8 @@ void add_bench(CLI::App& app, Job& job) {
   op->add_option("--chunk", s.chunk, "tokens of a chunk: the causal form and decode");
   op->add_option("--pass", o.passes, "fwd, bwd, fwd+bwd, or several joined by commas")->capture_default_str();
   op->add_option("--dtype", o.dtypes, "f32, bf16, f16, or several joined by commas")->capture_default_str();
-  op->add_option("--backend", o.backends, "candidate, several joined by commas, or all (default: the fastest)");
+  op->add_option("--backend", o.backends,
+                 "candidates joined by commas, all, or gpu: those on a CUDA device (default: the fastest on the CPU)");
   op->add_option("--simd-target", o.simd_target, "instruction set of simd, one that `mhla doctor` lists")
       ->type_name("NAME");
   op->add_option("--threads", o.threads, "threads (default: all)")->check(CLI::Range(1, 1024));

@@ -36,37 +36,30 @@ void fill_mix(Tensor& mix) {
 }
 
 template <class Params>
-Params inputs_of(const OpTensors& t) {
+Params inputs_of(const OpViews& t) {
   Params params;
-  params.q = t.q.view();
-  params.k = t.k.view();
-  params.v = t.v.view();
-  params.mix = t.mix.view();
+  params.q = t.q;
+  params.k = t.k;
+  params.v = t.v;
+  params.mix = t.mix;
   return params;
 }
 
-BidirectionalParams bench_bidirectional(const OpShape& shape, const OpTensors& t) {
+BidirectionalParams bench_bidirectional(const OpShape& shape, const OpViews& t) {
   auto params = inputs_of<BidirectionalParams>(t);
   params.layout = shape.layout;
   return params;
 }
 
-ChunkwiseParams bench_chunkwise(const OpShape& shape, const OpTensors& t) {
+ChunkwiseParams bench_chunkwise(const OpShape& shape, const OpViews& t) {
   auto params = inputs_of<ChunkwiseParams>(t);
   params.chunk = shape.chunk();
   return params;
 }
 
 template <class Grads>
-Grads grads_of(OpTensors& t) {
-  const auto wanted = [](Tensor& tensor) { return tensor.given() ? tensor.view() : View(); };
-  Grads grads;
-  grads.dout = t.dout.view();
-  grads.dq = wanted(t.dq);
-  grads.dk = wanted(t.dk);
-  grads.dv = wanted(t.dv);
-  grads.dmix = wanted(t.dmix);
-  return grads;
+Grads grads_of(const OpViews& t) {
+  return {t.dout, t.dq, t.dk, t.dv, t.dmix, {}, {}};
 }
 
 }  // namespace
@@ -120,27 +113,33 @@ OpTensors make_tensors(const OpShape& s, DType dtype, Pass pass, std::uint64_t s
   return t;
 }
 
-void run_pass(const OpShape& shape, Pass pass, OpTensors& t, const RunOptions& run) {
+OpViews views_of(OpTensors& t) {
+  const auto view = [](Tensor& tensor) { return tensor.given() ? tensor.view() : View(); };
+  return {view(t.q),   view(t.k),  view(t.v),  view(t.mix), view(t.dout),
+          view(t.out), view(t.dq), view(t.dk), view(t.dv),  view(t.dmix)};
+}
+
+void run_pass(const OpShape& shape, Pass pass, const OpViews& t, const RunOptions& run) {
   if (shape.causal()) {
     const ChunkwiseParams params = bench_chunkwise(shape, t);
-    if (pass != Pass::kBackward) chunkwise_forward(params, t.out.view(), run);
+    if (pass != Pass::kBackward) chunkwise_forward(params, t.out, run);
     if (pass != Pass::kForward) chunkwise_backward(params, grads_of<ChunkwiseGrads>(t), run);
     return;
   }
   const BidirectionalParams params = bench_bidirectional(shape, t);
-  if (pass != Pass::kBackward) bidirectional_forward(params, t.out.view(), run);
+  if (pass != Pass::kBackward) bidirectional_forward(params, t.out, run);
   if (pass != Pass::kForward) bidirectional_backward(params, grads_of<BidirectionalGrads>(t), run);
 }
 
-std::int64_t workspace_bytes(const OpShape& shape, Pass pass, OpTensors& t, const RunOptions& run) {
+std::int64_t workspace_bytes(const OpShape& shape, Pass pass, const OpViews& t, const RunOptions& run) {
   std::int64_t forward = 0, backward = 0;
   if (shape.causal()) {
     const ChunkwiseParams params = bench_chunkwise(shape, t);
-    if (pass != Pass::kBackward) forward = chunkwise_forward_workspace(params, t.out.view(), run);
+    if (pass != Pass::kBackward) forward = chunkwise_forward_workspace(params, t.out, run);
     if (pass != Pass::kForward) backward = chunkwise_backward_workspace(params, grads_of<ChunkwiseGrads>(t), run);
   } else {
     const BidirectionalParams params = bench_bidirectional(shape, t);
-    if (pass != Pass::kBackward) forward = bidirectional_forward_workspace(params, t.out.view(), run);
+    if (pass != Pass::kBackward) forward = bidirectional_forward_workspace(params, t.out, run);
     if (pass != Pass::kForward)
       backward = bidirectional_backward_workspace(params, grads_of<BidirectionalGrads>(t), run);
   }
@@ -165,7 +164,7 @@ BenchProblem::BenchProblem(const OpShape& shape, DType dtype, Pass pass, const s
          " are available; --batch makes it smaller");
   for (int i = 0; i < sets; ++i)
     sets_.push_back(make_tensors(shape, dtype, pass, 1000 + 10 * static_cast<unsigned>(i)));
-  workspace_bytes_ = workspace_bytes(shape_, pass_, sets_.front(), run_);
+  workspace_bytes_ = workspace_bytes(shape_, pass_, views_of(sets_.front()), run_);
   workspace_ = AlignedBuffer::for_workspace(workspace_bytes_);
   run_.workspace = workspace_.bytes();
 }
@@ -173,11 +172,11 @@ BenchProblem::BenchProblem(const OpShape& shape, DType dtype, Pass pass, const s
 void BenchProblem::run_allocating() {
   RunOptions run = run_;
   run.workspace = {};
-  run_pass(shape_, pass_, sets_.front(), run);
+  run_pass(shape_, pass_, views_of(sets_.front()), run);
 }
 
 void BenchProblem::run(int call) {
-  run_pass(shape_, pass_, sets_[static_cast<std::size_t>(call) % sets_.size()], run_);
+  run_pass(shape_, pass_, views_of(sets_[static_cast<std::size_t>(call) % sets_.size()]), run_);
 }
 
 }  // namespace mhla::apps

@@ -25,12 +25,19 @@ struct OpTensors {
   Tensor out, dq, dk, dv, dmix;
 };
 
+// Where the tensors of a call lie, on the host or on a device; not given where there is none.
+struct OpViews {
+  ConstView q, k, v, mix, dout;
+  View out, dq, dk, dv, dmix;
+};
+OpViews views_of(OpTensors& tensors);
+
 OpTensors make_tensors(const OpShape& shape, DType dtype, Pass pass, std::uint64_t seed);
 std::int64_t tensor_bytes(const OpShape& shape, DType dtype, Pass pass);  // of one set
 
 // Runs `pass` over one set.
-void run_pass(const OpShape& shape, Pass pass, OpTensors& tensors, const RunOptions& run);
-std::int64_t workspace_bytes(const OpShape& shape, Pass pass, OpTensors& tensors, const RunOptions& run);
+void run_pass(const OpShape& shape, Pass pass, const OpViews& views, const RunOptions& run);
+std::int64_t workspace_bytes(const OpShape& shape, Pass pass, const OpViews& views, const RunOptions& run);
 
 class BenchProblem {
  public:

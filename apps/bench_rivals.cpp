@@ -30,6 +30,12 @@ void check_names(const BenchOptions& options) {
 
 }  // namespace
 
+JsonValue no_rivals(const std::string& reason) {
+  JsonValue rivals = JsonValue::object();
+  for (const char* rival : kRivals) rivals.set(rival, no_time(reason));
+  return rivals;
+}
+
 JsonValue time_rivals(const BenchOptions& options, BenchMachine& machine, const OpShape& shape, Pass pass, DType dtype,
                       OpTensors& t, double our_ms) {
   check_names(options);

@@ -85,7 +85,7 @@ std::string verify_timed(const OpShape& shape, Pass pass, OpTensors& t) {
   if (backward && shape.H != shape.Hkv) return {};  // dv sums over the group: left to the reduced check
   RunOptions run;
   run.candidate = "ref";
-  run_pass(one, pass == Pass::kBoth ? Pass::kForward : pass, f64, run);
+  run_pass(one, pass == Pass::kBoth ? Pass::kForward : pass, views_of(f64), run);
   const Tensor got = first_columns(timed, columns);
   const double error = rms_error(got, backward ? f64.dv : f64.out);
   const double bound = (timed.dtype() == DType::kF32 ? 64.0 : 2.0) * epsilon_of(timed.dtype());

@@ -18,10 +18,14 @@ struct CandidateFact {
   std::string reason;  // empty: available; else why not
 };
 
-// For problems of `dtype` on the CPU.
+// For problems of `dtype`, each candidate in the memory it works on: the host's, or that of CUDA device 0.
 std::vector<CandidateFact> candidate_facts(OpForm form, DType dtype = DType::kF32);
 
 // The names that are available, fastest first.
 std::vector<std::string> available_candidates(OpForm form, DType dtype = DType::kF32);
+
+// Throws mhla::Error, "verify: --backend is 'cuda': no CUDA device; available are simd, ref", unless `name` is
+// available.
+void require_available(const std::string& name, OpForm form, DType dtype, const std::string& command);
 
 }  // namespace mhla::apps

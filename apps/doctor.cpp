@@ -11,13 +11,12 @@
 #include "apps/openblas.h"
 #include "apps/output.h"
 #include "apps/rivals_library.h"
+#include "mhla/core/cuda.h"
 #include "mhla/core/threads.h"
 #include "mhla/kernels/common/simd/targets.h"
 
 namespace mhla::apps {
 namespace {
-
-constexpr const char* kNoCuda = "this build has no CUDA kernels";
 
 std::string cache_text(const CpuFacts& cpu) {
   const auto part = [](const char* name, std::int64_t bytes) {
@@ -70,9 +69,33 @@ void report_libraries(const Output& out, JsonValue& row) {
   if (reason.empty()) torch_row.set("path", path);
   if (!reason.empty()) torch_row.set("reason", reason);
   row.set("libtorch_rivals", torch_row);
+}
 
-  out.line(fmt::format("CUDA        no devices: {}", kNoCuda));
-  row.set("cuda", JsonValue().set("devices", JsonValue::array()).set("reason", kNoCuda));
+void report_devices(const Output& out, JsonValue& row) {
+  JsonValue devices = JsonValue::array();
+  for (int i = 0; i < cuda_device_count(); ++i) {
+    const DeviceFacts d = device_facts(i);
+    out.line(
+        fmt::format("CUDA        cuda:{} {}, compute capability {}.{}, {} multiprocessors, {}, L2 {}, driver for {}", i,
+                    d.name, d.major, d.minor, d.multiprocessors, bytes_text(d.memory_bytes), bytes_text(d.l2_bytes),
+                    version_text(d.driver_version)));
+    devices.push(JsonValue()
+                     .set("name", d.name)
+                     .set("compute_capability", fmt::format("{}.{}", d.major, d.minor))
+                     .set("multiprocessors", d.multiprocessors)
+                     .set("memory_bytes", d.memory_bytes)
+                     .set("l2_bytes", d.l2_bytes)
+                     .set("shared_bytes_per_block", d.shared_bytes_per_block)
+                     .set("memory_gbytes_per_s", d.memory_gbytes_per_s)
+                     .set("driver", version_text(d.driver_version))
+                     .set("runtime", version_text(d.runtime_version)));
+  }
+  const std::string missing = cuda_missing();
+  if (!missing.empty()) out.line(fmt::format("CUDA        no devices: {}", missing));
+  JsonValue cuda;
+  cuda.set("built", cuda_built()).set("devices", devices);
+  if (!missing.empty()) cuda.set("reason", missing);
+  row.set("cuda", cuda);
 }
 
 void report_candidates(const Output& out, JsonValue& row) {
@@ -121,6 +144,7 @@ void add_doctor(CLI::App& app, Job& job) {
       JsonValue row;
       report_machine(out, row);
       report_libraries(out, row);
+      report_devices(out, row);
       report_candidates(out, row);
       out.row(row);
       return kDone;

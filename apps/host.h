@@ -25,6 +25,7 @@ CpuFacts read_cpu_facts();
 std::int64_t last_level_cache(const CpuFacts& cpu);
 
 std::string bytes_text(std::int64_t bytes);  // "1.5 GiB", "32 KiB"
+std::string version_text(int cuda_version);  // "13.0" for 13000
 std::string executable_directory();          // where the running program lies, without a trailing slash
 std::string compiler_text();                 // "g++ 12.2.0"
 

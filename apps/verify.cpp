@@ -13,6 +13,7 @@ namespace {
 struct VerifyOptions {
   std::string golden, backend, simd_target;
   int threads = 0;
+  bool quick = false;
   bool json = false;
 };
 
@@ -23,10 +24,12 @@ void add_verify(CLI::App& app, Job& job) {
   static VerifyOptions options;
   command->add_option("--golden", options.golden, "a golden file, or a folder of them, to recompute")
       ->type_name("FILE|DIR");
-  command->add_option("--backend", options.backend, "one candidate instead of all: simd, ref")->type_name("NAME");
+  command->add_option("--backend", options.backend, "one candidate instead of all: sm90, cuda, simd, ref")
+      ->type_name("NAME");
   command->add_option("--simd-target", options.simd_target, "instruction set of simd, one that `mhla doctor` lists")
       ->type_name("NAME");
   command->add_option("--threads", options.threads, "threads to run on (default: all)")->check(CLI::Range(1, 1024));
+  command->add_flag("--quick", options.quick, "a small part of the cases, for slow tools such as compute-sanitizer");
   command->add_flag("--json", options.json, "one JSON object per line on stdout, text on stderr");
   command->callback([&job, command] {
     job = [command] {
@@ -34,7 +37,7 @@ void add_verify(CLI::App& app, Job& job) {
       if (!options.simd_target.empty()) use_simd_target(options.simd_target);
       if (options.threads > 0) set_default_threads(options.threads);
       if (command->count("--golden") > 0) return verify_golden(options.golden, options.backend, out);
-      return verify_self(options.backend, out);
+      return verify_self(options.backend, options.quick, out);
     };
   });
 }

@@ -9,12 +9,15 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "apps/candidates.h"
 #include "apps/commands.h"
 #include "apps/golden_case.h"
 #include "mhla/core/error.h"
 #include "mhla/kernels/chunkwise/chunkwise.h"
+#include "mhla/testing/run_case.h"
+#include "mhla/testing/run_case_device.h"
 
 namespace mhla::apps {
 namespace {
@@ -52,22 +55,32 @@ Result compute(const CausalCase& c, const std::string& backend) {
   params.feature_map = FeatureMap::kIdentity;  // q and k come through their feature map already
   params.normalizer = Normalizer::kNone;
   params.scale = c.scale;
+  ChunkwiseGrads grads;
+  if (c.dout.given()) grads.dout = c.dout.view();
+  std::optional<DevicePlace> device;
+  if (on_device(backend)) device.emplace(0, nullptr);
+  const std::pair<ConstView*, const char*> inputs[] = {
+      {&params.q, "q"}, {&params.k, "k"}, {&params.v, "v"}, {&params.mix, "mix"}, {&grads.dout, "dout"}};
+  for (const auto& [view, name] : inputs)
+    if (device) device->move_input(*view, name);
+  const auto output = [&](const char* name, const std::vector<std::int64_t>& shape) {
+    Tensor& tensor = result.tensors[name] = Tensor(DType::kF32, shape);
+    View view = tensor.view();
+    if (device) device->move_output(view, tensor.guarded_bytes(), name);
+    return view;
+  };
   const RunOptions run{.candidate = backend};
   std::vector<std::int64_t> out_shape = c.q.shape();
   out_shape.back() = c.v.shape().back();
-  Tensor& out = result.tensors["out"] = Tensor(DType::kF32, out_shape);
-  chunkwise_forward(params, out.view(), run);
-  if (!c.dout.given()) return result;
-  ChunkwiseGrads grads;
-  grads.dout = c.dout.view();
-  const auto gradient = [&](const char* name, const Tensor& like) {
-    return (result.tensors[name] = Tensor(DType::kF32, like.shape())).view();
-  };
-  grads.dq = gradient("grad.in.q", c.q);
-  grads.dk = gradient("grad.in.k", c.k);
-  grads.dv = gradient("grad.in.v", c.v);
-  grads.dmix = gradient("grad.in.mix", c.mix);
-  chunkwise_backward(params, grads, run);
+  chunkwise_forward(params, output("out", out_shape), run);
+  if (c.dout.given()) {
+    grads.dq = output("grad.in.q", c.q.shape());
+    grads.dk = output("grad.in.k", c.k.shape());
+    grads.dv = output("grad.in.v", c.v.shape());
+    grads.dmix = output("grad.in.mix", c.mix.shape());
+    chunkwise_backward(params, grads, run);
+  }
+  if (device) device->finish("a golden case");
   return result;
 }
 
@@ -198,8 +211,7 @@ std::vector<std::filesystem::path> golden_files(const std::string& path) {
 int verify_golden(const std::string& path, const std::string& backend, const Output& out) {
   std::vector<std::string> backends = available_candidates(OpForm::kCausal, DType::kF32);
   if (!backend.empty()) {
-    if (std::find(backends.begin(), backends.end(), backend) == backends.end())
-      fail("verify: --backend is '", backend, "', available are ", fmt::format("{}", fmt::join(backends, ", ")));
+    require_available(backend, OpForm::kCausal, DType::kF32, "verify");
     backends = {backend};
   }
   const std::vector<std::filesystem::path> files = golden_files(path);

@@ -7,7 +7,8 @@
 
 namespace mhla::apps {
 
-// `backend` empty: every candidate there is. Returns the exit code: 0 all good, 1 a check failed.
-int verify_self(const std::string& backend, const Output& out);
+// `backend` empty: every candidate there is. `quick`: a small part of the cases, for slow tools that watch memory.
+// Returns the exit code: 0 all good, 1 a check failed.
+int verify_self(const std::string& backend, bool quick, const Output& out);
 
 }  // namespace mhla::apps

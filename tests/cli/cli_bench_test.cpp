@@ -25,9 +25,26 @@ TEST(CliBench, ARowHasEveryField) {
       {"--grid", "8x8", "--blocks", "2x2", "--h", "2", "--d", "16", "--backend", "ref", "--pass", "fwd,bwd,fwd+bwd"});
   ASSERT_EQ(rows.size(), 3u);
   for (const JsonValue& row : rows) {
-    for (const char* key : {"shape", "form", "dtype", "pass", "backend", "threads", "ms", "best_ms", "spread", "gflops",
-                            "gbytes_per_s", "floor_ms", "of_floor", "gemm_gflops", "of_gemm", "rivals",
-                            "workspace_bytes", "peak_extra_bytes", "memory_formula"})
+    for (const char* key : {"shape",
+                            "form",
+                            "dtype",
+                            "pass",
+                            "backend",
+                            "threads",
+                            "device",
+                            "ms",
+                            "best_ms",
+                            "spread",
+                            "gflops",
+                            "gbytes_per_s",
+                            "floor_ms",
+                            "of_floor",
+                            "gemm_gflops",
+                            "of_gemm",
+                            "rivals",
+                            "workspace_bytes",
+                            "peak_extra_bytes",
+                            "memory_formula"})
       EXPECT_TRUE(row.contains(key)) << key;
     EXPECT_TRUE(row.at("verified").as_bool());
     const double ms = row.at("ms").as_double();
@@ -57,6 +74,27 @@ TEST(CliBench, EveryFormDtypeAndBackendRuns) {
   for (const JsonValue& row : causal) EXPECT_EQ(row.at("form").as_string(), "causal");
   const std::vector<JsonValue> line = rows_of({"--n", "70", "--block-size", "16", "--d", "8", "--backend", "all"});
   for (const JsonValue& row : line) EXPECT_EQ(row.at("M").as_int(), 5);
+}
+
+TEST(CliBench, BackendsOnADeviceHaveTheSameFields) {
+  const ProgramRun doctor = run_program({"doctor", "--json"});
+  const JsonValue cuda = parse_json(lines_of(doctor.out).at(0), "doctor").at("cuda");
+  if (cuda.at("devices").items().empty()) GTEST_SKIP() << cuda.at("reason").as_string();
+  const std::vector<JsonValue> host =
+      rows_of({"--grid", "16x16", "--blocks", "4x4", "--h", "2", "--dtype", "bf16", "--backend", "simd"});
+  const std::vector<JsonValue> device =
+      rows_of({"--grid", "16x16", "--blocks", "4x4", "--h", "2", "--dtype", "bf16", "--backend", "gpu"});
+  ASSERT_EQ(host.size(), 1u);
+  ASSERT_FALSE(device.empty());
+  for (const JsonValue& row : device) {
+    EXPECT_EQ(row.at("device").as_string(), cuda.at("devices").items()[0].at("name").as_string());
+    EXPECT_TRUE(row.at("verified").as_bool());
+    EXPECT_GT(row.at("ms").as_double(), 0.0);
+    EXPECT_GT(row.at("copy_gbytes_per_s").as_double(), 100.0);
+    EXPECT_TRUE(row.at("gemm_gflops").is_null() && row.contains("gemm_reason"));
+    EXPECT_EQ(row.at("flops").as_double(), host[0].at("flops").as_double());
+    for (const auto& [key, value] : host[0].members()) EXPECT_TRUE(row.contains(key) || key == "gemm_reason") << key;
+  }
 }
 
 TEST(CliBench, NamedShapesTakeABatch) {

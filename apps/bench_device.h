@@ -1,0 +1,44 @@
+// One operator call on a CUDA device as `bench op` times it. A sample is the time between two events around the call on
+// a stream of its own; before each, a buffer of twice the second-level cache is written, so that nothing is found
+// there, and while the device is busy with that the call is put in the queue, so that launching it costs no time.
+#pragma once
+
+#include <string>
+
+#include "apps/bench_problem.h"
+#include "apps/timing.h"
+#include "mhla/core/cuda.h"
+
+namespace mhla::apps {
+
+class DeviceProblem {
+ public:
+  DeviceProblem(const OpShape& shape, DType dtype, Pass pass, const std::string& backend, int device);
+
+  void run();               // once, and waits
+  OpTensors& bring_back();  // the tensors on the host, with the outputs of the last run
+  [[nodiscard]] Samples time(int repeat, double min_seconds);
+  [[nodiscard]] std::int64_t workspace() const { return workspace_.size(); }
+
+ private:
+  void move(ConstView& view);
+  void move(View& view);
+  void bring_back(const View& from, Tensor& to) const;
+  void call();
+
+  OpShape shape_;
+  Pass pass_;
+  std::string backend_;
+  int device_;
+  DeviceStream stream_;
+  RunOptions run_;
+  OpTensors host_;
+  OpViews views_;
+  std::vector<DeviceBuffer> memory_;
+  DeviceBuffer workspace_, flush_;
+};
+
+// Bytes read plus bytes written per second of a copy on the device, in GB/s, best of several.
+double device_copy_bandwidth(int device);
+
+}  // namespace mhla::apps
