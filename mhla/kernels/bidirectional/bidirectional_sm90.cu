@@ -1,185 +1,15 @@
 // Forward of the bidirectional form on Hopper. Where a head's summaries fit shared memory, one kernel does everything
 // and memory sees q, k, v and out once (fused_kernel). Else three kernels: summaries, mixing, output, for as many heads
 // at a time as the summaries of all of them stay in the second-level cache.
-#include <algorithm>
-
-#include "mhla/core/cuda_check.h"
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
-#include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
-#include "mhla/kernels/common/problem.h"
+#include "mhla/kernels/bidirectional/bidirectional_sm90_plan.h"
+#include "mhla/kernels/common/cuda/sm90_phases.cuh"
 
 namespace mhla {
 namespace sm90 {
 
 static_assert(sizeof(BlockTokens) <= kBlockTableBytes);
-
-__global__ void pack_mix_kernel(Arguments p, int tiles) {
-  p.fragments[(static_cast<std::int64_t>(blockIdx.y) * tiles * tiles + blockIdx.x) * 32 + threadIdx.x] =
-      mix_fragment(p, blockIdx.y, blockIdx.x / tiles, blockIdx.x % tiles, threadIdx.x);
-}
-
-// A block of a head: what the blocks of threads of phases 1 and 3 take in turn.
-struct Item {
-  int unit, index;  // unit of this launch, block
-  Unit u;
-  BlockTokens block;
-  __device__ Item(const Arguments& p, int item)
-      : unit(item / p.M), index(item % p.M), u(p, p.first_unit + unit), block(p.block(index)) {}
-};
-
-// Phase 1: summaries. One warp per 16 rows; tiles of kPhaseTokens tokens, the next ones on their way, also those of the
-// next block.
-template <class S>
-__global__ void __launch_bounds__(S::kRows * 32) summary_kernel(Arguments p) {
-  constexpr int kKeyBytes = kPhaseTokens * S::kPitch, kStage = 2 * kKeyBytes, kStages = phase_stages(S::kTiles);
-  extern __shared__ __align__(16) char shared[];  // [kStages][keys, values], S
-  const int items = p.units * p.M, row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
-  int next = blockIdx.x, next_first = 0, next_slot = 0;  // of the next fetch
-  Item coming(p, min(next, items - 1));
-  const auto fetch = [&] {
-    if (next < items) {
-      const std::uint32_t stage = shared_address(shared + next_slot * kStage);
-      copy_keys<S, kPhaseTokens, S::kRows * 32>(p, p.k.at(coming.u.batch, coming.u.head),
-                                                p.v.at(coming.u.batch, coming.u.head), coming.block, next_first, stage,
-                                                stage + kKeyBytes, threadIdx.x);
-      next_first += kPhaseTokens;
-      if (next_first >= static_cast<int>(coming.block.size)) {
-        next += gridDim.x, next_first = 0;
-        if (next < items) coming = Item(p, next);
-      }
-    }
-    next_slot = next_slot + 1 == kStages ? 0 : next_slot + 1;
-    copy_commit();
-  };
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) fetch();
-  int slot = 0;
-  for (int at = blockIdx.x; at < items; at += gridDim.x) {
-    const int size = static_cast<int>(p.block(at % p.M).size);
-    Summary<S> summary;
-    for (int first = 0; first < size; first += kPhaseTokens) {
-      copy_wait<kStages - 2>();
-      __syncthreads();  // all copies of this tile are there, and all are done with the one before
-      fetch();
-      const std::uint32_t stage = shared_address(shared + slot * kStage);
-#pragma unroll
-      for (int step = 0; step < kPhaseTokens / 16; ++step) {
-        const int tokens = size - first - step * 16;
-        if (tokens <= 0) break;
-        summary.add(p, stage + step * 16 * S::kPitch, stage + kKeyBytes + step * 16 * S::kPitch, tokens, row);
-      }
-      slot = slot + 1 == kStages ? 0 : slot + 1;
-    }
-    // Through shared memory of the warp's own, so that 16-byte stores fill whole lines.
-    char* tile = shared + kStages * kStage + row * S::kPitch;
-    store_tile<S::kColumns>(summary.acc, shared_address(tile + lane % 16 * S::kPitch));
-    __syncwarp();
-    Bf16* to = p.summaries + static_cast<std::int64_t>(at) * (D * E + D);
-    const int chunks = E / 8, rows = min(16, D - row);
-    for (int i = lane; i < rows * chunks; i += 32) {
-      const int d = i / chunks, c = i % chunks;
-      *reinterpret_cast<uint4*>(to + (row + d) * E + c * 8) =
-          *reinterpret_cast<const uint4*>(tile + d * S::kPitch + c * 16);
-    }
-    summary.each_z(p, row, [&](int d, Bf16 value) { to[D * E + d] = value; });
-    __syncwarp();
-  }
-  copy_wait<0>();
-}
-
-// Phase 2, in place: S~_i = sum_b mix[i,b] S_b for kStrip of the D E + D values of a block. All M rows of the strip go
-// to shared memory first; a warp makes kPer * 16 rows of S~ at a time. Its fragments of mix come through shared memory
-// too, kMixAhead ahead: every lane reads what it copied itself.
-inline constexpr int kStrip = 64, kStripPitch = kStrip * 2 + 16, kMixAhead = 6;
-constexpr int mix_shared_bytes(int M, int warps, int per) {
-  return (M + 15) / 16 * 16 * kStripPitch + warps * kMixAhead * per * 512;
-}
-
-template <int kPer>
-__global__ void __launch_bounds__(256, kPer == 1 ? 3 : 2) mix_kernel(Arguments p, int X, int strips) {
-  extern __shared__ __align__(16) char shared[];  // [M rounded up][kStripPitch], fragments [warps][kMixAhead][kPer]
-  const int unit = blockIdx.x / strips, x0 = blockIdx.x % strips * kStrip;
-  const Unit u(p, p.first_unit + unit);
-  const int tiles = (p.M + 15) / 16, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  Bf16* S = p.summaries + static_cast<std::int64_t>(unit) * p.M * X + x0;
-  for (int at = threadIdx.x; at < tiles * 16 * (kStrip / 8); at += blockDim.x) {
-    const int b = at / (kStrip / 8), c = at % (kStrip / 8);
-    const bool valid = b < p.M && x0 + c * 8 < X;
-    copy16(shared_address(shared + b * kStripPitch + c * 16), valid ? S + std::int64_t{b} * X + c * 8 : S, valid);
-  }
-  copy_commit();
-  const uint4* mix = p.fragments + (p.mix_head ? u.head * std::int64_t{tiles} * tiles * 32 : 0) + lane;
-  char* own = shared + tiles * 16 * kStripPitch + warp * kMixAhead * kPer * 512 + lane * 16;
-  const auto fetch = [&](int i, int b) {
-    if (b < tiles && i < tiles) {
-      const std::uint32_t to = shared_address(own + b % kMixAhead * kPer * 512);
-#pragma unroll
-      for (int k = 0; k < kPer; ++k) copy16(to + k * 512, mix + (min(i + k, tiles - 1) * tiles + b) * 32, true);
-    }
-    copy_commit();
-  };
-  const bool once = tiles <= kPer * warps;
-  for (int i = warp * kPer; i < (once ? warp * kPer + 1 : tiles); i += warps * kPer) {
-    for (int b = 0; b < kMixAhead - 1; ++b) fetch(i, b);
-    if (i < warps * kPer) {  // the strip came before the fragments
-      copy_wait<kMixAhead - 1>();
-      __syncthreads();
-    }
-    float acc[kPer][kStrip / 8][4] = {};
-    const std::uint32_t strip = shared_address(shared) + (lane % 16) * kStripPitch + lane / 16 * 16;
-    for (int b = 0; b < tiles && i < tiles; ++b) {
-      fetch(i, b + kMixAhead - 1);
-      copy_wait<kMixAhead - 1>();
-      std::uint32_t a[kPer][4];
-#pragma unroll
-      for (int k = 0; k < kPer; ++k) {
-        const uint4 m = *reinterpret_cast<const uint4*>(own + (b % kMixAhead * kPer + k) * 512);
-        a[k][0] = m.x, a[k][1] = m.y, a[k][2] = m.z, a[k][3] = m.w;
-      }
-#pragma unroll
-      for (int j = 0; j < kStrip / 8; j += 2) {
-        std::uint32_t two[4];
-        load_matrices_transposed(two, strip + b * 16 * kStripPitch + j * 16);
-#pragma unroll
-        for (int k = 0; k < kPer; ++k) {
-          multiply_add(acc[k][j], a[k], two[0], two[1]);
-          multiply_add(acc[k][j + 1], a[k], two[2], two[3]);
-        }
-      }
-    }
-    copy_wait<0>();
-    if (once) {  // nobody reads the strip any more: through it, whole lines are written
-      __syncthreads();
-#pragma unroll
-      for (int k = 0; k < kPer; ++k) {
-        if (i + k < tiles) {
-          store_tile<kStrip / 8>(acc[k], shared_address(shared) + ((i + k) * 16 + lane % 16) * kStripPitch);
-        }
-      }
-      __syncwarp();
-      for (int at = lane; at < kPer * 16 * (kStrip / 8); at += 32) {
-        const int row = i * 16 + at / (kStrip / 8), c = at % (kStrip / 8);
-        if (row < p.M && x0 + c * 8 < X) {
-          *reinterpret_cast<uint4*>(S + std::int64_t{row} * X + c * 8) =
-              *reinterpret_cast<const uint4*>(shared + row * kStripPitch + c * 16);
-        }
-      }
-      break;
-    }
-#pragma unroll
-    for (int half = 0; half < 2 * kPer; ++half) {
-      const int row = i * 16 + half * 8 + lane / 4;
-#pragma unroll
-      for (int j = 0; j < kStrip / 8; ++j) {
-        const float* c = &acc[half / 2][j][half % 2 * 2];
-        if (row < p.M && x0 + j * 8 < X) {
-          *reinterpret_cast<std::uint32_t*>(S + std::int64_t{row} * X + j * 8 + lane % 4 * 2) = pack_bf16(c[0], c[1]);
-        }
-      }
-    }
-  }
-}
 
 struct Place {
   BlockTokens block;
@@ -212,7 +42,7 @@ __global__ void __launch_bounds__(128, S::kRows >= 8 ? 3 : 5) readout_kernel(Arg
     if (threadIdx.x == 0 && at < items) {
       const Unit u(p, p.first_unit + unit_of(at));
       const int head = u.head * p.group + at / p.M % p.group;
-      places[slot] = Place{p.block(at % p.M), p.q.at(u.batch, head), p.out.at(u.batch, head)};
+      places[slot] = Place{p.block(at % p.M), p.q.at(u.batch, head), u.out(p, head)};
     }
   };
   const int step = static_cast<int>(gridDim.x);
@@ -310,7 +140,7 @@ __global__ void __launch_bounds__(groups_of(S::kTiles) * S::kRows * 32, S::kRows
   const Bf16 *k = nullptr, *v = nullptr;                                          // of its head
   const auto enter = [&] {
     const Unit u(p, next_unit);
-    k = p.k.at(u.batch, u.head), v = p.v.at(u.batch, u.head);
+    k = u.k(p), v = u.v(p);
   };
   enter();
   const auto fetch = [&] {  // 16 tokens of this group's blocks, one after the other, of one head after the other
@@ -393,138 +223,75 @@ __global__ void __launch_bounds__(groups_of(S::kTiles) * S::kRows * 32, S::kRows
       settle();
       load();
       const Readout<S> x(p, now, summary);
-      write_outputs<S>(p, x, p.out.at(u.batch, now_head), block, now_first);
+      write_outputs<S>(p, x, u.out(p, now_head), block, now_first);
     }
     __syncthreads();  // the next head's summaries take the place of this one's
   }
   copy_wait<0>();
 }
 
-template <class T, class View>
-Strided<T> strided(const View& x) {
-  return {static_cast<T*>(x.data), x.stride[0], x.stride[1], x.stride[2]};
-}
-
 class Forward {
  public:
-  Forward(const Problem& p, Workspace& ws) : p_(p), tiles_(tiles_of(p.D, p.E)), plan_(fused_plan(p.M, p.D, tiles_)) {
-    units_ = p.B * p.Hkv;
+  Forward(const Problem& p, Workspace& ws)
+      : p_(p), plan_(fused_plan(p.M, p.D, tiles_of(p.D, p.E))), units_(p.B * p.Hkv) {
     if (plan_.stages > 0) return;
-    const std::int64_t mix_tiles = (p.M + 15) / 16;
-    fragments_ = ws.take<uint4>(p.Hm * mix_tiles * mix_tiles * 32, "packed mix");
-    block_ = p.D * p.E + p.D;
-    at_once_ = units_at_once(units_, 2 * p.M * block_);
-    summaries_ = ws.take<Bf16>(at_once_ * p.M * block_, "summaries");
+    const std::int64_t tiles = (p.M + 15) / 16, block = p.D * p.E + p.D;
+    fragments_ = ws.take<uint4>(p.Hm * tiles * tiles * 32, "packed mix");
+    at_once_ = units_at_once(units_, 2 * p.M * block);
+    summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
   }
 
   void run() {
-    Arguments a{};
-    a.q = strided<const Bf16>(p_.q), a.k = strided<const Bf16>(p_.k), a.v = strided<const Bf16>(p_.v);
-    a.out = strided<Bf16>(p_.out);
-    a.layout = DeviceLayout(p_.layout, p_.C);
-    a.N = p_.N;
-    a.M = static_cast<int>(p_.M), a.D = static_cast<int>(p_.D), a.E = static_cast<int>(p_.E);
-    a.Hkv = static_cast<int>(p_.Hkv), a.group = static_cast<int>(p_.group());
-    a.map = p_.feature_map, a.normalized = p_.normalized();
-    a.eps = static_cast<float>(p_.eps), a.scale = static_cast<float>(p_.scale);
-    a.mix = data_as<float>(p_.mix), a.mix_head = p_.Hm > 1 ? p_.mix.stride[0] : 0;
-    a.mix_row = p_.mix.stride[1], a.mix_column = p_.mix.stride[2];
+    Arguments a = arguments_of(p_);
     a.fragments = fragments_, a.summaries = summaries_;
     a.units = static_cast<int>(units_);
     const cudaStream_t stream = stream_of(p_.stream);
-    switch (tiles_.rows) {
-      case 2: pick<2, 4>(a, stream); break;
-      case 4: pick<4, 8>(a, stream); break;
-      case 5: pick<5, 9>(a, stream); break;
-      default: pick<8, 16>(a, stream); break;
-    }
+    with_spec(a, [&](auto spec) {
+      using S = decltype(spec);
+      switch (plan_.stages) {
+        case 4: fused<S, 4>(a, stream); return;
+        case 3: fused<S, 3>(a, stream); return;
+        case 2: fused<S, 2>(a, stream); return;
+        default: phases<S>(a, stream); return;
+      }
+    });
   }
 
  private:
-  // As many blocks of threads as run at once, at most `items`.
-  template <class Kernel>
-  unsigned blocks_for(Kernel kernel, int threads, int bytes, std::int64_t items) const {
-    int count = 0, resident = 0;
-    cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, p_.q.device), "multiprocessors");
-    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, bytes), "occupancy");
-    return static_cast<unsigned>(std::min<std::int64_t>(items, std::int64_t{count} * std::max(resident, 1)));
-  }
-  template <class Kernel>
-  static void allow(Kernel kernel, int bytes, const char* name) {
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-  }
-
-  template <int kRows, int kColumns>
-  void pick(const Arguments& a, cudaStream_t stream) {
-    constexpr int kExact = exact_size({kRows, kColumns});
-    if (a.D == kExact && a.E == kExact && a.map == FeatureMap::kReluEps)
-      launch<Spec<kRows, kColumns, true>>(a, stream);
-    else
-      launch<Spec<kRows, kColumns, false>>(a, stream);
-  }
-
-  template <class S>
-  void launch(const Arguments& a, cudaStream_t stream) {
-    switch (plan_.stages) {
-      case 4: fused<S, 4>(a, stream); return;
-      case 3: fused<S, 3>(a, stream); return;
-      case 2: fused<S, 2>(a, stream); return;
-      default: phases<S>(a, stream); return;
-    }
-  }
-
   template <class S, int kStages>
   void fused(const Arguments& a, cudaStream_t stream) {
     constexpr int kThreads = groups_of(S::kTiles) * S::kRows * 32;
-    allow(fused_kernel<S, kStages>, plan_.shared_bytes, "sm90 fused_kernel");
-    fused_kernel<S, kStages>
-        <<<blocks_for(fused_kernel<S, kStages>, kThreads, plan_.shared_bytes, units_), kThreads, plan_.shared_bytes,
-           stream>>>(a, plan_, FastDivisor((p_.C + 15) / 16), FastDivisor(p_.M));
+    const auto kernel = fused_kernel<S, kStages>;
+    allow_shared(kernel, plan_.shared_bytes, "sm90 fused_kernel");
+    kernel<<<blocks_for(kernel, kThreads, plan_.shared_bytes, units_), kThreads, plan_.shared_bytes, stream>>>(
+        a, plan_, FastDivisor((p_.C + 15) / 16), FastDivisor(p_.M));
     check_launch("sm90 fused_kernel");
   }
 
   template <class S>
   void phases(Arguments a, cudaStream_t stream) {
-    const int stage_bytes = (phase_stages(S::kTiles) * kPhaseTokens * 2 + S::kRows * 16) * S::kPitch;
-    const int mix_tiles = (a.M + 15) / 16, summary = summary_bytes(a.D, S::kTiles);
-    const int mix_rows = mix_tiles <= 8 ? 1 : 2, mix_warps = std::min((mix_tiles + mix_rows - 1) / mix_rows, 8);
-    const int mix_bytes = mix_shared_bytes(a.M, mix_warps, mix_rows);
-    const auto mix = mix_rows == 1 ? mix_kernel<1> : mix_kernel<2>;
-    allow(summary_kernel<S>, stage_bytes, "sm90 summary_kernel");
-    allow(mix, mix_bytes, "sm90 mix_kernel");
-    const int readout_bytes = 2 * summary + 3 * static_cast<int>(sizeof(Place));
-    allow(readout_kernel<S>, readout_bytes, "sm90 readout_kernel");
-    const int strips = static_cast<int>((block_ + kStrip - 1) / kStrip);
-    pack_mix_kernel<<<dim3(mix_tiles * mix_tiles, static_cast<unsigned>(p_.Hm)), 32, 0, stream>>>(a, mix_tiles);
-    check_launch("sm90 pack_mix_kernel");
+    const int summary = summary_bytes(a.D, S::kTiles), bytes = 2 * summary + 3 * static_cast<int>(sizeof(Place));
+    allow_shared(readout_kernel<S>, bytes, "sm90 readout_kernel");
+    launch_pack_mix(a, static_cast<int>(p_.Hm), stream);
     for (std::int64_t first = 0; first < units_; first += at_once_) {
       a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(at_once_, units_ - first));
-      const std::int64_t blocks = std::int64_t{a.units} * a.M;
-      summary_kernel<S>
-          <<<blocks_for(summary_kernel<S>, S::kRows * 32, stage_bytes, blocks), S::kRows * 32, stage_bytes, stream>>>(
-              a);
-      check_launch("sm90 summary_kernel");
-      mix<<<static_cast<unsigned>(a.units * strips), mix_warps * 32, mix_bytes, stream>>>(a, static_cast<int>(block_),
-                                                                                          strips);
-      check_launch("sm90 mix_kernel");
-      readout_kernel<S>
-          <<<blocks_for(readout_kernel<S>, 128, readout_bytes, blocks * a.group), 128, readout_bytes, stream>>>(
-              a, summary);
+      launch_summaries<S>(a, stream);
+      const std::int64_t items = std::int64_t{a.units} * a.group * a.M;
+      readout_kernel<S><<<blocks_for(readout_kernel<S>, 128, bytes, items), 128, bytes, stream>>>(a, summary);
       check_launch("sm90 readout_kernel");
     }
   }
 
   const Problem& p_;
-  Tiles tiles_;
   FusedPlan plan_;
-  std::int64_t units_ = 0, block_ = 0, at_once_ = 0;
+  std::int64_t units_ = 0, at_once_ = 0;
   uint4* fragments_ = nullptr;
   Bf16* summaries_ = nullptr;
 };
 
 }  // namespace sm90
 
-void bidirectional_forward_sm90(const Problem& problem, Workspace& workspace, Executor&) {
+void bidirectional_forward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
   sm90::Forward pass(problem, workspace);
   if (!workspace.counting()) pass.run();
 }

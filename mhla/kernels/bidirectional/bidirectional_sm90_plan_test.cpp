@@ -81,7 +81,7 @@ TEST(Sm90Plan, SaysWhyNot) {
   p = takes(), p.D = 65;
   EXPECT_EQ(fit_problem(p), "D = 65, E = 64: no multiples of 8");
   p = takes(), p.E = 256;
-  EXPECT_EQ(fit_problem(p), "D = 64, E = 256: above 128");
+  EXPECT_EQ(fit_problem(p), "D = 64, E = 256: too large");
   p = takes(), p.k.stride[1] = 257;
   EXPECT_EQ(fit_problem(p), "k: stride 257 of axis 1 is no multiple of 8");
   p = takes(), p.M = 2000;

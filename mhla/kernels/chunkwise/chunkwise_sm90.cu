@@ -1,0 +1,190 @@
+// Forward of the causal form on Hopper in bf16 (README.md): summaries of chunks and their mixed prefixes as in the
+// bidirectional form (common/cuda/sm90_phases.cuh), then per tile of 64 queries
+//   num = q~ P_i + sum_j (m_ii (q~ k~_j^T) below the diagonal) v_j     over the tiles j of keys of the chunk up to its
+//   own
+// Columns of v beyond 128 are units of their own. Tiles are aligned to the chunk, and nothing looks at the length of
+// the sequence, so right padding and later tokens change no bit.
+#include "mhla/core/workspace.h"
+#include "mhla/kernels/chunkwise/chunkwise_candidates.h"
+#include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
+#include "mhla/kernels/common/cuda/sm90_phases.cuh"
+
+namespace mhla {
+namespace sm90 {
+
+// kTokens rows of one head to shared memory, zeros behind the end of the chunk.
+template <int kPitch, int kTokens>
+__device__ inline void copy_tile(const Bf16* x, std::int64_t stride, int first, int size, int columns, char* to) {
+  for (int row = threadIdx.x / 8; row < kTokens; row += 16) {
+    const bool valid = first + row < size;
+    const Bf16* from = x + (valid ? (first + row) * stride : 0);
+    for (int c = threadIdx.x % 8; c < columns / 8; c += 8) {
+      copy16(shared_address(to + row * kPitch + c * 16), from + c * 8, valid);
+    }
+  }
+}
+
+// acc += scores v over 16 keys, scores = m (q~ k~^T) for keys up to the query's own place. `key`: the first key's
+// place.
+template <class S>
+__device__ inline void attend(const Arguments& p, const std::uint32_t (&q)[S::kRows][4], std::uint32_t keys,
+                              std::uint32_t values, float diagonal, int query, int key, Readout<S>& x) {
+  const int lane = threadIdx.x % 32;
+  float scores[2][4] = {};
+#pragma unroll
+  for (int step = 0; step < S::kRows; ++step) {
+    if (step * 16 >= S::D(p)) break;
+    std::uint32_t b[4];
+    load_matrices(b, keys + (lane % 8 + lane / 16 * 8) * S::kPitch + (step * 16 + lane / 8 % 2 * 8) * 2);
+    feature_fragment(S::map(p), b);
+    if (step * 16 + 8 >= S::D(p)) b[1] = b[3] = 0;
+    multiply_add(scores[0], q[step], b[0], b[1]);
+    multiply_add(scores[1], q[step], b[2], b[3]);
+  }
+  std::uint32_t a[4];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int t = query + lane / 4 + half * 8;
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      float s[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        s[i] = key + tile * 8 + lane % 4 * 2 + i <= t ? scores[tile][2 * half + i] * diagonal : 0.0f;
+        x.den[2 * half] += s[i];  // of this lane's keys: summed over the row at the end
+      }
+      a[tile * 2 + half] = pack_bf16(s[0], s[1]);
+    }
+  }
+  multiply_rows<S::kColumns>(x.acc, a, values + lane % 16 * S::kPitch);
+}
+
+template <class S>
+__global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_tiles) {
+  constexpr int kTile = kPhaseTokens * S::kPitch;
+  extern __shared__ __align__(16) char shared[];  // queries, keys, values, prefix
+  char *queries = shared, *keys = shared + kTile, *values = shared + 2 * kTile, *prefix = shared + 3 * kTile;
+  const int tile = blockIdx.x % query_tiles, index = blockIdx.x / query_tiles % p.M;
+  const int row = blockIdx.x / query_tiles / p.M, unit = row / p.group, warp = threadIdx.x / 32,
+            lane = threadIdx.x % 32;
+  const Unit u(p, p.first_unit + unit);
+  const int head = u.head * p.group + row % p.group, D = S::D(p), E = S::E(p);
+  const BlockTokens block = p.block(index);
+  const int size = static_cast<int>(block.size), first = tile * kPhaseTokens;
+  if (first >= size) return;
+  const Bf16* q = p.q.at(u.batch, head) + block.origin * p.q.token;
+  const Bf16 *k = u.k(p) + block.origin * p.k.token, *v = u.v(p) + block.origin * p.v.token;
+  copy_tile<S::kPitch, kPhaseTokens>(q, p.q.token, first, size, D, queries);
+  if (index > 0) {
+    const Bf16* from = p.summaries + (static_cast<std::int64_t>(unit) * p.M + index) * (D * E + D);
+    const std::uint32_t to = shared_address(prefix);
+    for (int i = threadIdx.x; i < D * (E / 8); i += 128) {
+      copy16(to + summary_row(i / (E / 8), S::kPitch) + i % (E / 8) * 16, from + i * 8, true);
+    }
+    for (int i = threadIdx.x; i < D / 8; i += 128) {
+      copy16(to + summary_row(D, S::kPitch) + i * 16, from + D * E + i * 8, true);
+    }
+  }
+  copy_commit();
+  copy_tile<S::kPitch, kPhaseTokens>(k, p.k.token, 0, size, D, keys);
+  copy_tile<S::kPitch, kPhaseTokens>(v, p.v.token, 0, size, E, values);
+  copy_commit();
+  copy_wait<1>();
+  __syncthreads();
+
+  std::uint32_t a[S::kRows][4];
+  const std::uint32_t own = shared_address(queries + warp * 16 * S::kPitch);
+#pragma unroll
+  for (int step = 0; step < S::kRows; ++step) {
+    if (step * 16 >= D) break;
+    load_matrices(a[step], own + lane % 16 * S::kPitch + (step * 16 + lane / 16 * 8) * 2);
+    feature_fragment(S::map(p), a[step]);
+    if (step * 16 + 8 >= D) a[step][2] = a[step][3] = 0;
+  }
+  Readout<S> x;
+  if (index > 0) {
+#pragma unroll
+    for (int step = 0; step < S::kRows; ++step) {
+      if (step * 16 >= D) break;
+      const int d = min(step * 16 + lane % 16, D - 1);
+      multiply_rows<S::kColumns>(x.acc, a[step], shared_address(prefix) + summary_row(d, S::kPitch));
+      std::uint32_t b0 = 0, b1 = 0;
+      if (lane < 4) {
+        const auto* z = reinterpret_cast<const Bf16*>(prefix + summary_row(D, S::kPitch)) + step * 16 + lane * 2;
+        b0 = *reinterpret_cast<const std::uint32_t*>(z);
+        b1 = step * 16 + 8 < D ? *reinterpret_cast<const std::uint32_t*>(z + 8) : 0u;
+      }
+      multiply_add(x.den, a[step], b0, b1);
+    }
+  }
+  if (lane % 4 != 0) x.den[0] = x.den[2] = 0;  // what column 0 of the product left; the scores are added to it
+  const float diagonal = p.mix[(p.mix_head ? head : 0) * p.mix_head + index * (p.mix_row + p.mix_column)];
+  for (int j = 0; j <= tile; ++j) {
+    if (j > 0) {
+      __syncthreads();
+      copy_tile<S::kPitch, kPhaseTokens>(k, p.k.token, j * kPhaseTokens, size, D, keys);
+      copy_tile<S::kPitch, kPhaseTokens>(v, p.v.token, j * kPhaseTokens, size, E, values);
+      copy_commit();
+    }
+    copy_wait<0>();
+    __syncthreads();
+    const int steps = j < tile ? kPhaseTokens / 16 : warp + 1;  // on the diagonal: keys up to this warp's queries
+    for (int step = 0; step < steps; ++step) {
+      attend<S>(p, a, shared_address(keys) + step * 16 * S::kPitch, shared_address(values) + step * 16 * S::kPitch,
+                diagonal, first + warp * 16, j * kPhaseTokens + step * 16, x);
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 4; half += 2) {  // lane 0 of a row gets the whole denominator
+    x.den[half] += __shfl_xor_sync(0xffffffffu, x.den[half], 1);
+    x.den[half] += __shfl_xor_sync(0xffffffffu, x.den[half], 2);
+  }
+  if (first + warp * 16 < size) write_outputs<S>(p, x, u.out(p, head), block, first + warp * 16);
+}
+
+class CausalForward {
+ public:
+  CausalForward(const Problem& p, Workspace& ws) : p_(p), parts_(column_parts(p.E)) {
+    const std::int64_t tiles = (p.M + 15) / 16, block = p.D * (p.E / parts_) + p.D;
+    units_ = p.B * p.Hkv * parts_;
+    fragments_ = ws.take<uint4>(p.Hm * tiles * tiles * 32, "packed mix");
+    at_once_ = units_at_once(units_, 2 * p.M * block);
+    summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
+  }
+
+  void run() {
+    Arguments a = arguments_of(p_);
+    a.parts = static_cast<int>(parts_), a.E = static_cast<int>(p_.E / parts_);
+    a.fragments = fragments_, a.summaries = summaries_;
+    const cudaStream_t stream = stream_of(p_.stream);
+    launch_pack_mix(a, static_cast<int>(p_.Hm), stream);
+    const int query_tiles = static_cast<int>((p_.C + kPhaseTokens - 1) / kPhaseTokens);
+    with_spec(a, [&](auto spec) {
+      using S = decltype(spec);
+      const int bytes = 3 * kPhaseTokens * S::kPitch + summary_bytes(a.D, S::kTiles);
+      allow_shared(causal_kernel<S>, bytes, "sm90 causal_kernel");
+      for (std::int64_t first = 0; first < units_; first += at_once_) {
+        a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(at_once_, units_ - first));
+        launch_summaries<S>(a, stream);
+        const std::int64_t blocks = std::int64_t{a.units} * a.group * a.M * query_tiles;
+        causal_kernel<S><<<static_cast<unsigned>(blocks), 128, bytes, stream>>>(a, query_tiles);
+        check_launch("sm90 causal_kernel");
+      }
+    });
+  }
+
+ private:
+  const Problem& p_;
+  std::int64_t parts_ = 1, units_ = 0, at_once_ = 0;
+  uint4* fragments_ = nullptr;
+  Bf16* summaries_ = nullptr;
+};
+
+}  // namespace sm90
+
+void chunkwise_forward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
+  sm90::CausalForward pass(problem, workspace);
+  if (!workspace.counting()) pass.run();
+}
+
+}  // namespace mhla

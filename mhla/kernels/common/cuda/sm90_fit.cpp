@@ -1,0 +1,48 @@
+#include "mhla/kernels/common/cuda/sm90_fit.h"
+
+#include <utility>
+
+#include "mhla/core/cuda.h"
+#include "mhla/core/error.h"
+#include "mhla/kernels/common/cuda/sm90_plan.h"
+
+namespace mhla::sm90 {
+namespace {
+
+std::string misaligned(const char* name, const ConstView& x) {
+  if (reinterpret_cast<std::uintptr_t>(x.data) % 16 != 0) return str(name, " is not aligned to 16 bytes");
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    if (x.shape[axis] > 1 && x.stride[axis] % 8 != 0) {
+      return str(name, ": stride ", x.stride[axis], " of axis ", axis, " is no multiple of 8");
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string fit_device(const Problem& p) {
+  if (!cuda_built()) return "built without CUDA";
+  if (p.q.device == kCpu) return "memory is on the CPU";
+  const DeviceFacts device = device_facts(p.q.device);
+  if (device.major == 9 && device.minor == 0) return "";
+  return str("compute capability ", device.major, ".", device.minor, ", expected 9.0");
+}
+
+std::string fit_common(const Problem& p, std::int64_t columns) {
+  if (p.dtype() != DType::kBF16) return str("dtype ", name_of(p.dtype()));
+  if (p.has_den()) return "q_den and k_den";
+  if (p.maybe_cu_seqlens.given()) return "cu_seqlens";
+  if (p.Hm > 1 && p.group() > 1) return "a mix per head with shared kv heads";
+  if (p.D % 8 != 0 || p.E % 8 != 0) return str("D = ", p.D, ", E = ", p.E, ": no multiples of 8");
+  if (tiles_of(p.D, columns).rows == 0) return str("D = ", p.D, ", E = ", p.E, ": too large");
+  if (p.M > kMaxBlocks) return str(p.M, " blocks, more than ", kMaxBlocks);
+  if (p.B * p.H > INT32_MAX / (p.M * ((p.E + 7) / 8)) || p.C > INT32_MAX / 2) return "more blocks than 32 bits count";
+  for (const auto& [name, view] :
+       {std::pair<const char*, ConstView>{"q", p.q}, {"k", p.k}, {"v", p.v}, {"out", p.out}}) {
+    if (std::string reason = misaligned(name, view); !reason.empty()) return reason;
+  }
+  return "";
+}
+
+}  // namespace mhla::sm90

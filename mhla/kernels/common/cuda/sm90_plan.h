@@ -1,0 +1,51 @@
+// Tiles and shared memory of the Hopper kernels, as pure functions of the shape.
+#pragma once
+
+#include <cstdint>
+
+namespace mhla::sm90 {
+
+inline constexpr std::int64_t kMaxBlocks = 1024;  // a strip of all summaries is mixed in shared memory
+
+// Tiles of a head: D rows in rows * 16, E columns in columns * 8.
+struct Tiles {
+  int rows = 0, columns = 0;
+};
+inline constexpr Tiles kTiles[] = {{2, 4}, {4, 8}, {5, 9}, {8, 16}};
+
+constexpr Tiles tiles_of(std::int64_t D, std::int64_t E) {
+  for (const Tiles& t : kTiles) {
+    if (D <= t.columns * 8 && E <= t.columns * 8) return t;
+  }
+  return {};
+}
+
+// D and E that fill the tiles.
+constexpr int exact_size(Tiles t) { return t.columns * 8; }
+
+// Bytes from one row to the next in shared memory: an odd number of 16-byte units, so that the eight rows of an 8 x 8
+// matrix lie in different banks.
+constexpr int pitch_of(Tiles t) { return t.columns % 2 == 1 ? t.columns * 16 : t.columns * 16 + 16; }
+
+// A summary in shared memory: D rows of S, then z, padded to 16. Read-out takes rows 8 c + r, 8 (c + 1) + r, ...
+// together (Queries in bidirectional_sm90.cuh): 32 bytes between every eight rows put these into different banks too.
+constexpr int summary_row(int d, int pitch) { return d * pitch + d / 8 * 32; }
+constexpr int summary_bytes(int D, Tiles t) {
+  const int bytes = summary_row(D, pitch_of(t)) + (D + 15) / 16 * 32;
+  return bytes % 32 == 0 ? bytes + 16 : bytes;  // so do the rows of the next block
+}
+
+inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block of threads
+inline constexpr int kAllSharedBytes = 228 * 1024;  // of a multiprocessor, 1 KiB of it lost to every block
+inline constexpr int kPhaseTokens = 64;             // of one pipeline stage of the phases
+constexpr int phase_stages(Tiles t) { return t.rows >= 8 ? 2 : 3; }  // two blocks of threads a multiprocessor
+
+// Heads whose summaries pass through the second-level cache together, in rounds of equal size.
+inline constexpr std::int64_t kCachedBytes = std::int64_t{44} << 20;
+constexpr std::int64_t units_at_once(std::int64_t units, std::int64_t unit_bytes) {
+  const std::int64_t most = kCachedBytes / unit_bytes > 1 ? kCachedBytes / unit_bytes : 1;
+  const std::int64_t rounds = (units + most - 1) / most;
+  return (units + rounds - 1) / rounds;
+}
+
+}  // namespace mhla::sm90

@@ -1,0 +1,284 @@
+// Device code that the Hopper kernels share, bf16: products on tensor cores, tokens gathered from
+// raster order. S is kept in bf16 between the phases, every sum is f32.
+//   z is one more column of S: k~^T 1, with a fragment of ones, and q~ z~ comes out of the product beside q~ S~
+#pragma once
+
+#include "mhla/kernels/common/cuda/layout.cuh"
+#include "mhla/kernels/common/cuda/sm90_plan.h"
+#include "mhla/kernels/common/cuda/tensor_core.cuh"
+#include "mhla/kernels/common/options.h"
+
+namespace mhla::sm90 {
+
+using namespace mhla::cuda;  // NOLINT(google-build-using-namespace): the building blocks of all device code
+using Bf16 = __nv_bfloat16;
+
+template <class T>
+struct Strided {  // [B, N, heads, X]
+  T* data;
+  std::int64_t batch, token, head;
+  __device__ T* at(std::int64_t b, std::int64_t h) const { return data + b * batch + h * head; }
+};
+
+struct Arguments {
+  Strided<const Bf16> q, k, v;
+  Strided<Bf16> out;
+  DeviceLayout layout;
+  std::int64_t N;
+  int M, D, E, Hkv, group;  // E: of a part
+  int parts;                // of the columns of v and out, each a unit of its own
+  bool causal;              // S~_i of the blocks before i
+  FeatureMap map;
+  bool normalized;
+  float eps, scale;
+  const float* mix;                            // [Hm, M, M]
+  std::int64_t mix_head, mix_row, mix_column;  // strides; mix_head is 0 when shared
+  uint4* fragments;                            // [Hm][M/16][M/16][32], the three phases only
+  Bf16* summaries;                             // [units][M][D E + D], S then z; the three phases only
+  int first_unit, units;                       // of this launch
+
+  __device__ BlockTokens block(int index) const { return layout.tokens(index, N); }
+};
+
+// Tiles of a kernel. kFast: the sizes fill them and the map is relu_eps, all known to the compiler.
+template <int kRows_, int kColumns_, bool kFast_>
+struct Spec {
+  static constexpr int kRows = kRows_, kColumns = kColumns_;
+  static constexpr bool kFast = kFast_;
+  static constexpr Tiles kTiles = {kRows, kColumns};
+  static constexpr int kPitch = pitch_of(kTiles);  // of k, v and S
+  __device__ static int D(const Arguments& p) { return kFast ? exact_size(kTiles) : p.D; }
+  __device__ static int E(const Arguments& p) { return kFast ? exact_size(kTiles) : p.E; }
+  __device__ static FeatureMap map(const Arguments& p) { return kFast ? FeatureMap::kReluEps : p.map; }
+};
+
+struct Unit {  // one kv head of one sequence, or one part of its columns
+  int batch, head, part;
+  __device__ Unit(const Arguments& p, int unit)
+      : batch(unit / p.parts / p.Hkv), head(unit / p.parts % p.Hkv), part(unit % p.parts) {}
+  __device__ const Bf16* k(const Arguments& p) const { return p.k.at(batch, head); }
+  __device__ const Bf16* v(const Arguments& p) const { return p.v.at(batch, head) + part * p.E; }
+  __device__ Bf16* out(const Arguments& p, int query_head) const { return p.out.at(batch, query_head) + part * p.E; }
+};
+
+__device__ inline std::uint32_t feature_pair(FeatureMap map, std::uint32_t pair) {
+  __nv_bfloat162 x = *reinterpret_cast<__nv_bfloat162*>(&pair);
+  const __nv_bfloat162 zero = __float2bfloat162_rn(0.0f);
+  switch (map) {
+    case FeatureMap::kReluEps:
+      x = __hadd2(__hmax2_nan(x, zero), __float2bfloat162_rn(static_cast<float>(kReluEpsilon)));
+      break;
+    case FeatureMap::kRelu: x = __hmax2_nan(x, zero); break;
+    case FeatureMap::kElu1: {
+      const float2 f = __bfloat1622float2(x);
+      x = __floats2bfloat162_rn(f.x <= 0 ? expf(f.x) : f.x + 1.0f, f.y <= 0 ? expf(f.y) : f.y + 1.0f);
+      break;
+    }
+    case FeatureMap::kIdentity: break;
+  }
+  return *reinterpret_cast<std::uint32_t*>(&x);
+}
+
+__device__ inline void feature_fragment(FeatureMap map, std::uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) a[i] = feature_pair(map, a[i]);
+}
+
+// What lane `lane` holds of tile (i, b) of mix in bf16, as A of a product.
+__device__ inline uint4 mix_fragment(const Arguments& p, int head, int i, int b, int lane) {
+  const int i0 = i * 16 + lane / 4, b0 = b * 16 + lane % 4 * 2;
+  const auto pair = [&](int row, int column) {
+    const auto value = [&](int b) {
+      const bool used = row < p.M && (p.causal ? b < row : b < p.M);
+      return used ? p.mix[head * p.mix_head + row * p.mix_row + b * p.mix_column] : 0.0f;
+    };
+    return pack_bf16(value(column), value(column + 1));
+  };
+  return {pair(i0, b0), pair(i0 + 8, b0), pair(i0, b0 + 8), pair(i0 + 8, b0 + 8)};
+}
+
+// k and v of kTokens tokens of a block to shared memory, zeros behind its end. k, v: the head's first token.
+template <class S, int kTokens, int kThreads>
+__device__ inline void copy_keys(const Arguments& p, const Bf16* k, const Bf16* v, const BlockTokens& block, int first,
+                                 std::uint32_t keys, std::uint32_t values, int thread) {
+  constexpr int kPerRow = kThreads / kTokens >= 4 ? kThreads / kTokens : 4;
+  for (int row = thread / kPerRow; row < kTokens; row += kThreads / kPerRow) {
+    const bool valid = first + row < static_cast<int>(block.size);
+    const std::int64_t token = valid ? block.token(first + row) : 0;
+    const Bf16 *k_row = k + token * p.k.token, *v_row = v + token * p.v.token;
+    const std::uint32_t k_to = keys + row * S::kPitch, v_to = values + row * S::kPitch;
+#pragma unroll
+    for (int c = thread % kPerRow; c < S::D(p) / 8; c += kPerRow) copy16(k_to + c * 16, k_row + c * 8, valid);
+#pragma unroll
+    for (int c = thread % kPerRow; c < S::E(p) / 8; c += kPerRow) copy16(v_to + c * 16, v_row + c * 8, valid);
+  }
+}
+
+// 16 rows of a summary in the registers of a warp.
+template <class S>
+struct Summary {
+  float acc[S::kColumns][4] = {};
+  float z[4] = {};  // column 0 counts
+
+  // += k~^T [v 1] over 16 tokens, of which the first `tokens` exist; rows of S from `row`.
+  __device__ void add(const Arguments& p, std::uint32_t keys, std::uint32_t values, int tokens, int row) {
+    const int lane = threadIdx.x % 32;
+    std::uint32_t a[4];
+    load_matrices_transposed(a, keys + (lane % 8 + lane / 16 * 8) * S::kPitch + (row + lane / 8 % 2 * 8) * 2);
+    feature_fragment(S::map(p), a);
+    multiply_rows<S::kColumns>(acc, a, values + lane % 16 * S::kPitch);
+    const auto ones = [&](int t) {  // rows t and t + 1 of a column of ones
+      return lane >= 4 ? 0u : (t < tokens ? 0x3f80u : 0u) | (t + 1 < tokens ? 0x3f800000u : 0u);
+    };
+    multiply_add(z, a, ones(lane * 2), ones(lane * 2 + 8));
+  }
+  // z of the rows this lane holds, if any: f(d, value).
+  template <class F>
+  __device__ void each_z(const Arguments& p, int row, const F& f) const {
+    const int lane = threadIdx.x % 32, d = row + lane / 4;
+    if (lane % 4 == 0 && d < S::D(p)) f(d, __float2bfloat16_rn(z[0]));
+    if (lane % 4 == 0 && d + 8 < S::D(p)) f(d + 8, __float2bfloat16_rn(z[2]));
+  }
+};
+
+// Stores a tile of 16 rows and kTiles * 8 columns in bf16 to shared memory: `row` is the address of the row of the tile
+// that this lane provides (lane % 16), column 0.
+template <int kTiles>
+__device__ inline void store_tile(const float (&acc)[kTiles][4], std::uint32_t row) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int j = 0; j + 1 < kTiles; j += 2) {
+    store_matrices(row + (j + lane / 16) * 16, pack_bf16(acc[j][0], acc[j][1]), pack_bf16(acc[j][2], acc[j][3]),
+                   pack_bf16(acc[j + 1][0], acc[j + 1][1]), pack_bf16(acc[j + 1][2], acc[j + 1][3]));
+  }
+  if constexpr (kTiles % 2 == 1) {
+    constexpr int j = kTiles - 1;
+    store_two_matrices(row + j * 16, pack_bf16(acc[j][0], acc[j][1]), pack_bf16(acc[j][2], acc[j][3]));
+  }
+}
+
+// q of 16 tokens as fragments, straight from memory. A product over d may take d in any order: in every 32 columns lane
+// q of a row takes eight neighbours, 16 bytes, as its share of two steps. Step s has d = 8 q + 4 s + {0, 1, 2, 3}.
+template <class S>
+struct Queries {
+  static constexpr int kRows = S::kRows;
+  std::uint32_t a[kRows][4];
+
+  __device__ void load(const Arguments& p, const Bf16* base, const BlockTokens& block, int first) {
+    const int lane = threadIdx.x % 32, q = lane % 4;
+    const Bf16* rows[2];
+    bool valid[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int place = first + lane / 4 + half * 8;
+      valid[half] = place < static_cast<int>(block.size);
+      rows[half] = base + (valid[half] ? block.token(place) * p.q.token : 0);
+    }
+#pragma unroll
+    for (int step = 0; step < kRows; ++step) {
+      const int d = step * 16;
+      if (d / 32 * 32 + 32 <= S::D(p)) {
+        if (step % 2 == 1) continue;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint4 x = valid[half] ? *reinterpret_cast<const uint4*>(rows[half] + d + q * 8) : uint4{};
+          a[step][half] = x.x, a[step][half + 2] = x.y;
+          if (step + 1 < kRows) a[step + 1][half] = x.z, a[step + 1][half + 2] = x.w;
+        }
+      } else {  // the rest, in order
+#pragma unroll
+        for (int half = 0; half < 4; ++half) {
+          const int c = d + half / 2 * 8 + q * 2;
+          a[step][half] =
+              valid[half % 2] && c < S::D(p) ? *reinterpret_cast<const std::uint32_t*>(rows[half % 2] + c) : 0u;
+        }
+      }
+    }
+  }
+};
+
+// q~ S~ and q~ z~ of 16 tokens in the registers of a warp.
+template <class S>
+struct Readout {
+  float acc[S::kColumns][4] = {};
+  float den[4] = {};  // column 0 counts
+
+  __device__ Readout() {}
+  // `summary`: shared memory, as summary_row() says.
+  __device__ Readout(const Arguments& p, Queries<S>& queries, const char* summary) {
+    const int D = S::D(p), lane = threadIdx.x % 32, r = lane % 8, half = lane / 8 % 2;
+    const std::uint32_t rows = shared_address(summary);
+    const auto* z = reinterpret_cast<const Bf16*>(summary + summary_row(D, S::kPitch));
+#pragma unroll
+    for (int step = 0; step < S::kRows; ++step) {
+      if (step * 16 >= D) break;
+      const bool shuffled = step / 2 * 32 + 32 <= D;
+      const int d = shuffled ? step / 2 * 32 + r / 2 * 8 + step % 2 * 4 + half * 2 + r % 2 : step * 16 + half * 8 + r;
+      std::uint32_t(&a)[4] = queries.a[step];
+      feature_fragment(S::map(p), a);
+      const bool whole = step * 16 + 8 < D;  // D is a multiple of 8
+      if (!whole) a[2] = a[3] = 0;
+      multiply_rows<S::kColumns>(acc, a, rows + summary_row(min(d, D - 1), S::kPitch));
+      std::uint32_t b0 = 0, b1 = 0;
+      if (lane < 4) {
+        const int at = shuffled ? step / 2 * 32 + lane * 8 + step % 2 * 4 : step * 16 + lane * 2;
+        b0 = *reinterpret_cast<const std::uint32_t*>(z + at);
+        b1 = whole ? *reinterpret_cast<const std::uint32_t*>(z + at + (shuffled ? 2 : 8)) : 0u;
+      }
+      multiply_add(den, a, b0, b1);
+    }
+  }
+};
+
+// Four lanes hold four values each, x[j] of lane q being part q of row j: afterwards x[j] is part j of row q.
+__device__ inline void transpose_quad(std::uint32_t (&x)[4]) {
+  const int q = threadIdx.x % 4;
+#pragma unroll
+  for (int away = 1; away < 4; away *= 2) {
+    const bool upper = q & away;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (j & away) continue;
+      const std::uint32_t sent = upper ? x[j] : x[j + away];
+      const std::uint32_t got = __shfl_xor_sync(0xffffffffu, sent, away);
+      (upper ? x[j] : x[j + away]) = got;
+    }
+  }
+}
+
+// One row of the 16: acc[j][2 * kHalf] and the next. All lanes call, rows that do not exist are not written.
+template <int kHalf, class S>
+__device__ inline void write_row(const Arguments& p, const float (&acc)[S::kColumns][4], float factor, bool valid,
+                                 Bf16* to) {
+  const int q = threadIdx.x % 4;
+  const auto pair = [&](const float(&c)[4]) { return pack_bf16(c[2 * kHalf] * factor, c[2 * kHalf + 1] * factor); };
+#pragma unroll
+  for (int j = 0; j + 3 < S::kColumns; j += 4) {
+    if (j * 8 + 32 > S::E(p)) break;
+    std::uint32_t x[4] = {pair(acc[j]), pair(acc[j + 1]), pair(acc[j + 2]), pair(acc[j + 3])};
+    transpose_quad(x);
+    if (valid) *reinterpret_cast<uint4*>(to + j * 8 + q * 8) = {x[0], x[1], x[2], x[3]};
+  }
+#pragma unroll
+  for (int j = 0; j < S::kColumns; ++j) {
+    if (valid && j / 4 * 32 + 32 > S::E(p) && j * 8 < S::E(p)) {
+      *reinterpret_cast<std::uint32_t*>(to + j * 8 + q * 2) = pair(acc[j]);
+    }
+  }
+}
+
+// out = scale * num / den of 16 tokens.
+template <class S>
+__device__ inline void write_outputs(const Arguments& p, const Readout<S>& x, Bf16* base, const BlockTokens& block,
+                                     int first) {
+  const int lane = threadIdx.x % 32, place = first + lane / 4, last = static_cast<int>(block.size) - 1;
+  const auto factor = [&](float den) {
+    const float total = __shfl_sync(0xffffffffu, den, lane & ~3);
+    return p.normalized ? p.scale / (p.eps + total) : p.scale;
+  };
+  const float factors[2] = {factor(x.den[0]), factor(x.den[2])};
+  write_row<0, S>(p, x.acc, factors[0], place <= last, base + block.token(min(place, last)) * p.out.token);
+  write_row<1, S>(p, x.acc, factors[1], place + 8 <= last, base + block.token(min(place + 8, last)) * p.out.token);
+}
+
+}  // namespace mhla::sm90
