@@ -1,7 +1,8 @@
 // The `cuda` candidate against the reference, and simple timings, in a program that needs nothing but this repository:
 // no GoogleTest, no Highway. smoke.sh builds it, for a GPU or for the emulator.
 //   smoke check [quick] [seed]   every check of mhla/testing over fixed and random cases; one line per failure
-//   smoke time [form]            median milliseconds of the named shapes in bf16
+//   smoke case|accuracy NAME     one case, as a failure names it: all checks or the first
+//   smoke time [shape]           median milliseconds of the named shapes in bf16
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -132,6 +133,13 @@ int run_checks(bool quick, std::uint64_t seed) {
   }
   std::printf("%s", accuracy_summary().c_str());
   std::printf("smoke: %d checks, %d failures\n", counts.checks, counts.failures);
+  return counts.failures == 0 ? 0 : 1;
+}
+
+int run_case_alone(const char* name, bool accuracy_only) {
+  Counts counts;
+  check_all(counts, parse_case(name), accuracy_only);
+  std::printf("%ssmoke: %d checks, %d failures\n", accuracy_summary().c_str(), counts.checks, counts.failures);
   return counts.failures == 0 ? 0 : 1;
 }
 
@@ -267,6 +275,7 @@ int main(int argc, char** argv) {
     if (const std::string missing = cuda_missing(); !missing.empty()) fail(missing);
     const std::string_view command = argc > 1 ? argv[1] : "check";
     if (command == "time") return run_times(argc > 2 ? argv[2] : "");
+    if ((command == "case" || command == "accuracy") && argc > 2) return run_case_alone(argv[2], command == "accuracy");
     const bool quick = argc > 2 && std::strcmp(argv[2], "quick") == 0;
     const char* seed = argc > 2 ? argv[argc - 1] : "1";
     return run_checks(quick, std::strtoull(seed, nullptr, 10));

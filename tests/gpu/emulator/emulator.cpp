@@ -40,7 +40,18 @@ emulator_switch:
 namespace emulator {
 
 Thread current;
-Order order = Order::kForward;
+
+namespace {
+
+Order order_of_environment() {
+  const char* name = std::getenv("MHLA_EMULATOR_ORDER");
+  if (name == nullptr || std::strcmp(name, "forward") == 0) return Order::kForward;
+  return std::strcmp(name, "backward") == 0 ? Order::kBackward : Order::kShuffled;
+}
+
+}  // namespace
+
+Order order = order_of_environment();
 
 namespace {
 

@@ -31,7 +31,7 @@ struct Thread {
   dim3 threadIdx, blockIdx;
 };
 extern Thread current;
-extern Order order;  // of the threads of a block, and of blocks
+extern Order order;  // of the threads of a block, and of blocks; MHLA_EMULATOR_ORDER sets it
 
 // Runs `body` in every thread of a grid.
 void run(dim3 grid, int threads, void (*body)(const void* job), const void* job);

@@ -87,9 +87,7 @@ __device__ void add_dots(const RowDotJob& job, const Place& place, int query, in
 template <class T, int kRows, bool kCausal>
 __global__ void __launch_bounds__(kThreads) row_dot_kernel(const __grid_constant__ RowDotJob job) {
   using A = Arithmetic<T>;
-  using Memory = ReadOutMemory<kRows, kCausal>;
-  static_assert(sizeof(Memory) >= stage_size(kRows) * sizeof(float));
-  __shared__ Memory memory;
+  __shared__ ReadOutMemory<A, kRows, kCausal> memory;
   __shared__ float before[kRows], inside[kRows];
   const Wave& wave = job.wave;
   const int tiles = ceil_div(wave.C, kRows), head = blockIdx.y, query = query_head(wave, head);
@@ -102,11 +100,11 @@ __global__ void __launch_bounds__(kThreads) row_dot_kernel(const __grid_constant
   const TokenRows<T> rows(wave, place, block, job.q, head, true);
   const MatrixRows summary{job.summaries + wave_offset(wave, head, block, wave.summary_stride), wave.E, wave.D, wave.E,
                            wave.E % 4 == 0};
-  float* const staged = reinterpret_cast<float*>(&memory);
+  float* const staged = memory.tile.staged;
   for (int column = 0; column < wave.E; column += kColumns) {
     {
       typename A::template Sums<kRows> sums;
-      add_summary<false, A>(sums, memory, rows, row, summary, column);
+      add_summary<false>(sums, memory, rows, row, summary, column);
       stage(sums, staged);
       __syncthreads();
       add_dots<T, kRows>(job, place, query, row, column, staged, before);
@@ -116,7 +114,7 @@ __global__ void __launch_bounds__(kThreads) row_dot_kernel(const __grid_constant
       const TokenRows<T> k(wave, place, block, job.k, head / wave.group, false);
       const TokenRows<T> v(wave, place, block, job.v, head / wave.group, false);
       typename A::template Sums<kRows> sums;
-      add_inside<A>(sums, memory, rows, row, k, v, column, Inside{false, 1.0f, nullptr});
+      add_inside(sums, memory, rows, row, k, v, column, Inside{false, 1.0f, nullptr});
       stage(sums, staged);
       __syncthreads();
       add_dots<T, kRows>(job, place, query, row, column, staged, inside);
@@ -144,7 +142,8 @@ __global__ void __launch_bounds__(kThreads) dot_gradient_kernel(const __grid_con
     float dden = 0;
     if (job.maybe_den) {
       const float dot = job.maybe_inside ? fmaf(coefficient, inside, job.before[at]) : job.before[at];
-      dden = -(job.scale * dot / job.maybe_den[at]) / job.maybe_den[at];
+      const double den = job.maybe_den[at];  // dmix is a difference of large terms: one rounding here, not three
+      dden = static_cast<float>(-job.scale * dot / (den * den));
       job.maybe_dden[at] = dden;
     }
     if (job.maybe_diagonal) {

@@ -1,4 +1,4 @@
-// The few instructions that have no name in C++, one function each.
+// The few instructions that have no name in C++, one function each; those of bf16 stand in tensor_core.cuh.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "mhla/core/dtype.h"
+#include "mhla/kernels/common/cuda/tensor_core.cuh"  // products of bf16
 
 namespace mhla::cuda {
 

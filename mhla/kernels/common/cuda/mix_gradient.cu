@@ -7,8 +7,8 @@ namespace {
 
 template <class A, int kRows>
 __global__ void __launch_bounds__(kThreads) mix_product_kernel(const __grid_constant__ MixProductJob job) {
-  alignas(16) __shared__ float a[operand_size(kRows)];
-  alignas(16) __shared__ float b[operand_size(kColumns)];
+  __shared__ TileMemory<A, kRows> memory;
+  auto *const a = memory.operands.a, *const b = memory.operands.b;
   const Wave& wave = job.wave;
   const int tiles_down = ceil_div(wave.M, kRows), tiles_across = ceil_div(wave.M, kColumns);
   const int slices = ceil_div(job.columns, kSlice);
@@ -98,7 +98,7 @@ void mix_products(const MixProductJob& job, void* stream) {
 
 void mix_products(DType arithmetic, const MixProductJob& job, void* stream) {
   if (arithmetic == DType::kF32) return mix_products<FullF32>(job, stream);
-  mix_products<Tf32>(job, stream);
+  mix_products<SplitTf32>(job, stream);  // dmix is f32, and a difference of large terms with a normaliser
 }
 
 void clear_mix_gradient(const MixReduceJob& job, std::int64_t matrices, void* stream) {

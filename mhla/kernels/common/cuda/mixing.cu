@@ -22,8 +22,8 @@ struct Kept {
 
 // Coefficients of rows [row, row + kRows) and blocks [block, block + kDepth), zero where there is no term.
 template <class A, int kRows>
-__device__ void fill_coefficients(float* tile, const MixJob& job, const Kept& kept, int head, int row, int block,
-                                  int count) {
+__device__ void fill_coefficients(typename A::Operand* tile, const MixJob& job, const Kept& kept, int head, int row,
+                                  int block, int count) {
   const bool back = job.back;
 #pragma unroll 4
   for (int index = threadIdx.x; index < kRows * kDepth; index += kThreads) {
@@ -38,10 +38,8 @@ __device__ void fill_coefficients(float* tile, const MixJob& job, const Kept& ke
 
 template <class A, int kRows>
 __global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ MixJob job) {
-  constexpr int kMemory = operand_size(kRows) + operand_size(kColumns);
-  static_assert(kMemory >= stage_size(kRows));
-  alignas(16) __shared__ float memory[kMemory];
-  float *const a = memory, *const b = memory + operand_size(kRows);
+  __shared__ TileMemory<A, kRows> memory;
+  auto *const a = memory.operands.a, *const b = memory.operands.b;
   const Wave& wave = job.wave;
   // Tiles of the same columns are neighbours: they read the same part of `in`.
   const int tiles_down = ceil_div(wave.M, kRows), tiles_across = ceil_div(job.columns, kColumns);
@@ -77,12 +75,12 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ M
       __syncthreads();
     }
   }
-  stage(sums, memory);
+  stage(sums, memory.staged);
   __syncthreads();
   for (int index = threadIdx.x; index < kRows * kColumns / 4; index += kThreads) {
     const int r = index / (kColumns / 4), c = index % (kColumns / 4) * 4;
     if (row + r >= count) continue;
-    const float* const from = memory + r * kStagePitch + c;
+    const float* const from = memory.staged + r * kStagePitch + c;
     const float x[4] = {from[0] + job.add, from[1] + job.add, from[2] + job.add, from[3] + job.add};
     store_four(out + (row + r) * job.out_stride, column + c, job.columns, job.out_stride % 4 == 0, x);
   }

@@ -39,9 +39,7 @@ __device__ void write_rows(const ReadOutJob& job, const Place& place, std::int64
 template <class T, int kRows, bool kTransposed, bool kCausal>
 __global__ void __launch_bounds__(kThreads) read_out_kernel(const __grid_constant__ ReadOutJob job) {
   using A = Arithmetic<T>;
-  using Memory = ReadOutMemory<kRows, kCausal>;
-  static_assert(sizeof(Memory) >= stage_size(kRows) * sizeof(float));
-  __shared__ Memory memory;
+  __shared__ ReadOutMemory<A, kRows, kCausal> memory;
   const Wave& wave = job.wave;
   const int tiles = ceil_div(wave.C, kRows), head = blockIdx.y, column = blockIdx.z * kColumns;
   const std::int64_t block = blockIdx.x / tiles;
@@ -52,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) read_out_kernel(const __grid_constan
   const MatrixRows summary{job.summaries + wave_offset(wave, head, block, wave.summary_stride), wave.E, wave.D, wave.E,
                            wave.E % 4 == 0};
   typename A::template Sums<kRows> sums;
-  add_summary<kTransposed, A>(sums, memory, rows, row, summary, column);
+  add_summary<kTransposed>(sums, memory, rows, row, summary, column);
   if constexpr (kCausal) {
     for (int g = 0; g < (job.of_queries ? 1 : wave.group); ++g) {
       const int query = job.of_queries ? head : head * wave.group + g;
@@ -61,10 +59,10 @@ __global__ void __launch_bounds__(kThreads) read_out_kernel(const __grid_constan
       const TokenRows<T> w(wave, place, block, job.w, other, !job.of_queries);
       const float coefficient = job.mix.at(query_head(wave, query), place.block, place.block);
       const float* const bias = job.maybe_bias ? job.maybe_bias + wave_offset(wave, query, block, wave.C) : nullptr;
-      add_inside<A>(sums, memory, rows, row, y, w, column, Inside{job.after, coefficient, bias});
+      add_inside(sums, memory, rows, row, y, w, column, Inside{job.after, coefficient, bias});
     }
   }
-  float* const staged = reinterpret_cast<float*>(&memory);
+  float* const staged = memory.tile.staged;
   stage(sums, staged);
   __syncthreads();
   write_rows<T, kRows>(job, place, block, head, row, column, staged);

@@ -8,27 +8,26 @@ namespace mhla::cuda {
 
 inline constexpr int kOthers = 64;  // tokens that rows meet at once inside a chunk
 
-// Shared memory: two operands, and the products of rows and other tokens as a third one.
-template <int kRows, bool kCausal>
-struct alignas(16) ReadOutMemory {
-  float a[operand_size(kRows)];
-  float b[operand_size(kColumns)];
-  float scores[kCausal ? kOthers * pitch(kRows) : 4];  // [o][row]
+// Shared memory: that of a product, and the products of rows and other tokens as a third operand.
+template <class A, int kRows, bool kCausal>
+struct ReadOutMemory {
+  TileMemory<A, kRows> tile;
+  alignas(16) typename A::Operand scores[kCausal ? kOthers * pitch(kRows) : 1];  // [o][row]
 };
 
 // sums += rows . S, or rows . S^T: columns [column, column + kColumns) of it.
 template <bool kTransposed, class A, int kRows, class Sums, class Rows, bool kCausal>
-__device__ void add_summary(Sums& sums, ReadOutMemory<kRows, kCausal>& memory, const Rows& rows, int row,
+__device__ void add_summary(Sums& sums, ReadOutMemory<A, kRows, kCausal>& memory, const Rows& rows, int row,
                             const MatrixRows& summary, int column) {
   for (int k = 0; k < rows.columns; k += kDepth) {
-    fill_columns<A, kRows>(memory.a, rows, row, k);
+    fill_columns<A, kRows>(memory.tile.operands.a, rows, row, k);
     if constexpr (kTransposed) {
-      fill_columns<A, kColumns>(memory.b, summary, column, k);
+      fill_columns<A, kColumns>(memory.tile.operands.b, summary, column, k);
     } else {
-      fill_rows<A, kColumns>(memory.b, summary, k, column);
+      fill_rows<A, kColumns>(memory.tile.operands.b, summary, k, column);
     }
     __syncthreads();
-    sums.add(memory.a, memory.b, min(kDepth, rows.columns - k));
+    sums.add(memory.tile.operands.a, memory.tile.operands.b, min(kDepth, rows.columns - k));
     __syncthreads();
   }
 }
@@ -42,7 +41,7 @@ struct Inside {
 
 // sums += coefficient * sum_o (row . y_o + bias) w_o, columns [column, column + kColumns) of w.
 template <class A, int kRows, class Sums, class Rows>
-__device__ void add_inside(Sums& sums, ReadOutMemory<kRows, true>& memory, const Rows& rows, int row, const Rows& y,
+__device__ void add_inside(Sums& sums, ReadOutMemory<A, kRows, true>& memory, const Rows& rows, int row, const Rows& y,
                            const Rows& w, int column, const Inside& inside) {
   const int size = static_cast<int>(rows.at.size);
   const auto kept = [&](int o, int r) { return inside.after ? o >= r : o <= r; };
@@ -51,10 +50,10 @@ __device__ void add_inside(Sums& sums, ReadOutMemory<kRows, true>& memory, const
   for (int other = begin; other < end; other += kOthers) {
     typename A::template Sums<kRows> products;
     for (int k = 0; k < rows.columns; k += kDepth) {
-      fill_columns<A, kRows>(memory.a, rows, row, k);
-      fill_columns<A, kColumns>(memory.b, y, other, k);
+      fill_columns<A, kRows>(memory.tile.operands.a, rows, row, k);
+      fill_columns<A, kColumns>(memory.tile.operands.b, y, other, k);
       __syncthreads();
-      products.add(memory.a, memory.b, min(kDepth, rows.columns - k));
+      products.add(memory.tile.operands.a, memory.tile.operands.b, min(kDepth, rows.columns - k));
       __syncthreads();
     }
     products.visit([&](int r, int o, float& product) {
@@ -67,13 +66,14 @@ __device__ void add_inside(Sums& sums, ReadOutMemory<kRows, true>& memory, const
     });
     const bool all_kept = inside.after ? other >= row + kRows : other + kOthers <= row;
     for (int k = 0; k < kOthers && other + k < end; k += kDepth) {
-      const float* const scores = memory.scores + k * pitch(kRows);
+      const auto* const scores = memory.scores + k * pitch(kRows);
       const int depth = min(kDepth, end - other - k);
-      const bool finite = __syncthreads_and(fill_rows<A, kColumns>(memory.b, w, other + k, column));
+      const bool finite = __syncthreads_and(fill_rows<A, kColumns>(memory.tile.operands.b, w, other + k, column));
       if (finite || all_kept) {
-        sums.add(scores, memory.b, depth);
+        sums.add(scores, memory.tile.operands.b, depth);
       } else {
-        add_where<kRows>(sums, scores, memory.b, depth, [&](int at, int r) { return kept(other + k + at, row + r); });
+        add_where<kRows>(sums, scores, memory.tile.operands.b, depth,
+                         [&](int at, int r) { return kept(other + k + at, row + r); });
       }
       __syncthreads();
     }

@@ -40,18 +40,17 @@ __device__ void sum_vectors(const SummaryJob& job, const Place& place, int head,
 template <class T>
 __global__ void __launch_bounds__(kThreads) summary_kernel(const __grid_constant__ SummaryJob job) {
   using A = Arithmetic<T>;
-  alignas(16) __shared__ float memory[2 * operand_size(kRows)];  // both operands, then the staged sums
-  static_assert(2 * operand_size(kRows) >= stage_size(kRows));
+  __shared__ TileMemory<A, kRows> memory;
   const Wave& wave = job.wave;
   const int head = blockIdx.y, tiles_across = ceil_div(wave.E, kColumns);
   const Place place = find_place(wave, blockIdx.x);
   float* const out = job.out + wave_offset(wave, head, blockIdx.x, wave.summary_stride);
   if (blockIdx.z == ceil_div(wave.D, kRows) * tiles_across) {
-    sum_vectors<T>(job, place, head, memory, out + wave.D * wave.E);
+    sum_vectors<T>(job, place, head, memory.staged, out + wave.D * wave.E);
     return;
   }
   const int d = blockIdx.z / tiles_across * kRows, e = blockIdx.z % tiles_across * kColumns;
-  float *const a = memory, *const b = memory + operand_size(kRows);
+  auto *const a = memory.operands.a, *const b = memory.operands.b;
   const TokenRows<T> a_rows(wave, place, blockIdx.x, job.a, head, job.of_queries);
   const TokenRows<T> b_rows(wave, place, blockIdx.x, job.b, head, job.of_queries);
   typename A::template Sums<kRows> sums;
@@ -62,12 +61,12 @@ __global__ void __launch_bounds__(kThreads) summary_kernel(const __grid_constant
     sums.add(a, b, min(kDepth, place.size() - t));
     __syncthreads();
   }
-  stage(sums, memory);
+  stage(sums, memory.staged);
   __syncthreads();
   for (int index = threadIdx.x; index < kRows * kColumns / 4; index += kThreads) {
     const int row = index / (kColumns / 4), column = index % (kColumns / 4) * 4;
     if (d + row >= wave.D) continue;
-    const float* const from = memory + row * kStagePitch + column;
+    const float* const from = memory.staged + row * kStagePitch + column;
     const float x[4] = {from[0], from[1], from[2], from[3]};
     store_four(out + (d + row) * wave.E, e + column, wave.E, wave.E % 4 == 0, x);
   }

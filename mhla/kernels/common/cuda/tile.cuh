@@ -1,156 +1,9 @@
-// The product every phase is made of: a tile of kRows x kColumns f32 sums, kept in the registers of a block of kThreads
-// threads, to which steps of at most kDepth products are added from two operands in shared memory.
-//   A [kDepth][kRows], B [kDepth][kColumns]: element (k, x) at k * pitch(width) + x
-// Operands are f32 in either arithmetic: FullF32 multiplies with fmaf, Tf32 on tensor cores (16-bit inputs). The pitch
-// puts rows k and k + 1 eight banks apart, so that the fragments of a warp touch all 32 banks once.
+// Shared memory of a product: operands filled from rows in global memory, sums staged as rows for what follows.
 #pragma once
 
-#include "mhla/kernels/common/cuda/intrinsics.cuh"
-#include "mhla/kernels/common/cuda/launch.cuh"
+#include "mhla/kernels/common/cuda/product.cuh"
 
 namespace mhla::cuda {
-
-inline constexpr int kDepth = 32;
-inline constexpr int kColumns = 64;
-
-constexpr int pitch(int width) { return width + 8; }
-constexpr int operand_size(int width) { return kDepth * pitch(width); }
-constexpr int ceil_div(int a, int b) { return a / b + (a % b != 0); }
-
-// f32 as it is. Sums run in chains of one step, then the steps are added up: two short chains round less than a long
-// one.
-struct FullF32 {
-  __device__ static float operand(float x) { return x; }
-
-  template <int kRows>
-  class Sums {
-   public:
-    __device__ void add(const float* a, const float* b, int depth) {
-      float part[kOwn][4] = {};
-      a += row(), b += column();
-      for (int begin = 0; begin < depth; begin += 8) {
-#pragma unroll
-        for (int k = begin; k < begin + 8; ++k) {
-          float x[kOwn];
-          if constexpr (kOwn % 4 == 0) {
-#pragma unroll
-            for (int r = 0; r < kOwn; r += 4) {
-              const float4 four = *reinterpret_cast<const float4*>(a + k * pitch(kRows) + r);
-              x[r] = four.x, x[r + 1] = four.y, x[r + 2] = four.z, x[r + 3] = four.w;
-            }
-          } else {
-#pragma unroll
-            for (int r = 0; r < kOwn; ++r) x[r] = a[k * pitch(kRows) + r];
-          }
-          const float4 y = *reinterpret_cast<const float4*>(b + k * pitch(kColumns));
-#pragma unroll
-          for (int r = 0; r < kOwn; ++r) {
-            part[r][0] = fmaf(x[r], y.x, part[r][0]);
-            part[r][1] = fmaf(x[r], y.y, part[r][1]);
-            part[r][2] = fmaf(x[r], y.z, part[r][2]);
-            part[r][3] = fmaf(x[r], y.w, part[r][3]);
-          }
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < kOwn; ++r) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) total_[r][c] += part[r][c];
-      }
-    }
-
-    template <class F>
-    __device__ void visit(const F& f) {
-#pragma unroll
-      for (int r = 0; r < kOwn; ++r) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) f(row() + r, column() + c, total_[r][c]);
-      }
-    }
-
-   private:
-    static constexpr int kOwn = kRows / 8;  // rows of a thread, of four columns each
-    __device__ static int row() { return threadIdx.x / 16 * kOwn; }
-    __device__ static int column() { return threadIdx.x % 16 * 4; }
-    float total_[kOwn][4] = {};
-  };
-};
-
-struct Tf32 {
-  __device__ static float operand(float x) { return round_to_tf32(x); }
-
-  template <int kRows>
-  class Sums {
-   public:
-    __device__ void add(const float* a, const float* b, int depth) {
-      const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-      a += q * pitch(kRows) + first_row() + g, b += q * pitch(kColumns) + first_column() + g;
-      for (int begin = 0; begin < depth; begin += 8) {
-        float x[kDown][4], y[kAcross][2];
-#pragma unroll
-        for (int i = 0; i < kDown; ++i) {
-          const float* const from = a + begin * pitch(kRows) + 16 * i;
-          x[i][0] = from[0], x[i][1] = from[8];
-          x[i][2] = from[4 * pitch(kRows)], x[i][3] = from[4 * pitch(kRows) + 8];
-        }
-#pragma unroll
-        for (int j = 0; j < kAcross; ++j) {
-          const float* const from = b + begin * pitch(kColumns) + 8 * j;
-          y[j][0] = from[0], y[j][1] = from[4 * pitch(kColumns)];
-        }
-#pragma unroll
-        for (int i = 0; i < kDown; ++i) {
-#pragma unroll
-          for (int j = 0; j < kAcross; ++j) multiply_tf32(total_[i][j], x[i], y[j]);
-        }
-      }
-    }
-
-    template <class F>
-    __device__ void visit(const F& f) {
-      const int lane = threadIdx.x % 32, row = first_row() + lane / 4, column = first_column() + 2 * (lane % 4);
-#pragma unroll
-      for (int i = 0; i < kDown; ++i) {
-#pragma unroll
-        for (int j = 0; j < kAcross; ++j) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) f(row + 16 * i + e / 2 * 8, column + 8 * j + e % 2, total_[i][j][e]);
-        }
-      }
-    }
-
-   private:
-    static constexpr int kWarpsDown = kRows == 64 ? 2 : 1, kWarpsAcross = 4 / kWarpsDown;
-    static constexpr int kDown = kRows / 16 / kWarpsDown, kAcross = kColumns / 8 / kWarpsAcross;  // tiles of a warp
-    __device__ static int first_row() { return threadIdx.x / 32 / kWarpsAcross * kDown * 16; }
-    __device__ static int first_column() { return threadIdx.x / 32 % kWarpsAcross * kAcross * 8; }
-    float total_[kDown][kAcross][4] = {};
-  };
-};
-
-template <class T>
-struct ArithmeticOf {
-  using type = Tf32;
-};
-template <>
-struct ArithmeticOf<float> {
-  using type = FullF32;
-};
-template <class T>
-using Arithmetic = typename ArithmeticOf<T>::type;
-
-// The same step term by term, for terms of which some do not exist: keep(k, row). A masked product would multiply
-// them by 0, which an infinity or a NaN survives. Slow, and used only where there is one.
-template <int kRows, class Sums, class Keep>
-__device__ void add_where(Sums& sums, const float* a, const float* b, int depth, const Keep& keep) {
-  sums.visit([&](int row, int column, float& sum) {
-    float part = 0;
-    for (int k = 0; k < depth; ++k) {
-      if (keep(k, row)) part = fmaf(a[k * pitch(kRows) + row], b[k * pitch(kColumns) + column], part);
-    }
-    sum += part;
-  });
-}
 
 template <class T>
 struct alignas(4 * sizeof(T)) Four {
@@ -208,7 +61,7 @@ struct MatrixRows {
 
 // Operand whose depth runs over the rows of the source: tile (k, x) = source (row + k, column + x).
 template <class A, int kWidth, class Source>
-__device__ inline bool fill_rows(float* tile, const Source& source, int row, int column) {
+__device__ inline bool fill_rows(typename A::Operand* tile, const Source& source, int row, int column) {
   constexpr int kAcross = kWidth / 4, kPieces = kDepth * kAcross / kThreads;
   Four<typename Source::Element> raw[kPieces];
 #pragma unroll
@@ -224,8 +77,8 @@ __device__ inline bool fill_rows(float* tile, const Source& source, int row, int
     source.finish(raw[p], row + k, column + x, value);
 #pragma unroll
     for (int j = 0; j < 4; ++j) finite = finite && isfinite(value[j]);
-    *reinterpret_cast<float4*>(tile + k * pitch(kWidth) + x) = {A::operand(value[0]), A::operand(value[1]),
-                                                                A::operand(value[2]), A::operand(value[3])};
+    *reinterpret_cast<Four<typename A::Operand>*>(tile + k * pitch(kWidth) + x) = {
+        A::operand(value[0]), A::operand(value[1]), A::operand(value[2]), A::operand(value[3])};
   }
   return finite;
 }
@@ -233,7 +86,7 @@ __device__ inline bool fill_rows(float* tile, const Source& source, int row, int
 // Operand whose depth runs along the rows of the source: tile (k, x) = source (row + x, column + k). A warp reads eight
 // elements of 16 rows: long enough pieces of memory, and no more than two lanes write to one bank.
 template <class A, int kWidth, class Source>
-__device__ inline bool fill_columns(float* tile, const Source& source, int row, int column) {
+__device__ inline bool fill_columns(typename A::Operand* tile, const Source& source, int row, int column) {
   constexpr int kPieces = kDepth / 4 * kWidth / kThreads;
   const auto place = [](int p, int& x, int& k) {
     const int index = p * kThreads + threadIdx.x;
@@ -263,9 +116,17 @@ __device__ inline bool fill_columns(float* tile, const Source& source, int row, 
   return finite;
 }
 
-// The sums as rows in shared memory, for what follows a product: [kRows][stage_pitch].
+// Both operands of a product, and later in their place the sums as rows.
 inline constexpr int kStagePitch = kColumns + 4;
-constexpr int stage_size(int rows) { return rows * kStagePitch; }
+
+template <class A, int kRows>
+union alignas(16) TileMemory {
+  struct {
+    typename A::Operand a[operand_size(kRows)];
+    typename A::Operand b[operand_size(kColumns)];
+  } operands;
+  float staged[kRows * kStagePitch];
+};
 
 template <class Sums>
 __device__ inline void stage(Sums& sums, float* to) {

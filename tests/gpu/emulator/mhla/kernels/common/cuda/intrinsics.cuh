@@ -43,6 +43,43 @@ inline void multiply_tf32(float (&c)[4], const float (&a)[4], const float (&b)[2
   }
 }
 
+// Addresses of shared memory are those of the host here.
+inline const bf16* shared_address(const bf16* p) { return p; }
+
+inline void load_matrices_transposed(std::uint32_t (&r)[4], const bf16* row) {
+  float mine[2];
+  std::memcpy(mine, &row, sizeof(row));
+  const float* const all = emulator::warp_exchange(mine, 2);
+  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, q = lane % 4;
+  for (int m = 0; m < 4; ++m) {
+    const bf16* rows[2];
+    for (int j = 0; j < 2; ++j) std::memcpy(&rows[j], all + (8 * m + 2 * q + j) * 2, sizeof(rows[j]));
+    r[m] = rows[0][g].bits | std::uint32_t{rows[1][g].bits} << 16;
+  }
+}
+
+inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  const std::uint32_t bits[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  float mine[6];
+  std::memcpy(mine, bits, sizeof(mine));
+  const float* const all = emulator::warp_exchange(mine, 6);
+  const auto element = [&](int lane, int word, int half) {
+    std::uint32_t pair;
+    std::memcpy(&pair, all + lane * 6 + word, sizeof(pair));
+    return static_cast<double>(to_f32(bf16{static_cast<std::uint16_t>(pair >> (16 * half))}));
+  };
+  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, q = lane % 4;
+  for (int e = 0; e < 4; ++e) {
+    const int row = g + e / 2 * 8, column = 2 * q + e % 2;
+    double sum = c[e];
+    for (int k = 0; k < 16; ++k) {
+      sum += element(row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2, k % 2) *
+             element(column * 4 + k % 8 / 2, 4 + k / 8, k % 2);
+    }
+    c[e] = static_cast<float>(sum);
+  }
+}
+
 inline float warp_sum(float x) {
   for (int away = 16; away > 0; away /= 2) {
     const int lane = static_cast<int>(threadIdx.x % 32);
