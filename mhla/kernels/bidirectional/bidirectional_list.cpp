@@ -70,13 +70,13 @@ std::vector<std::string_view> bidirectional_backward_candidates() { return names
 
 void bidirectional_forward(const BidirectionalParams& params, View out, const RunOptions& run) {
   const Problem p = forward_problem(params, out, run);
-  const auto& candidate = choose<Problem>(kForward, p, run.candidate, p.entry);
+  const auto& candidate = choose_candidate(kForward, p, run.candidate);
   if (!finish_empty(p)) run_candidate(candidate, p, run);
 }
 
 void bidirectional_backward(const BidirectionalParams& params, const BidirectionalGrads& grads, const RunOptions& run) {
   const Problem p = backward_problem(params, grads, run);
-  const auto& candidate = choose<Problem>(kBackward, p, run.candidate, p.entry);
+  const auto& candidate = choose_candidate(kBackward, p, run.candidate);
   if (!finish_empty(p)) run_candidate(candidate, p, run);
 }
 

@@ -78,13 +78,13 @@ std::vector<std::string_view> chunkwise_backward_candidates() { return names_of<
 
 void chunkwise_forward(const ChunkwiseParams& params, View out, const RunOptions& run) {
   const Problem p = forward_problem(params, out, run);
-  const auto& candidate = choose<Problem>(kForward, p, run.candidate, p.entry);
+  const auto& candidate = choose_candidate(kForward, p, run.candidate);
   if (!finish_empty(p)) run_candidate(candidate, p, run);
 }
 
 void chunkwise_backward(const ChunkwiseParams& params, const ChunkwiseGrads& grads, const RunOptions& run) {
   const Problem p = backward_problem(params, grads, run);
-  const auto& candidate = choose<Problem>(kBackward, p, run.candidate, p.entry);
+  const auto& candidate = choose_candidate(kBackward, p, run.candidate);
   if (!finish_empty(p)) run_candidate(candidate, p, run);
 }
 

@@ -1,6 +1,8 @@
 #include "mhla/kernels/common/call.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
@@ -30,6 +32,14 @@ std::int64_t count(const Candidate<Problem>& candidate, const Problem& problem, 
 
 bool empty(const Problem& p) { return p.B == 0 || p.N == 0; }
 
+bool log_choices() {
+  static const bool on = [] {
+    const char* value = std::getenv("MHLA_LOG");
+    return value != nullptr && *value != 0 && std::string_view(value) != "0";
+  }();
+  return on;
+}
+
 void set_zero(const View& x, std::int64_t offset, std::int64_t count, void* stream) {
   const std::int64_t size = size_of(x.dtype);
   auto* row = static_cast<std::byte*>(x.data) + offset * size;
@@ -41,6 +51,20 @@ void set_zero(const View& x, std::int64_t offset, std::int64_t count, void* stre
 }
 
 }  // namespace
+
+const Candidate<Problem>& choose_candidate(std::span<const Candidate<Problem>> list, const Problem& problem,
+                                           std::string_view name) {
+  const Candidate<Problem>& chosen = choose(list, problem, name, problem.entry);
+  if (!log_choices()) return chosen;
+  std::string line = str("mhla: ", problem.entry, ": ", chosen.name, " runs ", problem.describe());
+  for (const Candidate<Problem>& faster : list) {
+    if (&faster == &chosen) break;
+    line +=
+        str("; ", faster.name, " steps aside: ", name.empty() ? faster.fit(problem) : "another is asked for by name");
+  }
+  std::fprintf(stderr, "%s\n", line.c_str());
+  return chosen;
+}
 
 bool finish_empty(const Problem& p) {
   if (!empty(p)) return false;

@@ -21,6 +21,11 @@ std::vector<std::string_view> names_of(std::span<const Candidate<P>> list) {
   return names;
 }
 
+// choose() of candidate.h. With MHLA_LOG=1 in the environment one line on stderr says which candidate runs the call and
+// why those before it in the list step aside.
+const Candidate<Problem>& choose_candidate(std::span<const Candidate<Problem>> list, const Problem& problem,
+                                           std::string_view name);
+
 // A call without tokens: nothing to run, dmix is zeroed where wanted. True when that was all.
 bool finish_empty(const Problem& problem);
 

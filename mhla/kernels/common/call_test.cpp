@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
 
 namespace mhla {
 namespace {
@@ -79,6 +80,28 @@ TEST_F(Call, ACallWithoutTokensRunsNothing) {
   EXPECT_TRUE(finish_empty(p));
   EXPECT_EQ(dmix, (std::array<float, 4>{}));
   EXPECT_EQ(count_workspace(kFake, p, {}), 0);
+}
+
+std::string takes_it(const Problem&) { return {}; }
+std::string too_small(const Problem&) { return "N = 1 below 16"; }
+
+TEST_F(Call, ChoosesFromTheList) {
+  static constexpr Candidate<Problem> kList[] = {{"fast", too_small, run_fake}, {"plain", takes_it, run_fake}};
+  EXPECT_EQ(std::string_view(choose_candidate(kList, one_token(), "").name), "plain");
+  EXPECT_THROW(choose_candidate(kList, one_token(), "fast"), Error);
+}
+
+// The log is read from the environment once, so this looks at a process of its own.
+TEST(CallDeathTest, LogSaysWhoRunsAndWhyNotTheOthers) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  static constexpr Candidate<Problem> kList[] = {{"fast", too_small, run_fake}, {"plain", takes_it, run_fake}};
+  EXPECT_EXIT(
+      {
+        setenv("MHLA_LOG", "1", 1);
+        choose_candidate(kList, one_token(), "");
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "fake_forward: plain runs f32 .*; fast steps aside: N = 1 below 16");
 }
 
 struct FakeProblem {
