@@ -121,7 +121,7 @@ __device__ inline void mix_in_place(char* S, int block_bytes, const uint4* mix, 
 // the next head travel meanwhile.
 template <class S, int kStages>
 __global__ void __launch_bounds__(groups_of(S::kTiles) * S::kRows * 32, S::kRows == 2 ? 3 : 1)
-    fused_kernel(Arguments p, FusedPlan plan, FastDivisor block_tiles, FastDivisor blocks_of_head) {
+    fused_kernel(Arguments p, FusedPlan plan) {
   constexpr int kGroups = groups_of(S::kTiles), kGroupThreads = S::kRows * 32, kWarps = kGroups * S::kRows;
   extern __shared__ __align__(16) char shared[];
   const int tiles = (p.M + 15) / 16, D = S::D(p);
@@ -186,18 +186,13 @@ __global__ void __launch_bounds__(groups_of(S::kTiles) * S::kRows * 32, S::kRows
     }
     __syncthreads();
 
-    // Tiles of 16 tokens: every block has as many places for them as the largest. The first queries travel while
-    // summaries are mixed.
-    const int count = static_cast<int>(block_tiles.divisor) * p.M * p.group;
-    int tile = warp, head = 0, index = 0, first = 0;
-    const auto settle = [&] {  // the place of `tile`, or of the next that holds tokens
-      for (; tile < count; tile += kWarps) {
-        const auto block = static_cast<int>(block_tiles.divide(tile));
-        head = static_cast<int>(blocks_of_head.divide(block)), index = block - head * p.M;
-        first = (tile - block * static_cast<int>(block_tiles.divisor)) * 16;
-        if (first < static_cast<int>(blocks[index].size)) return;
+    // The first queries travel while summaries are mixed.
+    int head = 0, index = 0, first = warp * 16;  // of this warp's tile: query head of the group, block, place
+    const auto settle = [&] {                    // `first` may be past the end of the block: go on in the next
+      while (head < p.group && first >= static_cast<int>(blocks[index].size)) {
+        first -= (static_cast<int>(blocks[index].size) + 15) / 16 * 16;
+        if (++index == p.M) index = 0, ++head;
       }
-      head = p.group;
     };
     settle();
     Queries<S> queries;
@@ -219,7 +214,7 @@ __global__ void __launch_bounds__(groups_of(S::kTiles) * S::kRows * 32, S::kRows
       const BlockTokens& block = blocks[index];
       const int now_first = first, now_head = u.head * p.group + head;
       const char* summary = shared + index * plan.block_bytes;
-      tile += kWarps;
+      first += kWarps * 16;
       settle();
       load();
       const Readout<S> x(p, now, summary);
@@ -263,8 +258,8 @@ class Forward {
     constexpr int kThreads = groups_of(S::kTiles) * S::kRows * 32;
     const auto kernel = fused_kernel<S, kStages>;
     allow_shared(kernel, plan_.shared_bytes, "sm90 fused_kernel");
-    kernel<<<blocks_for(kernel, kThreads, plan_.shared_bytes, units_), kThreads, plan_.shared_bytes, stream>>>(
-        a, plan_, FastDivisor((p_.C + 15) / 16), FastDivisor(p_.M));
+    kernel<<<blocks_for(kernel, kThreads, plan_.shared_bytes, units_), kThreads, plan_.shared_bytes, stream>>>(a,
+                                                                                                               plan_);
     check_launch("sm90 fused_kernel");
   }
 

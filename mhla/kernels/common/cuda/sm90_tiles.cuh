@@ -54,8 +54,11 @@ struct Spec {
 
 struct Unit {  // one kv head of one sequence, or one part of its columns
   int batch, head, part;
-  __device__ Unit(const Arguments& p, int unit)
-      : batch(unit / p.parts / p.Hkv), head(unit / p.parts % p.Hkv), part(unit % p.parts) {}
+  __device__ Unit(const Arguments& p, int unit) {
+    const int row = p.parts == 1 ? unit : unit / p.parts;  // a division takes twenty instructions
+    part = p.parts == 1 ? 0 : unit % p.parts;
+    batch = row / p.Hkv, head = row - batch * p.Hkv;
+  }
   __device__ const Bf16* k(const Arguments& p) const { return p.k.at(batch, head); }
   __device__ const Bf16* v(const Arguments& p) const { return p.v.at(batch, head) + part * p.E; }
   __device__ Bf16* out(const Arguments& p, int query_head) const { return p.out.at(batch, query_head) + part * p.E; }
