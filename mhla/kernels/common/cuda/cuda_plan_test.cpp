@@ -114,12 +114,14 @@ TEST(CudaPlan, WorkspaceIsThatOfTheLargestWave) {
   EXPECT_EQ(counting.used(), 4 * 2 * 16 * 4);  // blocks, heads, floats
 }
 
-TEST(CudaPlan, RowsOfFourAreReadAtOnce) {
+TEST(CudaPlan, RowsOf16BytesAreReadAtOnce) {
   alignas(16) static float memory[64];
   EXPECT_TRUE(tensor_of(ConstView(memory, DType::kF32, {1, 2, 2, 8})).vector);
   EXPECT_TRUE(tensor_of(ConstView(memory, DType::kF32, {1, 1, 1, 7})).vector);  // a single row may have any length
   EXPECT_FALSE(tensor_of(ConstView(memory, DType::kF32, {1, 2, 1, 7})).vector);
   EXPECT_FALSE(tensor_of(ConstView(memory + 1, DType::kF32, {1, 2, 2, 8})).vector);
+  EXPECT_FALSE(tensor_of(ConstView(memory, DType::kBF16, {1, 2, 1, 4})).vector);
+  EXPECT_TRUE(tensor_of(ConstView(memory, DType::kBF16, {1, 2, 1, 8})).vector);
   EXPECT_FALSE(tensor_of(ConstView()).given());
 }
 

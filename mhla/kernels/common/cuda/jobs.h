@@ -44,7 +44,7 @@ struct DeviceTensor {
   void* data = nullptr;
   std::int64_t batch_stride = 0, token_stride = 0, head_stride = 0;
   std::int32_t columns = 0;
-  bool vector = false;  // rows begin at multiples of four elements
+  bool vector = false;  // rows begin at multiples of 16 bytes
 
   [[nodiscard]] MHLA_HOST_DEVICE bool given() const { return data != nullptr; }
 };

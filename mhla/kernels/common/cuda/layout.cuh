@@ -42,6 +42,7 @@ struct BlockTokens {
   std::uint32_t size;         // places in the block
 
   MHLA_HOST_DEVICE std::int64_t token(std::uint32_t place) const {
+    if (size <= columns.divisor) return origin + place;  // one run, as in 1D
     const std::uint32_t line = columns.divide(place), frame = rows.divide(line);
     return origin + static_cast<std::int64_t>(frame) * frame_stride +
            static_cast<std::int64_t>(line - frame * rows.divisor) * row_stride + (place - line * columns.divisor);

@@ -25,10 +25,10 @@ __global__ void __launch_bounds__(kThreads) mix_product_kernel(const __grid_cons
       count, columns, job.b_stride % 4 == 0};
   typename A::template Sums<kRows> sums;
   for (int k = slice * kSlice; k < min(columns, (slice + 1) * kSlice); k += kDepth) {
-    fill_columns<A, kRows>(a, a_rows, row, k);
-    fill_columns<A, kColumns>(b, b_rows, column, k);
+    fill_by_columns<A, kRows>(a, a_rows, row, k);
+    fill_by_columns<A, kColumns>(b, b_rows, column, k);
     __syncthreads();
-    sums.add(a, b, min(kDepth, columns - k));
+    sums.template add<Filled::kByColumns, Filled::kByColumns>(a, b, min(kDepth, columns - k));
     __syncthreads();
   }
   float* const out = job.parts + wave_offset(wave, slice * wave.kv_heads * wave.group + head, blocks.first, wave.M);

@@ -20,18 +20,23 @@ struct Kept {
   }
 };
 
-// Coefficients of rows [row, row + kRows) and blocks [block, block + kDepth), zero where there is no term.
+// Coefficients of rows [row, row + kRows) and blocks [block, block + kDepth), zero where there is no term. Neighbouring
+// threads read along a row of mix.
 template <class A, int kRows>
 __device__ void fill_coefficients(typename A::Operand* tile, const MixJob& job, const Kept& kept, int head, int row,
                                   int block, int count) {
-  const bool back = job.back;
+  const DeviceMix& mix = job.mix;
+  const int along = job.back ? kRows : kDepth, lines = kThreads / along;
+  const int first = static_cast<int>(threadIdx.x) % along, line = static_cast<int>(threadIdx.x) / along;
 #pragma unroll 4
-  for (int index = threadIdx.x; index < kRows * kDepth; index += kThreads) {
-    // Neighbouring threads read along a row of mix.
-    const int x = back ? index % kRows : index / kDepth, k = back ? index / kRows : index % kDepth;
+  for (int n = line; n < kRows * kDepth / along; n += lines) {
+    const int x = job.back ? first : n, k = job.back ? n : first;
+    const int i = job.back ? block + k : row + x, b = job.back ? row + x : block + k;  // entry of mix
     float value = 0;
-    if (row + x < count && block + k < count && kept(block + k, row + x))
-      value = back ? job.mix.at(head, block + k, row + x) : job.mix.at(head, row + x, block + k);
+    if (row + x < count && block + k < count && kept(block + k, row + x)) {
+      value = i < mix.L ? mix.data[head * mix.head_stride + i * mix.row_stride + b * mix.column_stride]
+                        : mix.at(head, i, b);
+    }
     tile[k * pitch(kRows) + x] = A::operand(value);
   }
 }
@@ -66,9 +71,9 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ M
                         job.columns, job.in_stride % 4 == 0};
     for (int k = begin; k < end; k += kDepth) {
       fill_coefficients<A, kRows>(a, job, kept, query_head(wave, query), row, k, count);
-      const bool finite = __syncthreads_and(fill_rows<A, kColumns>(b, in, k, column));
+      const bool finite = __syncthreads_and(fill_by_rows<A, kColumns>(b, in, k, column));
       if (finite || job.terms == MixTerms::kAll) {
-        sums.add(a, b, min(kDepth, end - k));
+        sums.template add<Filled::kByRows, Filled::kByRows>(a, b, min(kDepth, end - k));
       } else {
         add_where<kRows>(sums, a, b, min(kDepth, end - k), [&](int at, int x) { return kept(k + at, row + x); });
       }
@@ -77,13 +82,12 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ M
   }
   stage(sums, memory.staged);
   __syncthreads();
-  for (int index = threadIdx.x; index < kRows * kColumns / 4; index += kThreads) {
-    const int r = index / (kColumns / 4), c = index % (kColumns / 4) * 4;
-    if (row + r >= count) continue;
-    const float* const from = memory.staged + r * kStagePitch + c;
-    const float x[4] = {from[0] + job.add, from[1] + job.add, from[2] + job.add, from[3] + job.add};
-    store_four(out + (row + r) * job.out_stride, column + c, job.columns, job.out_stride % 4 == 0, x);
-  }
+  for_staged<float, kRows>(memory.staged, [&](int r, int c, float(&x)[4]) {
+    if (row + r >= count) return;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) x[j] += job.add;
+    store_piece(out + (row + r) * job.out_stride, column + c, job.columns, job.out_stride % 4 == 0, x);
+  });
 }
 
 __global__ void __launch_bounds__(kThreads) seed_kernel(const __grid_constant__ SeedJob job) {

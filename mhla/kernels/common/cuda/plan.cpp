@@ -123,10 +123,10 @@ DeviceTensor tensor_of(const ConstView& view) {
   DeviceTensor tensor;
   if (!view.given()) return tensor;
   tensor.data = const_cast<void*>(view.data);
-  const std::int64_t four = 4 * size_of(view.dtype);
-  tensor.vector = reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(four) == 0;
+  const std::int64_t at_once = 16 / size_of(view.dtype);
+  tensor.vector = reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0;
   for (int axis = 0; axis < 3; ++axis) {
-    if (view.shape[axis] > 1 && view.stride[axis] % 4 != 0) tensor.vector = false;
+    if (view.shape[axis] > 1 && view.stride[axis] % at_once != 0) tensor.vector = false;
   }
   tensor.batch_stride = view.stride[0], tensor.token_stride = view.stride[1], tensor.head_stride = view.stride[2];
   tensor.columns = static_cast<std::int32_t>(view.shape[3]);

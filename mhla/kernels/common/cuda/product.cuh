@@ -1,10 +1,11 @@
 // The product every phase is made of: a tile of kRows x kColumns f32 sums, kept in the registers of a block of kThreads
-// threads, to which steps of at most kDepth products are added from two operands in shared memory.
-//   A [kDepth][kRows], B [kDepth][kColumns]: element (k, x) at k * pitch(width) + x
-// Four arithmetics share this interface: FullF32 for f32 inputs; Bf16 and Tf32 on tensor cores for bf16 and f16 inputs;
-// SplitTf32 on tensor cores with nearly the accuracy of f32. Operands are of type A::Operand, made by A::operand.
-// The pitch keeps the fragments that a warp reads at once in different banks: rows k and k + 1 lie 8 banks apart in
-// f32, 4 in bf16.
+// threads, to which steps of at most kDepth products are added from two operands in shared memory. Four arithmetics
+// share this interface: FullF32 for f32 inputs; Bf16 and Tf32 on tensor cores for bf16 and f16 inputs; SplitTf32 on
+// tensor cores with nearly the accuracy of f32. Operands are of type A::Operand, made by A::operand, and lie as they
+// were filled:
+//   kByRows      [kDepth][width]  element (k, x) at k * pitch(width) + x
+//   kByColumns   [width][kDepth]  element (k, x) at x * A::kPitch + k; FullF32 takes kByRows alone
+// The pitches keep what a warp reads at once in different banks.
 #pragma once
 
 #include "mhla/kernels/common/cuda/intrinsics.cuh"
@@ -15,19 +16,23 @@ namespace mhla::cuda {
 inline constexpr int kDepth = 32;
 inline constexpr int kColumns = 64;
 
+enum class Filled { kByRows, kByColumns };
+
 constexpr int pitch(int width) { return width + 8; }
-constexpr int operand_size(int width) { return kDepth * pitch(width); }
 constexpr int ceil_div(int a, int b) { return a / b + (a % b != 0); }
 
 // Sums run in chains of 8, these are added up over a step, and the steps at last: short chains round less than a long
 // one.
 struct FullF32 {
   using Operand = float;
+  static constexpr bool kTransposes = true;  // operands filled by columns are turned on the way
+  static constexpr int kPitch = 0;
   __device__ static float operand(float x) { return x; }
 
   template <int kRows>
   class Sums {
    public:
+    template <Filled, Filled>
     __device__ void add(const float* a, const float* b, int depth) {
       float step[kOwn][4] = {};
       a += row(), b += column();
@@ -115,21 +120,26 @@ class FragmentSums {
 template <int kRows, int kProducts>
 class Tf32Sums : public FragmentSums<kRows> {
  public:
+  static constexpr int kPitch = kDepth + 4;
+  template <Filled kA, Filled kB>
   __device__ void add(const float* a, const float* b, int depth) {
     const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-    a += q * pitch(kRows) + this->first_row() + g, b += q * pitch(kColumns) + this->first_column() + g;
+    constexpr bool kRowsA = kA == Filled::kByRows, kRowsB = kB == Filled::kByRows;
+    constexpr int kDeepA = kRowsA ? pitch(kRows) : 1, kWideA = kRowsA ? 1 : kPitch;  // steps of k and x
+    constexpr int kDeepB = kRowsB ? pitch(kColumns) : 1, kWideB = kRowsB ? 1 : kPitch;
+    a += q * kDeepA + (this->first_row() + g) * kWideA, b += q * kDeepB + (this->first_column() + g) * kWideB;
     for (int begin = 0; begin < depth; begin += 8) {
       float x[kDown][4], y[kAcross][2];
 #pragma unroll
       for (int i = 0; i < kDown; ++i) {
-        const float* const from = a + begin * pitch(kRows) + 16 * i;
-        x[i][0] = from[0], x[i][1] = from[8];
-        x[i][2] = from[4 * pitch(kRows)], x[i][3] = from[4 * pitch(kRows) + 8];
+        const float* const from = a + begin * kDeepA + 16 * i * kWideA;
+        x[i][0] = from[0], x[i][1] = from[8 * kWideA];
+        x[i][2] = from[4 * kDeepA], x[i][3] = from[4 * kDeepA + 8 * kWideA];
       }
 #pragma unroll
       for (int j = 0; j < kAcross; ++j) {
-        const float* const from = b + begin * pitch(kColumns) + 8 * j;
-        y[j][0] = from[0], y[j][1] = from[4 * pitch(kColumns)];
+        const float* const from = b + begin * kDeepB + 8 * j * kWideB;
+        y[j][0] = from[0], y[j][1] = from[4 * kDeepB];
       }
       if constexpr (kProducts == 1) {
         multiply(x, y);
@@ -168,6 +178,8 @@ class Tf32Sums : public FragmentSums<kRows> {
 
 struct Tf32 {
   using Operand = float;
+  static constexpr bool kTransposes = false;
+  static constexpr int kPitch = Tf32Sums<16, 1>::kPitch;
   __device__ static float operand(float x) { return round_to_tf32(x); }
   template <int kRows>
   using Sums = Tf32Sums<kRows, 1>;
@@ -175,6 +187,8 @@ struct Tf32 {
 
 struct SplitTf32 {
   using Operand = float;
+  static constexpr bool kTransposes = false;
+  static constexpr int kPitch = Tf32Sums<16, 3>::kPitch;
   __device__ static float operand(float x) { return x; }
   template <int kRows>
   using Sums = Tf32Sums<kRows, 3>;
@@ -182,26 +196,30 @@ struct SplitTf32 {
 
 struct Bf16 {
   using Operand = bf16;
+  static constexpr bool kTransposes = false;
+  static constexpr int kPitch = kDepth + 8;
   __device__ static bf16 operand(float x) { return narrow<bf16>(x); }
 
+  // A lane names row lane % 8 of 8 x 8 matrix lane / 8. Fragments want depth contiguous: operands filled by rows are
+  // transposed on the way into registers. Matrices of A (k, row) in the order (0, 0), (0, 8), (8, 0), (8, 8); of B (k,
+  // column) (0, 0), (8, 0), (0, 8), (8, 8), which are two tiles of 8 columns.
   template <int kRows>
   class Sums : public FragmentSums<kRows> {
    public:
-    // Depth is contiguous in neither operand, so both are transposed on the way into registers. A lane names row
-    // lane % 8 of 8 x 8 matrix lane / 8: of A (k, row) in the order (0, 0), (0, 8), (8, 0), (8, 8), of B (k, column) in
-    // the order (0, 0), (8, 0), (0, 8), (8, 8), which are two tiles of 8 columns.
+    template <Filled kA, Filled kB>
     __device__ void add(const bf16* a, const bf16* b, int depth) {
-      const int lane = threadIdx.x % 32, row = lane % 8, first = lane / 8 % 2 * 8, second = lane / 16 * 8;
-      a += (second + row) * pitch(kRows) + this->first_row() + first;
-      b += (first + row) * pitch(kColumns) + this->first_column() + second;
+      constexpr bool kRowsA = kA == Filled::kByRows, kRowsB = kB == Filled::kByRows;
+      constexpr int kDeepA = kRowsA ? pitch(kRows) : 1, kWideA = kRowsA ? 1 : kPitch;
+      constexpr int kDeepB = kRowsB ? pitch(kColumns) : 1, kWideB = kRowsB ? 1 : kPitch;
+      const int lane = threadIdx.x % 32, inner = lane % 8, first = lane / 8 % 2 * 8, second = lane / 16 * 8;
+      a += (second + (kRowsA ? inner : 0)) * kDeepA + (this->first_row() + first + (kRowsA ? 0 : inner)) * kWideA;
+      b += (first + (kRowsB ? inner : 0)) * kDeepB + (this->first_column() + second + (kRowsB ? 0 : inner)) * kWideB;
       for (int begin = 0; begin < depth; begin += 16) {
         std::uint32_t x[kDown][4], y[kAcross / 2][4];
 #pragma unroll
-        for (int i = 0; i < kDown; ++i)
-          load_matrices_transposed(x[i], shared_address(a + begin * pitch(kRows) + 16 * i));
+        for (int i = 0; i < kDown; ++i) load<kRowsA>(x[i], a + begin * kDeepA + 16 * i * kWideA);
 #pragma unroll
-        for (int j = 0; j < kAcross / 2; ++j)
-          load_matrices_transposed(y[j], shared_address(b + begin * pitch(kColumns) + 16 * j));
+        for (int j = 0; j < kAcross / 2; ++j) load<kRowsB>(y[j], b + begin * kDeepB + 16 * j * kWideB);
 #pragma unroll
         for (int i = 0; i < kDown; ++i) {
 #pragma unroll
@@ -213,8 +231,23 @@ struct Bf16 {
 
    private:
     static constexpr int kDown = FragmentSums<kRows>::kDown, kAcross = FragmentSums<kRows>::kAcross;
+    template <bool kTransposed>
+    __device__ static void load(std::uint32_t (&matrices)[4], const bf16* row) {
+      if constexpr (kTransposed) {
+        load_matrices_transposed(matrices, shared_address(row));
+      } else {
+        load_matrices(matrices, shared_address(row));
+      }
+    }
   };
 };
+
+// Elements of an operand of `width`, however it is filled.
+template <class A>
+constexpr int operand_size(int width) {
+  const int by_rows = kDepth * pitch(width), by_columns = width * A::kPitch;
+  return by_rows > by_columns ? by_rows : by_columns;
+}
 
 // The arithmetic of products with tokens, by their element type.
 template <class T>
@@ -234,8 +267,8 @@ struct ArithmeticOf<f16> {  // its products do not fit f16
 template <class T>
 using Arithmetic = typename ArithmeticOf<T>::type;
 
-// The same step term by term, for terms of which some do not exist: keep(k, row). A masked product would multiply
-// them by 0, which an infinity or a NaN survives. Slow, and used only where there is one.
+// The same step term by term over operands filled by rows, for terms of which some do not exist: keep(k, row). A masked
+// product would multiply them by 0, which an infinity or a NaN survives. Slow, and used only where there is one.
 template <int kRows, class Sums, class Operand, class Keep>
 __device__ void add_where(Sums& sums, const Operand* a, const Operand* b, int depth, const Keep& keep) {
   sums.visit([&](int row, int column, float& sum) {

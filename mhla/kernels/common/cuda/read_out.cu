@@ -13,27 +13,27 @@ __device__ void write_rows(const ReadOutJob& job, const Place& place, std::int64
   const int z_head = job.z_of_keys && job.of_queries ? head / wave.group : head;
   const float* const z = job.maybe_z ? job.maybe_z + wave_offset(wave, z_head, block, wave.summary_stride) : nullptr;
   const int tensor_head = job.of_queries ? query_head(wave, head) : wave.first_kv_head + head;
-  for (int index = threadIdx.x; index < kRows * kColumns / 4; index += kThreads) {
-    const int r = index / (kColumns / 4), c = column + index % (kColumns / 4) * 4, w = row + r;
-    if (w >= place.size() || c >= job.out.columns) continue;
-    const float* const from = staged + r * kStagePitch + c - column;
-    float x[4] = {from[0], from[1], from[2], from[3]};
+  for_staged<T, kRows>(staged, [&](int r, int c, auto& x) {
+    constexpr int kSize = Piece<T>::kSize;
+    const int w = row + r;
+    c += column;
+    if (w >= place.size() || c >= job.out.columns) return;
     const float den = job.maybe_den ? job.maybe_den[values + w] : 1.0f;
     const float factor = job.maybe_factor ? job.maybe_factor[values + w] : 1.0f;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < kSize; ++j) {
       x[j] = job.scale * x[j];
       if (job.maybe_den) x[j] /= den;
       if (z && c + j < job.out.columns) x[j] = fmaf(factor, z[c + j], x[j]);
     }
     if (job.maybe_slope_of.given()) {
       const DeviceTensor& of = job.maybe_slope_of;
-      const Four<T> at = load_four(token_row<const T>(of, place, tensor_head, w), c, of.columns, of.vector);
+      const Piece<T> at = load_piece(token_row<const T>(of, place, tensor_head, w), c, of.columns, of.vector);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) x[j] = through_slope(wave.feature_map, widen(at.x[j]), x[j]);
+      for (int j = 0; j < kSize; ++j) x[j] = through_slope(wave.feature_map, widen(at.x[j]), x[j]);
     }
-    store_four(token_row<T>(job.out, place, tensor_head, w), c, job.out.columns, job.out.vector, x);
-  }
+    store_piece(token_row<T>(job.out, place, tensor_head, w), c, job.out.columns, job.out.vector, x);
+  });
 }
 
 template <class T, int kRows, bool kTransposed, bool kCausal>

@@ -20,14 +20,15 @@ template <bool kTransposed, class A, int kRows, class Sums, class Rows, bool kCa
 __device__ void add_summary(Sums& sums, ReadOutMemory<A, kRows, kCausal>& memory, const Rows& rows, int row,
                             const MatrixRows& summary, int column) {
   for (int k = 0; k < rows.columns; k += kDepth) {
-    fill_columns<A, kRows>(memory.tile.operands.a, rows, row, k);
+    fill_by_columns<A, kRows>(memory.tile.operands.a, rows, row, k);
     if constexpr (kTransposed) {
-      fill_columns<A, kColumns>(memory.tile.operands.b, summary, column, k);
+      fill_by_columns<A, kColumns>(memory.tile.operands.b, summary, column, k);
     } else {
-      fill_rows<A, kColumns>(memory.tile.operands.b, summary, k, column);
+      fill_by_rows<A, kColumns>(memory.tile.operands.b, summary, k, column);
     }
     __syncthreads();
-    sums.add(memory.tile.operands.a, memory.tile.operands.b, min(kDepth, rows.columns - k));
+    sums.template add<Filled::kByColumns, kTransposed ? Filled::kByColumns : Filled::kByRows>(
+        memory.tile.operands.a, memory.tile.operands.b, min(kDepth, rows.columns - k));
     __syncthreads();
   }
 }
@@ -50,10 +51,11 @@ __device__ void add_inside(Sums& sums, ReadOutMemory<A, kRows, true>& memory, co
   for (int other = begin; other < end; other += kOthers) {
     typename A::template Sums<kRows> products;
     for (int k = 0; k < rows.columns; k += kDepth) {
-      fill_columns<A, kRows>(memory.tile.operands.a, rows, row, k);
-      fill_columns<A, kColumns>(memory.tile.operands.b, y, other, k);
+      fill_by_columns<A, kRows>(memory.tile.operands.a, rows, row, k);
+      fill_by_columns<A, kColumns>(memory.tile.operands.b, y, other, k);
       __syncthreads();
-      products.add(memory.tile.operands.a, memory.tile.operands.b, min(kDepth, rows.columns - k));
+      products.template add<Filled::kByColumns, Filled::kByColumns>(memory.tile.operands.a, memory.tile.operands.b,
+                                                                    min(kDepth, rows.columns - k));
       __syncthreads();
     }
     products.visit([&](int r, int o, float& product) {
@@ -68,9 +70,9 @@ __device__ void add_inside(Sums& sums, ReadOutMemory<A, kRows, true>& memory, co
     for (int k = 0; k < kOthers && other + k < end; k += kDepth) {
       const auto* const scores = memory.scores + k * pitch(kRows);
       const int depth = min(kDepth, end - other - k);
-      const bool finite = __syncthreads_and(fill_rows<A, kColumns>(memory.tile.operands.b, w, other + k, column));
+      const bool finite = __syncthreads_and(fill_by_rows<A, kColumns>(memory.tile.operands.b, w, other + k, column));
       if (finite || all_kept) {
-        sums.add(scores, memory.tile.operands.b, depth);
+        sums.template add<Filled::kByRows, Filled::kByRows>(scores, memory.tile.operands.b, depth);
       } else {
         add_where<kRows>(sums, scores, memory.tile.operands.b, depth,
                          [&](int at, int r) { return kept(other + k + at, row + r); });

@@ -20,7 +20,7 @@ __device__ void sum_vectors(const SummaryJob& job, const Place& place, int head,
   for (int first = 0; first < wave.D; first += kColumns) {
     float total = 0;
     for (int t = 0; t < place.size(); t += kDepth) {
-      fill_rows<FullF32, kColumns>(memory, rows, t, first);
+      fill_by_rows<FullF32, kColumns>(memory, rows, t, first);
       __syncthreads();
       float part = 0;
       for (int k = half * 16; k < half * 16 + 16 && t + k < place.size(); ++k) {
@@ -55,21 +55,17 @@ __global__ void __launch_bounds__(kThreads) summary_kernel(const __grid_constant
   const TokenRows<T> b_rows(wave, place, blockIdx.x, job.b, head, job.of_queries);
   typename A::template Sums<kRows> sums;
   for (int t = 0; t < place.size(); t += kDepth) {
-    fill_rows<A, kRows>(a, a_rows, t, d);
-    fill_rows<A, kColumns>(b, b_rows, t, e);
+    fill_by_rows<A, kRows>(a, a_rows, t, d);
+    fill_by_rows<A, kColumns>(b, b_rows, t, e);
     __syncthreads();
-    sums.add(a, b, min(kDepth, place.size() - t));
+    sums.template add<Filled::kByRows, Filled::kByRows>(a, b, min(kDepth, place.size() - t));
     __syncthreads();
   }
   stage(sums, memory.staged);
   __syncthreads();
-  for (int index = threadIdx.x; index < kRows * kColumns / 4; index += kThreads) {
-    const int row = index / (kColumns / 4), column = index % (kColumns / 4) * 4;
-    if (d + row >= wave.D) continue;
-    const float* const from = memory.staged + row * kStagePitch + column;
-    const float x[4] = {from[0], from[1], from[2], from[3]};
-    store_four(out + (d + row) * wave.E, e + column, wave.E, wave.E % 4 == 0, x);
-  }
+  for_staged<float, kRows>(memory.staged, [&](int row, int column, const float(&x)[4]) {
+    if (d + row < wave.D) store_piece(out + (d + row) * wave.E, e + column, wave.E, wave.E % 4 == 0, x);
+  });
 }
 
 }  // namespace

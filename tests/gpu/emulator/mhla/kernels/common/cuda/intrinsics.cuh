@@ -46,17 +46,24 @@ inline void multiply_tf32(float (&c)[4], const float (&a)[4], const float (&b)[2
 // Addresses of shared memory are those of the host here.
 inline const bf16* shared_address(const bf16* p) { return p; }
 
-inline void load_matrices_transposed(std::uint32_t (&r)[4], const bf16* row) {
+template <bool kTransposed>
+inline void load_matrices(std::uint32_t (&r)[4], const bf16* row) {
   float mine[2];
   std::memcpy(mine, &row, sizeof(row));
   const float* const all = emulator::warp_exchange(mine, 2);
   const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, q = lane % 4;
   for (int m = 0; m < 4; ++m) {
-    const bf16* rows[2];
-    for (int j = 0; j < 2; ++j) std::memcpy(&rows[j], all + (8 * m + 2 * q + j) * 2, sizeof(rows[j]));
-    r[m] = rows[0][g].bits | std::uint32_t{rows[1][g].bits} << 16;
+    const auto element = [&](int i, int j) {
+      const bf16* from;
+      std::memcpy(&from, all + (8 * m + i) * 2, sizeof(from));
+      return std::uint32_t{from[j].bits};
+    };
+    r[m] =
+        kTransposed ? element(2 * q, g) | element(2 * q + 1, g) << 16 : element(g, 2 * q) | element(g, 2 * q + 1) << 16;
   }
 }
+inline void load_matrices(std::uint32_t (&r)[4], const bf16* row) { load_matrices<false>(r, row); }
+inline void load_matrices_transposed(std::uint32_t (&r)[4], const bf16* row) { load_matrices<true>(r, row); }
 
 inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   const std::uint32_t bits[6] = {a[0], a[1], a[2], a[3], b0, b1};
