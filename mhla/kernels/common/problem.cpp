@@ -11,13 +11,15 @@ namespace {
 
 std::string device_text(int device) { return device == kCpu ? std::string("cpu") : str("cuda:", device); }
 
-// Whether there is such a device; without any, the candidates say why.
+// Whether there is such a device. Candidates need not ask again.
 void check_device(int device, const char* entry) {
+  if (device == kCpu) return;
   if (device < kCpu)
     fail(entry, ": q is on device ", device, ", expected ", kCpu, " for host memory or a CUDA ordinal");
-  const int devices = device == kCpu ? 0 : cuda_device_count();
-  if (devices > 0 && device >= devices)
-    fail(entry, ": q is on ", device_text(device), ", expected a device below cuda:", devices);
+  if (const std::string missing = cuda_missing(); !missing.empty())
+    fail(entry, ": q is on ", device_text(device), ", but there is none: ", missing);
+  if (device >= cuda_device_count())
+    fail(entry, ": q is on ", device_text(device), ", expected a device below cuda:", cuda_device_count());
 }
 
 struct Checker {
