@@ -45,10 +45,10 @@ void recompute(const Problem& p, const Call& call, const Wave& wave, const Buffe
     mix_blocks(DType::kF32, mix_values, p.stream);
   }
 
-  RowDotJob dots{.wave = wave, .q = features(p.q), .dout = tensor_of(p.dout), .summaries = at.mixed};
-  dots.before = at.maybe_dden;  // turned into dden in place, eq. 6
+  RowDotJob dots{.wave = wave, .q = features(p.q), .dout = plain(p.dout), .summaries = at.mixed};
+  dots.maybe_before = at.maybe_dden;  // turned into dden in place, eq. 6
   row_dots(dtype, dots, p.stream);
-  DotGradientJob gradient{.wave = wave, .before = at.maybe_dden, .maybe_den = at.maybe_den};
+  DotGradientJob gradient{.wave = wave, .maybe_before = at.maybe_dden, .maybe_den = at.maybe_den};
   gradient.scale = static_cast<float>(p.scale), gradient.maybe_dden = at.maybe_dden;
   dot_gradients(gradient, p.stream);
   if (official) {  // eq. 11

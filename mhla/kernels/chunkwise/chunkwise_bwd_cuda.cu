@@ -12,8 +12,7 @@ using namespace cuda;
 
 struct Buffers {
   float *S, *prefixes, *d_prefixes;  // summaries of kv, query and query heads
-  float *maybe_den, *maybe_dots, *maybe_inside, *maybe_open, *maybe_diagonal, *maybe_parts;  // of query heads
-  [[nodiscard]] float* maybe_dden() const { return maybe_den ? maybe_dots : nullptr; }       // dots, in place
+  float *maybe_den, *maybe_dden, *maybe_inside, *maybe_open, *maybe_diagonal, *maybe_parts;  // of query heads
 };
 
 // Forward again (eq. 1 to 4), the gradient of the denominators and of the diagonal (eq. 5, 10).
@@ -27,12 +26,13 @@ void recompute(const Problem& p, const Call& call, const Wave& wave, const Buffe
     causal_denominators(p.dtype(), job, p.stream);
   }
   if (!p.normalized() && !p.dmix.given()) return;
-  RowDotJob dots{.wave = wave, .q = features(p.q), .dout = tensor_of(p.dout), .summaries = at.prefixes};
-  dots.k = features(p.k), dots.v = plain(p.v), dots.before = at.maybe_dots, dots.maybe_inside = at.maybe_inside;
+  RowDotJob dots{.wave = wave, .q = features(p.q), .dout = plain(p.dout), .summaries = at.prefixes};
+  dots.k = features(p.k), dots.v = plain(p.v), dots.maybe_before = at.maybe_dden, dots.maybe_inside = at.maybe_inside;
   row_dots(p.dtype(), dots, p.stream);
-  DotGradientJob gradient{.wave = wave, .mix = call.mix(), .before = at.maybe_dots, .maybe_inside = at.maybe_inside};
+  DotGradientJob gradient{
+      .wave = wave, .mix = call.mix(), .maybe_before = at.maybe_dden, .maybe_inside = at.maybe_inside};
   gradient.maybe_den = at.maybe_den, gradient.maybe_open = at.maybe_open, gradient.scale = static_cast<float>(p.scale);
-  gradient.maybe_dden = at.maybe_dden(), gradient.maybe_diagonal = at.maybe_diagonal;
+  gradient.maybe_dden = at.maybe_dden, gradient.maybe_diagonal = at.maybe_diagonal;
   dot_gradients(gradient, p.stream);
 }
 
@@ -42,12 +42,12 @@ void query_gradients(const Problem& p, const Call& call, const Wave& wave, const
   if (p.dq.given()) {
     ReadOutJob dq{.wave = wave, .a = gradient_of_output(p, at.maybe_den), .summaries = at.prefixes, .transposed = true};
     dq.y = plain(p.v), dq.w = features(p.k), dq.mix = call.mix();
-    if (!p.has_den()) dq.maybe_bias = dq.maybe_factor = at.maybe_dden(), dq.maybe_z = z;
+    if (!p.has_den()) dq.maybe_bias = dq.maybe_factor = at.maybe_dden, dq.maybe_z = z;
     dq.maybe_slope_of = tensor_of(p.q), dq.out = tensor_of(p.dq);
     read_out(p.dtype(), dq, p.stream);
   }
   if (p.maybe_dq_den.given()) {
-    VectorGradientJob dq_den{.wave = wave, .z = z, .maybe_factor = at.maybe_dden()};
+    VectorGradientJob dq_den{.wave = wave, .z = z, .maybe_factor = at.maybe_dden};
     dq_den.maybe_y = tensor_of(p.maybe_k_den), dq_den.mix = call.mix();
     dq_den.x = tensor_of(p.maybe_q_den), dq_den.out = tensor_of(p.maybe_dq_den);
     vector_gradients(p.dtype(), dq_den, p.stream);
@@ -67,7 +67,7 @@ void key_gradients(const Problem& p, const Call& call, const Wave& wave, const B
   if (p.dk.given()) {
     ReadOutJob dk{.wave = wave, .of_queries = false, .a = plain(p.v), .summaries = dS, .transposed = true};
     dk.y = gradient_of_output(p, at.maybe_den), dk.w = features(p.q), dk.after = true, dk.mix = call.mix();
-    if (!p.has_den()) dk.maybe_bias = at.maybe_dden(), dk.maybe_z = dz;
+    if (!p.has_den()) dk.maybe_bias = at.maybe_dden, dk.maybe_z = dz;
     dk.maybe_slope_of = tensor_of(p.k), dk.out = tensor_of(p.dk);
     read_out(p.dtype(), dk, p.stream);
   }
@@ -78,7 +78,7 @@ void key_gradients(const Problem& p, const Call& call, const Wave& wave, const B
     read_out(p.dtype(), dv, p.stream);
   }
   if (p.maybe_dk_den.given()) {
-    VectorGradientJob dk_den{.wave = wave, .of_queries = false, .z = dz, .maybe_factor = at.maybe_dden()};
+    VectorGradientJob dk_den{.wave = wave, .of_queries = false, .z = dz, .maybe_factor = at.maybe_dden};
     dk_den.maybe_y = tensor_of(p.maybe_q_den), dk_den.mix = call.mix();
     dk_den.x = tensor_of(p.maybe_k_den), dk_den.out = tensor_of(p.maybe_dk_den);
     vector_gradients(p.dtype(), dk_den, p.stream);
@@ -94,7 +94,7 @@ void chunkwise_backward_cuda(const Problem& p, Workspace& workspace, Executor& /
   const std::int64_t stride = call.summary_stride();
   const std::int32_t columns = p.normalized() ? call.summary_columns() : static_cast<std::int32_t>(p.D * p.E);
   const std::int64_t slices = slices_of(columns), parts = mix ? slices * p.M + 1 : 0;
-  const std::int64_t token_values = (p.normalized() ? 2 : 0) + (p.normalized() || mix ? 2 : 0);
+  const std::int64_t token_values = p.normalized() ? 4 : mix ? 1 : 0;
   call.plan(4 * (stride + p.group() * (2 * stride + token_values * p.C + parts)));
 
   Buffers at{};
@@ -103,7 +103,7 @@ void chunkwise_backward_cuda(const Problem& p, Workspace& workspace, Executor& /
   at.d_prefixes = call.take(workspace, stride, true, "gradients of prefixes");
   if (p.normalized()) at.maybe_den = call.take(workspace, p.C, true, "denominators");
   if (p.normalized()) at.maybe_open = call.take(workspace, p.C, true, "denominators inside chunks");
-  if (p.normalized() || mix) at.maybe_dots = call.take(workspace, p.C, true, "dout . out");
+  if (p.normalized()) at.maybe_dden = call.take(workspace, p.C, true, "gradients of denominators");
   if (p.normalized() || mix) at.maybe_inside = call.take(workspace, p.C, true, "dout . out inside chunks");
   if (mix) at.maybe_diagonal = call.take(workspace, 1, true, "diagonal of dmix");
   if (mix) at.maybe_parts = call.take(workspace, slices * p.M, true, "parts of dmix");
@@ -120,7 +120,7 @@ void chunkwise_backward_cuda(const Problem& p, Workspace& workspace, Executor& /
 
     SummaryJob d_prefixes{.wave = wave, .a = features(p.q), .b = gradient_of_output(p, at.maybe_den)};  // eq. 6
     if (p.normalized()) d_prefixes.maybe_x = tensor_of(p.has_den() ? p.maybe_q_den : p.q);
-    d_prefixes.maybe_factor = at.maybe_dden(), d_prefixes.of_queries = true, d_prefixes.out = at.d_prefixes;
+    d_prefixes.maybe_factor = at.maybe_dden, d_prefixes.of_queries = true, d_prefixes.out = at.d_prefixes;
     block_summaries(p.dtype(), d_prefixes, p.stream);
     if (keys) key_gradients(p, call, wave, at);
     if (!mix) continue;

@@ -75,7 +75,7 @@ __device__ void add_dots(const RowDotJob& job, const Place& place, int query, in
                          float* dots) {
   const int lane = threadIdx.x % 32;
   for (int r = threadIdx.x / 32; r < kRows && row + r < place.size(); r += kWarps) {
-    const T* const g = token_row<const T>(job.dout, place, query, row + r);
+    const T* const g = token_row<const T>(job.dout.tensor, place, query, row + r);
     float dot = 0;
     for (int c = lane; c < kColumns && column + c < job.wave.E; c += 32)
       dot = fmaf(widen(g[column + c]), staged[r * kStagePitch + c], dot);
@@ -97,33 +97,41 @@ __global__ void __launch_bounds__(kThreads) row_dot_kernel(const __grid_constant
   if (row >= place.size()) return;
   if (threadIdx.x < kRows) before[threadIdx.x] = inside[threadIdx.x] = 0;
   __syncthreads();
-  const TokenRows<T> rows(wave, place, block, job.q, head, true);
+  const TokenRows<T, kCausal> rows(wave, place, block, job.q, head, true);
   const MatrixRows summary{job.summaries + wave_offset(wave, head, block, wave.summary_stride), wave.E, wave.D, wave.E,
                            wave.E % 4 == 0};
   float* const staged = memory.tile.staged;
-  for (int column = 0; column < wave.E; column += kColumns) {
-    {
-      typename A::template Sums<kRows> sums;
-      add_summary<false>(sums, memory, rows, row, summary, column);
-      stage(sums, staged);
+  for (int column = 0; job.maybe_before && column < wave.E; column += kColumns) {
+    typename A::template Sums<kRows> sums;
+    add_summary<false>(sums, memory, rows, row, summary, column);
+    stage(sums, staged);
+    __syncthreads();
+    add_dots<T, kRows>(job, place, query, row, column, staged, before);
+    __syncthreads();
+  }
+  if constexpr (kCausal) {
+    const TokenRows<T, kCausal> g(wave, place, block, job.dout, head, true);
+    const TokenRows<T, kCausal> k(wave, place, block, job.k, head / wave.group, false);
+    const TokenRows<T, kCausal> v(wave, place, block, job.v, head / wave.group, false);
+    for (int other = 0; other < min(place.size(), row + kRows); other += kOthers) {
+      typename A::template Sums<kRows> scores, values;
+      add_token_products(scores, memory, rows, row, k, other);
+      add_token_products(values, memory, g, row, v, other);
+      scores.multiply_by(values);
+      scores.visit([&](int r, int o, float& product) { product = other + o <= row + r ? product : 0.0f; });
+      stage(scores, staged);
       __syncthreads();
-      add_dots<T, kRows>(job, place, query, row, column, staged, before);
-      __syncthreads();
-    }
-    if constexpr (kCausal) {
-      const TokenRows<T> k(wave, place, block, job.k, head / wave.group, false);
-      const TokenRows<T> v(wave, place, block, job.v, head / wave.group, false);
-      typename A::template Sums<kRows> sums;
-      add_inside(sums, memory, rows, row, k, v, column, Inside{false, 1.0f, nullptr});
-      stage(sums, staged);
-      __syncthreads();
-      add_dots<T, kRows>(job, place, query, row, column, staged, inside);
+      for (int r = threadIdx.x / 32; r < kRows && row + r < place.size(); r += kWarps) {
+        const float* const products = staged + r * kStagePitch + threadIdx.x % 32;
+        const float sum = warp_sum(products[0] + products[32]);
+        if (threadIdx.x % 32 == 0) inside[r] += sum;
+      }
       __syncthreads();
     }
   }
   const std::int64_t values = wave_offset(wave, head, block, wave.C);
   if (threadIdx.x < kRows && row + threadIdx.x < place.at.size) {
-    job.before[values + row + threadIdx.x] = before[threadIdx.x];
+    if (job.maybe_before) job.maybe_before[values + row + threadIdx.x] = before[threadIdx.x];
     if (kCausal) job.maybe_inside[values + row + threadIdx.x] = inside[threadIdx.x];
   }
 }
@@ -141,7 +149,7 @@ __global__ void __launch_bounds__(kThreads) dot_gradient_kernel(const __grid_con
     const float inside = job.maybe_inside ? job.maybe_inside[at] : 0.0f;
     float dden = 0;
     if (job.maybe_den) {
-      const float dot = job.maybe_inside ? fmaf(coefficient, inside, job.before[at]) : job.before[at];
+      const float dot = job.maybe_inside ? fmaf(coefficient, inside, job.maybe_before[at]) : job.maybe_before[at];
       const double den = job.maybe_den[at];  // dmix is a difference of large terms: one rounding here, not three
       dden = static_cast<float>(-job.scale * dot / (den * den));
       job.maybe_dden[at] = dden;

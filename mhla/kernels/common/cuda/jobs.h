@@ -138,15 +138,14 @@ struct ReadOutJob {
 };
 
 // dout . out, kept in two parts: over the prefix, and inside the chunk without mix[i,i].
-//   before_t = g_t . (q~_t^T S)         inside_t = g_t . sum_{o<=t} (q~_t . k~_o) v_o
+//   before_t = g_t . (q~_t^T S)         inside_t = sum_{o<=t} (q~_t . k~_o) (g_t . v_o)
 struct RowDotJob {
   Wave wave;
-  TokenSource q;
-  DeviceTensor dout;
+  TokenSource q, dout;
   const float* summaries = nullptr;  // of query heads
   TokenSource k, v;                  // not given: bidirectional
-  float* before = nullptr;           // token values of query heads
-  float* maybe_inside = nullptr;
+  float* maybe_before = nullptr;     // token values of query heads
+  float* maybe_inside = nullptr;     // causal
 };
 
 // Token values q_t . z of query heads, plus `add`; z of query heads, or of kv heads.
@@ -177,7 +176,7 @@ struct CausalDenominatorJob {
 struct DotGradientJob {
   Wave wave;
   DeviceMix mix;
-  const float* before = nullptr;
+  const float* maybe_before = nullptr;  // given with den
   const float* maybe_inside = nullptr;
   const float* maybe_den = nullptr;
   const float* maybe_open = nullptr;

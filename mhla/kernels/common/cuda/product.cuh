@@ -73,6 +73,13 @@ struct FullF32 {
         for (int c = 0; c < 4; ++c) f(row() + r, column() + c, total_[r][c]);
       }
     }
+    __device__ void multiply_by(const Sums& other) {  // element by element
+#pragma unroll
+      for (int r = 0; r < kOwn; ++r) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) total_[r][c] *= other.total_[r][c];
+      }
+    }
 
    private:
     static constexpr int kOwn = kRows / 8;  // rows of a thread, of four columns each
@@ -103,6 +110,16 @@ class FragmentSums {
       for (int j = 0; j < kAcross; ++j) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) f(row + 16 * i + e / 2 * 8, column + 8 * j + e % 2, total_[i][j][e]);
+      }
+    }
+  }
+  __device__ void multiply_by(const FragmentSums& other) {
+#pragma unroll
+    for (int i = 0; i < kDown; ++i) {
+#pragma unroll
+      for (int j = 0; j < kAcross; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) total_[i][j][e] *= other.total_[i][j][e];
       }
     }
   }
@@ -271,13 +288,12 @@ using Arithmetic = typename ArithmeticOf<T>::type;
 // product would multiply them by 0, which an infinity or a NaN survives. Slow, and used only where there is one.
 template <int kRows, class Sums, class Operand, class Keep>
 __device__ void add_where(Sums& sums, const Operand* a, const Operand* b, int depth, const Keep& keep) {
-  sums.visit([&](int row, int column, float& sum) {
-    float part = 0;
-    for (int k = 0; k < depth; ++k) {
-      if (keep(k, row)) part = fmaf(widen(a[k * pitch(kRows) + row]), widen(b[k * pitch(kColumns) + column]), part);
-    }
-    sum += part;
-  });
+#pragma unroll 1
+  for (int k = 0; k < depth; ++k) {
+    sums.visit([&](int row, int column, float& sum) {
+      if (keep(k, row)) sum = fmaf(widen(a[k * pitch(kRows) + row]), widen(b[k * pitch(kColumns) + column]), sum);
+    });
+  }
 }
 
 }  // namespace mhla::cuda

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) read_out_kernel(const __grid_constan
   const int row = blockIdx.x % tiles * kRows;
   const Place place = find_place(wave, block);
   if (row >= place.size()) return;
-  const TokenRows<T> rows(wave, place, block, job.a, head, job.of_queries);
+  const TokenRows<T, kCausal> rows(wave, place, block, job.a, head, job.of_queries);
   const MatrixRows summary{job.summaries + wave_offset(wave, head, block, wave.summary_stride), wave.E, wave.D, wave.E,
                            wave.E % 4 == 0};
   typename A::template Sums<kRows> sums;
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(kThreads) read_out_kernel(const __grid_constan
     for (int g = 0; g < (job.of_queries ? 1 : wave.group); ++g) {
       const int query = job.of_queries ? head : head * wave.group + g;
       const int other = job.of_queries ? head / wave.group : query;
-      const TokenRows<T> y(wave, place, block, job.y, other, !job.of_queries);
-      const TokenRows<T> w(wave, place, block, job.w, other, !job.of_queries);
+      const TokenRows<T, kCausal> y(wave, place, block, job.y, other, !job.of_queries);
+      const TokenRows<T, kCausal> w(wave, place, block, job.w, other, !job.of_queries);
       const float coefficient = job.mix.at(query_head(wave, query), place.block, place.block);
       const float* const bias = job.maybe_bias ? job.maybe_bias + wave_offset(wave, query, block, wave.C) : nullptr;
       add_inside(sums, memory, rows, row, y, w, column, Inside{job.after, coefficient, bias});

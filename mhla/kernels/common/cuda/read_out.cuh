@@ -6,7 +6,7 @@
 
 namespace mhla::cuda {
 
-inline constexpr int kOthers = 64;  // tokens that rows meet at once inside a chunk
+inline constexpr int kOthers = kColumns;  // tokens that rows meet at once inside a chunk
 
 // Shared memory: that of a product, and the products of rows and other tokens as a third operand.
 template <class A, int kRows, bool kCausal>
@@ -33,6 +33,20 @@ __device__ void add_summary(Sums& sums, ReadOutMemory<A, kRows, kCausal>& memory
   }
 }
 
+// products += rows . others, tokens [row, row + kRows) and [other, other + kOthers) of one block.
+template <class A, int kRows, class Sums, class Rows>
+__device__ void add_token_products(Sums& products, ReadOutMemory<A, kRows, true>& memory, const Rows& rows, int row,
+                                   const Rows& others, int other) {
+  for (int k = 0; k < rows.columns; k += kDepth) {
+    fill_by_columns<A, kRows>(memory.tile.operands.a, rows, row, k);
+    fill_by_columns<A, kColumns>(memory.tile.operands.b, others, other, k);
+    __syncthreads();
+    products.template add<Filled::kByColumns, Filled::kByColumns>(memory.tile.operands.a, memory.tile.operands.b,
+                                                                  min(kDepth, rows.columns - k));
+    __syncthreads();
+  }
+}
+
 // What the tokens of a chunk give each other: other tokens o up to a row, or from it on.
 struct Inside {
   bool after;
@@ -50,14 +64,7 @@ __device__ void add_inside(Sums& sums, ReadOutMemory<A, kRows, true>& memory, co
   const int end = inside.after ? size : min(size, row + kRows);
   for (int other = begin; other < end; other += kOthers) {
     typename A::template Sums<kRows> products;
-    for (int k = 0; k < rows.columns; k += kDepth) {
-      fill_by_columns<A, kRows>(memory.tile.operands.a, rows, row, k);
-      fill_by_columns<A, kColumns>(memory.tile.operands.b, y, other, k);
-      __syncthreads();
-      products.template add<Filled::kByColumns, Filled::kByColumns>(memory.tile.operands.a, memory.tile.operands.b,
-                                                                    min(kDepth, rows.columns - k));
-      __syncthreads();
-    }
+    add_token_products(products, memory, rows, row, y, other);
     products.visit([&](int r, int o, float& product) {
       float score = 0;
       if (other + o < size && row + r < size && kept(other + o, row + r)) {

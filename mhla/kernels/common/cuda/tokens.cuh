@@ -76,12 +76,19 @@ __device__ inline std::int64_t wave_offset(const Wave& wave, int head, std::int6
 // Head of the tensor that head `local` of the wave reads.
 __device__ inline int query_head(const Wave& wave, int local) { return wave.first_kv_head * wave.group + local; }
 
-template <class T>
+// A chunk of consecutive tokens, whose first one the data pointer of its rows points at.
+struct Run {
+  std::uint32_t size;
+  [[nodiscard]] __device__ std::int64_t token(int place) const { return place; }
+};
+
+// kRun: blocks are runs, as in the causal form; saves the registers that gathering takes.
+template <class T, bool kRun = false>
 struct TokenRows {
   using Element = T;
   const T* data;  // of the head, at the start of the sequence
   std::int64_t stride;
-  BlockTokens at;
+  std::conditional_t<kRun, Run, BlockTokens> at;
   int columns;
   bool vector;
   FeatureMap map;
@@ -93,7 +100,6 @@ struct TokenRows {
   __device__ TokenRows(const Wave& wave, const Place& place, std::int64_t local_block, const TokenSource& source,
                        int local_head, bool of_queries)
       : stride(source.tensor.token_stride),
-        at(place.at),
         columns(source.tensor.columns),
         vector(source.tensor.vector),
         map(source.mapped ? wave.feature_map : FeatureMap::kIdentity),
@@ -103,6 +109,12 @@ struct TokenRows {
     const int head = of_queries ? query_head(wave, local_head) : wave.first_kv_head + local_head;
     data = static_cast<const T*>(source.tensor.data) + place.batch * source.tensor.batch_stride + place.start * stride +
            head * source.tensor.head_stride;
+    if constexpr (kRun) {
+      data += place.at.origin * stride;
+      at.size = place.at.size;
+    } else {
+      at = place.at;
+    }
     if (source.maybe_den != nullptr) maybe_den = source.maybe_den + wave_offset(wave, local_head, local_block, wave.C);
   }
 
