@@ -48,6 +48,15 @@ class CudaCall : public testing::TestWithParam<Target> {
     c.B = 1, c.N = 300, c.layout = Layout::line(64), c.cu_seqlens = {0, 70, 70, 199, 300};
     return c;
   }
+  // A candidate for one kind of card may leave a case to the next in the list.
+  static std::vector<Case> taken(const std::vector<Case>& cases) {
+    std::vector<Case> some;
+    for (const Case& c : cases) {
+      if (steps_aside(c, candidate()).empty()) some.push_back(c);
+    }
+    EXPECT_FALSE(some.empty()) << candidate() << " takes none of the cases";
+    return some;
+  }
   // Whether backward is to be run: the candidate has one and takes the case.
   static bool backward(const Case& c) {
     return has_backward(c.form, candidate()) && steps_aside(c, candidate(), true).empty();
@@ -165,7 +174,7 @@ RunOptions options(std::string_view candidate, void* stream = nullptr) {
 
 // Recording must run nothing; the recorded call must read its tensors anew at every launch.
 TEST_P(CudaCall, IsRecordedIntoAGraph) {
-  for (const Case& c : {plain_case(), packed_case()}) {
+  for (const Case& c : taken({plain_case(), packed_case()})) {
     Case other = c;
     other.seed = 77;
     const CaseInputs first(c), second(other);
@@ -194,7 +203,7 @@ TEST_P(CudaCall, IsRecordedIntoAGraph) {
 
 // Inputs that arrive on the stream, late; a call on another stream would read the NaN that is there before.
 TEST_P(CudaCall, WaitsForItsStream) {
-  for (const Case& c : {plain_case(), packed_case()}) {
+  for (const Case& c : taken({plain_case(), packed_case()})) {
     const CaseInputs inputs(c);
     const CaseResult want = run_case(c, inputs, options(candidate()));
     Prepared source(c, inputs, backward(c)), p(c, inputs, backward(c));
@@ -218,7 +227,7 @@ TEST_P(CudaCall, WaitsForItsStream) {
 }
 
 TEST_P(CudaCall, AllocatesItsOwnWorkspace) {
-  for (const Case& c : {plain_case(), packed_case()}) {
+  for (const Case& c : taken({plain_case(), packed_case()})) {
     const CaseInputs inputs(c);
     const CaseResult want = run_case(c, inputs, options(candidate()));
     Prepared p(c, inputs, backward(c));

@@ -46,8 +46,9 @@ inline void check_cases(const std::vector<Case>& cases, std::string_view candida
       --wider, ++aside, reason = why;
       continue;
     }
-    if (const std::string why = steps_aside(tried, candidate, true); has_backward(c.form, candidate) && !why.empty())
-      ++forward_only, reason = why;
+    if (has_backward(c.form, candidate)) {
+      if (const std::string why = steps_aside(tried, candidate, true); !why.empty()) ++forward_only, reason = why;
+    }
     EXPECT_EQ(check(tried, candidate), "");
   }
   if (wider + aside + forward_only > 0) {

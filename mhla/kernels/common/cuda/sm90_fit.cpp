@@ -1,5 +1,6 @@
 #include "mhla/kernels/common/cuda/sm90_fit.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "mhla/core/cuda.h"
@@ -37,7 +38,9 @@ std::string fit_common(const Problem& p, std::int64_t columns) {
   if (p.D % 8 != 0 || p.E % 8 != 0) return str("D = ", p.D, ", E = ", p.E, ": no multiples of 8");
   if (tiles_of(p.D, columns).rows == 0) return str("D = ", p.D, ", E = ", p.E, ": too large");
   if (p.M > kMaxBlocks) return str(p.M, " blocks, more than ", kMaxBlocks);
-  if (p.B * p.H > INT32_MAX / (p.M * ((p.E + 7) / 8)) || p.C > INT32_MAX / 2) return "more blocks than 32 bits count";
+  const std::int64_t items = p.B * p.H * std::max<std::int64_t>(p.E / 8, 1);  // parts of the columns count too
+  if (items > INT32_MAX / std::max<std::int64_t>(p.M, 1) || p.C > INT32_MAX / 2)
+    return "more blocks than 32 bits count";
   for (const auto& [name, view] :
        {std::pair<const char*, ConstView>{"q", p.q}, {"k", p.k}, {"v", p.v}, {"out", p.out}}) {
     if (std::string reason = misaligned(name, view); !reason.empty()) return reason;
