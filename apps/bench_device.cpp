@@ -27,10 +27,23 @@ DeviceProblem::DeviceProblem(const OpShape& shape, DType dtype, Pass pass, const
   views_ = views_of(host_);
   for (ConstView* view : {&views_.q, &views_.k, &views_.v, &views_.mix, &views_.dout}) move(*view);
   for (View* view : {&views_.out, &views_.dq, &views_.dk, &views_.dv, &views_.dmix}) move(*view);
-  workspace_ = DeviceBuffer(workspace_bytes(shape_, pass_, views_, run_), device_);
-  run_.workspace = workspace_.bytes();
+  backward_run_ = run_;
+  std::int64_t bytes = pass == Pass::kBackward ? 0 : workspace_bytes(shape_, Pass::kForward, views_, run_);
+  if (pass != Pass::kForward) bytes = std::max(bytes, backward_workspace());
+  workspace_ = DeviceBuffer(bytes, device_);
+  run_.workspace = backward_run_.workspace = workspace_.bytes();
   flush_ = DeviceBuffer(2 * device_facts(device).l2_bytes, device_);
   device_synchronize(device_);
+}
+
+std::int64_t DeviceProblem::backward_workspace() {
+  try {
+    return workspace_bytes(shape_, Pass::kBackward, views_, backward_run_);
+  } catch (const Error& error) {
+    if (pass_ != Pass::kBoth || std::string(error.what()).find("no candidate") == std::string::npos) throw;
+    backward_run_.candidate = {};
+    return workspace_bytes(shape_, Pass::kBackward, views_, backward_run_);
+  }
 }
 
 void DeviceProblem::move(ConstView& view) {
@@ -62,7 +75,10 @@ OpTensors& DeviceProblem::bring_back() {
   return host_;
 }
 
-void DeviceProblem::call() { run_pass(shape_, pass_, views_, run_); }
+void DeviceProblem::call() {
+  if (pass_ != Pass::kBackward) run_pass(shape_, Pass::kForward, views_, run_);
+  if (pass_ != Pass::kForward) run_pass(shape_, Pass::kBackward, views_, backward_run_);
+}
 
 void DeviceProblem::run() {
   call();

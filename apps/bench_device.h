@@ -19,19 +19,23 @@ class DeviceProblem {
   OpTensors& bring_back();  // the tensors on the host, with the outputs of the last run
   [[nodiscard]] Samples time(int repeat, double min_seconds);
   [[nodiscard]] std::int64_t workspace() const { return workspace_.size(); }
+  // Forward and backward together, and the candidate has no backward for this: the list chose one, as it does for
+  // users.
+  [[nodiscard]] bool backward_by_list() const { return pass_ == Pass::kBoth && backward_run_.candidate.empty(); }
 
  private:
   void move(ConstView& view);
   void move(View& view);
   void bring_back(const View& from, Tensor& to) const;
   void call();
+  std::int64_t backward_workspace();
 
   OpShape shape_;
   Pass pass_;
   std::string backend_;
   int device_;
   DeviceStream stream_;
-  RunOptions run_;
+  RunOptions run_, backward_run_;
   OpTensors host_;
   OpViews views_;
   std::vector<DeviceBuffer> memory_;

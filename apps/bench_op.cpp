@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <optional>
+#include <tuple>
 
 #include "apps/bench.h"
 #include "apps/bench_device.h"
@@ -73,6 +75,7 @@ struct Timed {
   std::int64_t workspace = 0, extra = -1;  // bytes; extra negative: unknown
   double formula = 0.0;                    // bytes; 0: none is promised
   int sets = 1;
+  bool backward_by_list = false;
   JsonValue rivals;
 };
 
@@ -105,7 +108,7 @@ class OpBench {
     out_.progress(fmt::format("verifying {} {} {} {}", shape.name, name_of(pass), name_of(dtype), backend));
     if (on_device(backend)) return run_on_device(shape, pass, dtype, backend);
     BenchProblem problem(shape, dtype, pass, backend, machine_.pool, options_.sets);
-    std::string failure = verify_reduced(shape, dtype, backend);
+    std::string failure = reduced(shape, dtype, backend);
     problem.run(0);
     if (failure.empty()) failure = verify_timed(shape, pass, problem.set(0));
     if (!failure.empty()) return refuse(shape, pass, dtype, backend, failure);
@@ -128,6 +131,13 @@ class OpBench {
   }
 
  private:
+  // The same for every pass: computed once.
+  const std::string& reduced(const OpShape& shape, DType dtype, const std::string& backend) {
+    const auto [found, fresh] = reduced_.try_emplace({shape.name, dtype, backend});
+    if (fresh) found->second = verify_reduced(shape, dtype, backend);
+    return found->second;
+  }
+
   int run_on_device(const OpShape& shape, Pass pass, DType dtype, const std::string& backend) {
     constexpr int kDevice = 0;
     std::optional<DeviceProblem> problem;
@@ -138,7 +148,7 @@ class OpBench {
       if (message.find("no candidate") == std::string::npos) throw;
       return step_aside(shape, pass, dtype, backend, message);
     }
-    std::string failure = verify_reduced(shape, dtype, backend);
+    std::string failure = reduced(shape, dtype, backend);
     problem->run();
     if (failure.empty()) failure = verify_timed(shape, pass, problem->bring_back());
     if (!failure.empty()) return refuse(shape, pass, dtype, backend, failure);
@@ -156,6 +166,7 @@ class OpBench {
     timed.gemm_reason = "not measured on a CUDA device";
     timed.copy_gbytes_per_s = *machine_.device_copy_gbytes_per_s;
     timed.workspace = timed.extra = problem->workspace();  // a call allocates its workspace and nothing else
+    timed.backward_by_list = problem->backward_by_list();
     timed.rivals = no_rivals("the LibTorch rivals run on the CPU");
     report(shape, pass, dtype, backend, timed);
     return kDone;
@@ -233,6 +244,7 @@ class OpBench {
         .set("driver", on_device(backend) ? JsonValue(version_text(device_facts(0).driver_version)) : JsonValue())
         .set("cpu", machine_.cpu.model)
         .set("compiler", compiler_text());
+    if (timed.backward_by_list) row.set("backward_by_list", true);
     out_.row(row);
 
     const auto ratio = [&](const char* rival) {
@@ -249,6 +261,7 @@ class OpBench {
         "  memory: workspace {}, peak extra {}, at most {} by the formula; one head's summaries 4 M (D E + D) = {}",
         bytes_text(timed.workspace), extra >= 0 ? bytes_text(extra) : "unknown",
         formula > 0.0 ? bytes_text(static_cast<std::int64_t>(formula)) : "anything", bytes_text(summaries)));
+    if (timed.backward_by_list) out_.line(fmt::format("  {} has no backward for this: the list chose one", backend));
     for (const char* rival : {"plain", "linear", "softmax"}) {
       const JsonValue& value = rivals.at(rival);
       if (const JsonValue* variant = value.find("variant"))
@@ -265,6 +278,7 @@ class OpBench {
   const Output& out_;
   TextTable table_;
   bool headed_ = false;
+  std::map<std::tuple<std::string, DType, std::string>, std::string> reduced_;
 };
 
 int run_bench(const BenchOptions& options) {
