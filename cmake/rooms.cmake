@@ -18,6 +18,7 @@ if(MHLA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${MHLA_CCACHE})
 endif()
 include(cuda)
+include(deps)
 
 add_library(mhla_flags INTERFACE)
 # No contraction: a*b+c must round the same in main and remainder loops; kernels spell fma where they want it.

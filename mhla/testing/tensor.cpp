@@ -31,7 +31,12 @@ View Tensor::view() { return {data(), dtype_, shape_}; }
 ConstView Tensor::view() const { return {data(), dtype_, shape_}; }
 
 Tensor& Tensor::fill(double value) {
-  for (std::int64_t index = 0; index < numel_; ++index) set(index, value);
+  if (numel_ == 0) return *this;
+  set(0, value);
+  const std::int64_t bytes = numel_ * size_of(dtype_);
+  auto* const first = static_cast<std::byte*>(data());
+  for (std::int64_t done = size_of(dtype_); done < bytes; done *= 2)
+    std::memcpy(first + done, first, static_cast<std::size_t>(std::min(done, bytes - done)));
   return *this;
 }
 

@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# gpu_check.sh [build] [test] [sanitize] [bench]: the CUDA kernels on a machine with a GPU, in one go; all four when none
+# is named. Ends with a short table. Needs g++, nvcc, CMake, Ninja and python3; other libraries come from
+# third_party_cache (scripts/gpu_headers.sh) when it is there, else from the system.
+#   BUILD=build/gpu   JOBS=cores   ARCHS=90a-real   BACKENDS="cuda sm90"   DTYPES=bf16
+#   SHAPES=all the named ones   MIN_TIME=0.2 seconds a row   LIMIT=240 seconds for one run under a sanitizer
+# Logs, JSON rows and the table are left in $BUILD/check.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+
+BUILD=${BUILD:-build/gpu}
+JOBS=${JOBS:-$(nproc)}
+ARCHS=${ARCHS:-90a-real}
+BACKENDS=${BACKENDS:-cuda sm90}
+DTYPES=${DTYPES:-bf16}
+BIDIRECTIONAL=deit_t_224,dit_s_256,dit_xl_512,sana_1024,dit_s_4096,wan_480p
+CAUSAL=lm_2048,lm_16384,lm_65536
+SHAPES=${SHAPES:-$BIDIRECTIONAL,$CAUSAL}
+MIN_TIME=${MIN_TIME:-0.2}
+LIMIT=${LIMIT:-240}
+OUT=$BUILD/check
+MHLA=$BUILD/bin/mhla
+mkdir -p "$OUT"
+
+# Programs of GoogleTest: those that run whole, and those of which the candidates on the device matter here.
+WHOLE="cuda_test cuda_call_test run_case_test call_test problem_test"
+BY_CANDIDATE="bidirectional_test chunkwise_test bidirectional_gradient_test chunkwise_gradient_test chunkwise_identity_test"
+# Plans of the kernels: plain code.
+PLANS=$(find mhla/kernels \( -path '*/cuda/*_test.cpp' -o -name '*cuda*_test.cpp' -o -name '*sm90*_test.cpp' \) \
+  -exec basename {} .cpp \; | sort -u | tr '\n' ' ')
+
+failures=()
+say() { printf '\n== %s\n' "$*"; }
+failed() {
+  failures+=("$1")
+  echo "gpu_check: FAILED: $1"
+}
+
+build() {
+  say "build ($ARCHS, $JOBS jobs)"
+  local deps=() targets
+  [ ! -d third_party_cache ] || deps=(-DMHLA_DEPS=third_party_cache)
+  # The CPU's vector code is compiled for one instruction set: it is not what is looked at here. Older headers of the
+  # cache forget <cstdint>, which newer compilers no longer bring along.
+  cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMHLA_CUDA=ON -DMHLA_CUDA_ARCHITECTURES="$ARCHS" \
+    -DMHLA_WERROR=OFF -DMHLA_INSTALL=OFF -DCMAKE_CXX_FLAGS="-include cstdint -DHWY_COMPILE_ONLY_STATIC" "${deps[@]}" \
+    >"$OUT/configure.log" 2>&1 || { tail -n 30 "$OUT/configure.log"; failed configure; return 1; }
+  # shellcheck disable=SC2086  # lists of words
+  targets="mhla $WHOLE $BY_CANDIDATE $PLANS"
+  # shellcheck disable=SC2086
+  cmake --build "$BUILD" --parallel "$JOBS" --target $targets >"$OUT/build.log" 2>&1 ||
+    { grep -E 'error|FAILED' "$OUT/build.log" | head -n 40; tail -n 20 "$OUT/build.log"; failed build; return 1; }
+  grep -cE 'warning' "$OUT/build.log" | sed 's/^/warnings: /'
+  "$MHLA" doctor | tee "$OUT/doctor.txt"
+}
+
+# One program of GoogleTest in the background, its log named after it.
+start_test() {  # start_test LOG PROGRAM ARGS...
+  local log=$1 program=$2
+  shift 2
+  ("$BUILD/tests/$program" "$@" >"$OUT/$log.log" 2>&1; echo "exit $?" >>"$OUT/$log.log") &
+}
+
+# What the logs say: counts, and every failure with its first lines.
+judge_tests() {
+  local log passed=0 skipped=0 ran
+  for log in "$@"; do
+    ran=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$OUT/$log.log")
+    passed=$((passed + ${ran:-0}))
+    ran=$(sed -n 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' "$OUT/$log.log" | head -n 1)
+    skipped=$((skipped + ${ran:-0}))
+    if ! grep -q '^exit 0$' "$OUT/$log.log"; then
+      failed "$log ($(tail -n 1 "$OUT/$log.log"))"
+      grep -E '^\[  FAILED  \].*\(|Failure|other bits|RMS error|what\(\)|CUDA|error' "$OUT/$log.log" | cut -c 1-300 | head -n 12
+    fi
+  done
+  echo "tests passed: $passed, skipped: $skipped"
+  grep -h -A 1 ': Skipped$' "$OUT"/*.log | grep -v -e Skipped -e '^--' | sed 's/, [0-9]* cases not run//' | sort | uniq -c | sort -rn | head -n 8
+  grep -h 'last reason' "$OUT"/*_test*.log | sort | uniq -c | sort -rn | head -n 8
+  [ "$passed" -gt 0 ] || failed "no test ran"
+}
+
+test_() {
+  say "tests"
+  local started=$SECONDS logs=() program shard shards=4
+  for program in $WHOLE $PLANS; do
+    start_test "$program" "$program"
+    logs+=("$program")
+  done
+  wait
+  for program in $BY_CANDIDATE; do
+    for ((shard = 0; shard < shards; ++shard)); do
+      GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard \
+        start_test "$program.$shard" "$program" --gtest_filter='*cuda*:*sm90*'
+      logs+=("$program.$shard")
+    done
+  done
+  wait
+  judge_tests "${logs[@]}"
+  grep -h '^accuracy ' "$OUT"/bidirectional_test.*.log "$OUT"/chunkwise_test.*.log | grep -E ' (cuda|sm90) ' | sort -u >"$OUT/accuracy.txt"
+  echo "accuracy by candidate, dtype and tensor: $OUT/accuracy.txt"
+  echo "tests took $((SECONDS - started)) s"
+}
+
+sanitize() {
+  say "compute-sanitizer"
+  local tool backend log status sanitizer
+  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+  if [ -z "$sanitizer" ]; then
+    failed "compute-sanitizer was not found"
+    return
+  fi
+  "$MHLA" doctor >"$OUT/doctor.txt"
+  for backend in $BACKENDS; do
+    if ! grep -E "^[a-z]+ +$backend +.*yes" "$OUT/doctor.txt" >/dev/null; then
+      echo "$backend: not available here, skipped"
+      continue
+    fi
+    for tool in memcheck racecheck initcheck; do
+      log=$OUT/$tool.$backend.log
+      # Memory that is filled with NaN counts as initialised: initcheck wants it as it comes.
+      MHLA_NO_POISON=$([ $tool = initcheck ] && echo 1) timeout "$LIMIT" "$sanitizer" --tool $tool --error-exitcode 9 \
+        --print-limit 5 "$MHLA" verify --backend "$backend" --quick >"$log" 2>&1
+      status=$?
+      echo "$tool $backend: exit $status, $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log" | tail -n 1 | sed 's/=* *//'), $(grep -E 'checks, ' "$log" | tail -n 1)"
+      if [ $status -ne 0 ]; then
+        failed "$tool $backend"
+        grep -E '=========|FAILED' "$log" | cut -c 1-200 | head -n 25
+      fi
+    done
+  done
+}
+
+bench() {
+  say "bench op ($DTYPES)"
+  rm -f "$OUT/bench.json"
+  local shape
+  for shape in ${SHAPES//,/ }; do
+    "$MHLA" bench op --json --shape "$shape" --dtype "$DTYPES" --pass fwd,bwd,fwd+bwd --backend gpu \
+      --min-time "$MIN_TIME" >>"$OUT/bench.json" 2>>"$OUT/bench.log" || failed "bench $shape"
+  done
+  grep -E '^mhla: ' "$OUT/bench.log" | cut -c 1-300 | head -n 10
+  python3 scripts/gpu_table.py "$OUT/bench.json" | tee "$OUT/table.txt"
+}
+
+[ $# -gt 0 ] || set -- build test sanitize bench
+for section in "$@"; do
+  case $section in
+    build) build || break ;;
+    test) test_ ;;
+    sanitize) sanitize ;;
+    bench) bench ;;
+    *)
+      echo "usage: $0 [build] [test] [sanitize] [bench]" >&2
+      exit 2
+      ;;
+  esac
+done
+
+echo
+if [ ${#failures[@]} -eq 0 ]; then
+  echo "gpu_check: all good ($*), $SECONDS s"
+else
+  printf 'gpu_check: FAILED: %s\n' "${failures[@]}"
+  exit 1
+fi

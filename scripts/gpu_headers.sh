@@ -1,0 +1,28 @@
+#!/bin/sh
+# gpu_headers.sh [FOLDER]: gathers what the build needs beside g++, nvcc, CMake and Ninja into one folder (default
+# third_party_cache, ignored by git), so that a machine without these packages and without a network can build:
+#   cmake -S . -B build/gpu -DMHLA_DEPS=third_party_cache
+# Taken from the Debian packages of cmake/packages.sh: headers, GoogleTest's sources, the libraries of Highway and
+# RapidCheck, which come without sources and need nothing newer than glibc 2.14. About 7 MiB.
+set -eu
+cd "$(dirname "$0")/.."
+to=${1:-third_party_cache}
+system=${MHLA_SYSTEM:-/usr}
+
+copy() {  # copy FROM INTO: a file or folder that must be there
+  [ -e "$1" ] || {
+    echo "gpu_headers: $1 is missing; install libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev librapidcheck-dev" >&2
+    exit 1
+  }
+  mkdir -p "$2"
+  cp -RL "$1" "$2/"
+}
+
+rm -rf "$to"
+for name in hwy CLI fmt nlohmann rapidcheck rapidcheck.h; do copy "$system/include/$name" "$to/include"; done
+for name in include src; do copy "$system/src/googletest/googletest/$name" "$to/googletest"; done
+libraries=$(dirname "$(find "$system/lib" -name librapidcheck.a | head -n 1)")
+copy "$libraries/librapidcheck.a" "$to/lib"
+copy "$libraries/libhwy.so.1" "$to/lib"  # by the name it is loaded by
+
+echo "gpu_headers: $to, $(du -sh "$to" | cut -f 1), $(find "$to" -type f | wc -l) files"
