@@ -17,7 +17,8 @@ namespace mhla::cuda {
 // Which sequence a block belongs to, and where its tokens are. Without cu_seqlens: arithmetic. With them: tables in
 // device memory, written by Call::make_tables.
 struct DeviceSequences {
-  std::int64_t N = 0, M = 0;                        // tokens and blocks of a batch element; packed: M of the longest
+  std::int64_t N = 0;                               // tokens of a batch element
+  FastDivisor M;                                    // and its blocks
   std::int64_t* maybe_start = nullptr;              // [S + 1] first token of a sequence
   std::int64_t* maybe_first_block = nullptr;        // [S + 1] blocks of all sequences before
   std::int32_t* maybe_sequence_of_block = nullptr;  // [blocks of the call]

@@ -64,7 +64,7 @@ Call::Call(const Problem& p, Workspace& workspace) : p_(p) {
     first_block_.push_back(first_block_.back() + BlockMap(p.layout, sequence.length).blocks());
   }
   summary_stride_ = round_up(p.D * p.E + p.D, 4);
-  tables_.N = p.N, tables_.M = p.M;
+  tables_.N = p.N, tables_.M = FastDivisor(std::max<std::int64_t>(1, p.M));
   if (!p.maybe_cu_seqlens.given()) return;
   const auto count = static_cast<std::int64_t>(first_block_.size());
   tables_.maybe_start = workspace.take<std::int64_t>(count, "sequence starts");

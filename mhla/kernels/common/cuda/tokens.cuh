@@ -40,13 +40,14 @@ struct Place {
 
 __device__ inline Place find_place(const Wave& wave, std::int64_t local_block) {
   const DeviceSequences& s = wave.sequences;
-  const std::int64_t block = wave.first_block + local_block;
   Place place{};
   std::int64_t length = s.N;
-  if (s.maybe_start == nullptr) {
-    place.batch = block / s.M;
-    place.block = static_cast<std::int32_t>(block - place.batch * s.M);
+  if (s.maybe_start == nullptr) {  // a wave begins with a batch element
+    const auto local = static_cast<std::uint32_t>(local_block), element = s.M.divide(local);
+    place.batch = wave.first_sequence + element;
+    place.block = static_cast<std::int32_t>(local - element * s.M.divisor);
   } else {
+    const std::int64_t block = wave.first_block + local_block;
     const std::int32_t sequence = s.maybe_sequence_of_block[block];
     place.start = s.maybe_start[sequence];
     place.block = static_cast<std::int32_t>(block - s.maybe_first_block[sequence]);
@@ -63,7 +64,7 @@ struct SequenceBlocks {
 };
 __device__ inline SequenceBlocks blocks_of(const Wave& wave, std::int64_t local_sequence) {
   const DeviceSequences& s = wave.sequences;
-  if (s.maybe_start == nullptr) return {local_sequence * s.M, static_cast<std::int32_t>(s.M)};
+  if (s.maybe_start == nullptr) return {local_sequence * s.M.divisor, static_cast<std::int32_t>(s.M.divisor)};
   const std::int64_t sequence = wave.first_sequence + local_sequence, first = s.maybe_first_block[sequence];
   return {first - wave.first_block, static_cast<std::int32_t>(s.maybe_first_block[sequence + 1] - first)};
 }
