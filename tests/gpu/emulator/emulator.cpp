@@ -1,4 +1,4 @@
-#include "emulator.h"
+#include "tests/gpu/emulator/emulator.h"
 
 #undef threadIdx
 #undef blockIdx

@@ -3,8 +3,8 @@
 
 #include <bit>
 
-#include "emulator.h"
 #include "mhla/core/dtype.h"
+#include "tests/gpu/emulator/emulator.h"
 
 namespace mhla::cuda {
 

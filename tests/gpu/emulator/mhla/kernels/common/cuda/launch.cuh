@@ -1,9 +1,9 @@
 // Stands in for the real file when kernels run in the emulator.
 #pragma once
 
-#include "emulator.h"
 #include "mhla/core/dtype.h"
 #include "mhla/core/error.h"
+#include "tests/gpu/emulator/emulator.h"
 
 namespace mhla::cuda {
 
