@@ -16,9 +16,10 @@ namespace mhla::cuda {
 inline constexpr std::int64_t kMaxHeadSize = 256;  // D and E
 inline constexpr std::int64_t kMaxHeads = 65535;   // query heads of a wave: one axis of a grid
 
-// Summaries are written by one launch and read by the next: a wave of them should still be in the cache then. 32 MiB
-// is two thirds of the 50 MB of an H100 or H200.
-inline constexpr std::int64_t kWaveBytes = std::int64_t{32} << 20;
+// What a wave may take. Less keeps summaries in the cache between the launch that writes them and the one that reads
+// them (50 MB on an H100 or H200); more means fewer launches, which dominate when heads are short: a backward wave is a
+// dozen of them, and 32 MiB are ten waves at deit_t_224.
+inline constexpr std::int64_t kWaveBytes = std::int64_t{128} << 20;
 
 // Why the `cuda` candidate does not take a problem, or empty.
 std::string fit(const Problem& p);
