@@ -10,6 +10,8 @@ namespace mhla::apps {
 namespace {
 
 constexpr int kQueued = 20;  // samples in the queue at once
+// Some 60 us on the fastest cards: longer than a call takes to launch.
+constexpr std::int64_t kLeastFlush = std::int64_t{256} << 20;
 
 std::int64_t bytes_of(const ConstView& view) { return view.numel() * size_of(view.dtype); }
 
@@ -32,7 +34,7 @@ DeviceProblem::DeviceProblem(const OpShape& shape, DType dtype, Pass pass, const
   if (pass != Pass::kForward) bytes = std::max(bytes, backward_workspace());
   workspace_ = DeviceBuffer(bytes, device_);
   run_.workspace = backward_run_.workspace = workspace_.bytes();
-  flush_ = DeviceBuffer(2 * device_facts(device).l2_bytes, device_);
+  flush_ = DeviceBuffer(std::max(2 * device_facts(device).l2_bytes, kLeastFlush), device_);
   device_synchronize(device_);
 }
 
@@ -85,24 +87,26 @@ void DeviceProblem::run() {
   device_synchronize(device_, stream_.get());
 }
 
-Samples DeviceProblem::time(int repeat, double min_seconds) {
+DeviceProblem::Times DeviceProblem::time(int repeat, double min_seconds) {
   std::vector<std::unique_ptr<DeviceTimer>> timers;
   for (int i = 0; i < kQueued; ++i) timers.push_back(std::make_unique<DeviceTimer>(device_));
-  Samples samples;
+  Times times;
   double started = 0.0;
-  for (int round = 0; round == 0 || samples.count() < repeat || now_seconds() - started < min_seconds; ++round) {
+  for (int round = 0; round == 0 || times.device.count() < repeat || now_seconds() - started < min_seconds; ++round) {
     for (int i = 0; i < kQueued; ++i) {
       device_fill(flush_.data(), static_cast<unsigned char>(i), flush_.size(), device_, stream_.get());
       timers[static_cast<std::size_t>(i)]->start(stream_.get());
+      const double before = now_seconds();
       call();
+      if (round > 0) times.host.add(now_seconds() - before);
       timers[static_cast<std::size_t>(i)]->stop(stream_.get());
     }
     device_synchronize(device_, stream_.get());
     if (round == 0) started = now_seconds();  // the first is warm-up
     for (int i = 0; round > 0 && i < kQueued; ++i)
-      samples.add(timers[static_cast<std::size_t>(i)]->milliseconds() * 1e-3);
+      times.device.add(timers[static_cast<std::size_t>(i)]->milliseconds() * 1e-3);
   }
-  return samples;
+  return times;
 }
 
 double device_copy_bandwidth(int device) {

@@ -1,6 +1,6 @@
 // One operator call on a CUDA device as `bench op` times it. A sample is the time between two events around the call on
-// a stream of its own; before each, a buffer of twice the second-level cache is written, so that nothing is found
-// there, and while the device is busy with that the call is put in the queue, so that launching it costs no time.
+// a stream of its own; before each, a buffer of at least twice the second-level cache is written, so that nothing is
+// found there, and while the device is busy with that the call is put in the queue, so that launching it costs no time.
 #pragma once
 
 #include <string>
@@ -17,7 +17,12 @@ class DeviceProblem {
 
   void run();               // once, and waits
   OpTensors& bring_back();  // the tensors on the host, with the outputs of the last run
-  [[nodiscard]] Samples time(int repeat, double min_seconds);
+  struct Times {
+    Samples device;  // between the events
+    Samples host;    // until the call returned
+  };
+  [[nodiscard]] Times time(int repeat, double min_seconds);
+  [[nodiscard]] std::int64_t flushed() const { return flush_.size(); }  // bytes written before each call
   [[nodiscard]] std::int64_t workspace() const { return workspace_.size(); }
   // Forward and backward together, and the candidate has no backward for this: the list chose one, as it does for
   // users.

@@ -76,6 +76,7 @@ struct Timed {
   double formula = 0.0;                    // bytes; 0: none is promised
   int sets = 1;
   bool backward_by_list = false;
+  double host_ms = 0.0;  // until a call on a device returned; 0 on the CPU
   JsonValue rivals;
 };
 
@@ -159,10 +160,12 @@ class OpBench {
       const DeviceFacts facts = device_facts(kDevice);
       out_.line(fmt::format("cuda:{} {}, driver for {}, copy {:.0f} GB/s; device time, {} written before each call",
                             kDevice, facts.name, version_text(facts.driver_version), *machine_.device_copy_gbytes_per_s,
-                            bytes_text(2 * facts.l2_bytes)));
+                            bytes_text(problem->flushed())));
     }
     Timed timed;
-    timed.samples = problem->time(options_.repeat, options_.min_seconds);
+    const DeviceProblem::Times times = problem->time(options_.repeat, options_.min_seconds);
+    timed.samples = times.device;
+    timed.host_ms = times.host.median_ms();
     timed.gemm_reason = "not measured on a CUDA device";
     timed.copy_gbytes_per_s = *machine_.device_copy_gbytes_per_s;
     timed.workspace = timed.extra = problem->workspace();  // a call allocates its workspace and nothing else
@@ -244,6 +247,7 @@ class OpBench {
         .set("driver", on_device(backend) ? JsonValue(version_text(device_facts(0).driver_version)) : JsonValue())
         .set("cpu", machine_.cpu.model)
         .set("compiler", compiler_text());
+    row.set("host_ms", number_or_null(timed.host_ms));
     if (timed.backward_by_list) row.set("backward_by_list", true);
     out_.row(row);
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """gpu_table.py FILE: the rows of `mhla bench op --json` on a GPU as one short table, a line per shape and backend.
 
-ms are medians of device time; floor is what the forward's bytes take at the measured copy bandwidth.
+ms are medians of device time; floor is what the forward's bytes take at the measured copy bandwidth; host is how long
+the forward call takes to return.
 """
 import json
 import subprocess
@@ -32,7 +33,7 @@ def main(path):
         key = (row["shape"], row["dtype"], row["backend"])
         lines.setdefault(key, {})[row["pass"]] = row
     print(f"{'shape':<12} {'dtype':<5} {'backend':<7} {'fwd':>8} {'floor':>7} {'of floor':>8} {'bwd':>8} "
-          f"{'fwd+bwd':>8} {'spread':>6} {'workspace':>10}")
+          f"{'fwd+bwd':>8} {'host':>7} {'spread':>6} {'workspace':>10}")
     for (shape, dtype, backend), passes in lines.items():
         def ms(name):
             row = passes.get(name)
@@ -47,9 +48,10 @@ def main(path):
         floor = f"{forward['floor_ms']:.4f}" if forward.get("floor_ms") else "-"
         share = f"{forward['of_floor']:.2f}" if forward.get("of_floor") else "-"
         spread = f"{100 * max(row['spread'] for row in have):.0f} %" if have else "-"
+        host = f"{forward['host_ms']:.4f}" if forward.get("host_ms") else "-"
         memory = f"{max(row['workspace_bytes'] for row in have) / 2**20:.1f} MiB" if have else "-"
         print(f"{shape:<12} {dtype:<5} {backend:<7} {ms('fwd'):>8} {floor:>7} {share:>8} {ms('bwd'):>8} "
-              f"{ms('fwd+bwd'):>8} {spread:>6} {memory:>10}")
+              f"{ms('fwd+bwd'):>8} {host:>7} {spread:>6} {memory:>10}")
     if any(row.get("backward_by_list") for row in rows):
         print("* backward by the candidate that the list chooses")
     return 0
