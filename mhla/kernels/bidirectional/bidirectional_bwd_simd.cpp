@@ -24,7 +24,10 @@ template <class T>
 class Backward {
  public:
   Backward(const Problem& p, Workspace& ws, Executor& executor)
-      : p_(p), executor_(executor), row_(p, p.E, p.D), units_(p, row_, executor.concurrency(), /*copies=*/2) {
+      : p_(p),
+        executor_(executor),
+        row_(p, p.E, p.D),
+        units_(p, row_, executor.concurrency(), /*copies=*/2, /*even=*/false) {
     if (p.layout.rank > 1) table_ = BlockTable(p.layout, p.N, ws);
     const std::int64_t mix_size = p.Hm * packed_mix_size(p.M);
     mix_ = ws.take<float>(mix_size, "packed mix");

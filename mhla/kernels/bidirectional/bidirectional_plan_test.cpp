@@ -55,7 +55,13 @@ TEST(Plan, HeadsPerVisit) {
   EXPECT_EQ(heads_per_visit(5, 1 << 10), 5);
   EXPECT_EQ(heads_per_visit(6, 4400 << 10), 6);  // dit_s_4096: too large for it, so shared by all threads
   EXPECT_EQ(heads_per_visit(12, 6900 << 10), 4);
+  EXPECT_EQ(heads_per_visit(6, 17 << 20), 3);  // a million tokens in 1,024 blocks
   EXPECT_EQ(heads_per_visit(36, 64 << 20), 1);
+  EXPECT_EQ(heads_per_even_visit(3, 260 << 10, 1, 2), 2);   // deit_t_224 alone: two visits for two workers
+  EXPECT_EQ(heads_per_even_visit(36, 68 << 10, 1, 2), 9);   // sana_1024 alone: four, not three
+  EXPECT_EQ(heads_per_even_visit(36, 68 << 10, 4, 2), 12);  // there are enough
+  EXPECT_EQ(heads_per_even_visit(6, 4400 << 10, 1, 2), 6);  // all threads share every visit
+  EXPECT_EQ(heads_per_even_visit(6, 260 << 10, 1, 16), 1);
   for (std::int64_t heads = 1; heads < 40; ++heads) {
     const std::int64_t visit = heads_per_visit(heads, 64 << 10);
     EXPECT_GE(visit, 1);

@@ -224,14 +224,17 @@ struct Units {
   std::int64_t buffers = 1;  // units in flight
   std::int64_t head_floats = 0;
 
-  // `copies` of a head's summaries are alive at once.
-  Units(const Problem& p, const BlockRow& row, int workers, std::int64_t copies) {
+  // `copies` of a head's summaries are alive at once. `even`: the visits may depend on the number of workers.
+  Units(const Problem& p, const BlockRow& row, int workers, std::int64_t copies, bool even) {
     head_floats = p.M * row.stride;
     own_mix = p.Hm > 1 && p.group() > 1;
     const std::int64_t bytes = head_floats * 4 * (copies + (own_mix ? 1 : 0));
-    if (p.group() == 1) visit = heads_per_visit(p.Hkv, bytes);
+    const auto sequences = static_cast<std::int64_t>(p.sequences.size());
+    if (p.group() == 1) {
+      visit = even ? heads_per_even_visit(p.Hkv, bytes, sequences, workers) : heads_per_visit(p.Hkv, bytes);
+    }
     visits = (p.Hkv + visit - 1) / visit;
-    count = static_cast<std::int64_t>(p.sequences.size()) * visits;
+    count = sequences * visits;
     schedule = schedule_of(visit * bytes, count, workers);
     if (schedule == Schedule::kUnit) buffers = HWY_MIN(count, std::int64_t{workers});
   }

@@ -19,7 +19,10 @@ template <class T>
 class Forward {
  public:
   Forward(const Problem& p, Workspace& ws, Executor& executor)
-      : p_(p), executor_(executor), row_(p, p.D, p.E), units_(p, row_, executor.concurrency(), /*copies=*/1) {
+      : p_(p),
+        executor_(executor),
+        row_(p, p.D, p.E),
+        units_(p, row_, executor.concurrency(), /*copies=*/1, /*even=*/true) {
     if (p.layout.rank > 1) table_ = BlockTable(p.layout, p.N, ws);
     mix_ = ws.take<float>(p.Hm * packed_mix_size(p.M), "packed mix");
     summaries_ = ws.take<float>(units_.buffers * units_.floats(), "summaries");

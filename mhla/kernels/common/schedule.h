@@ -30,10 +30,23 @@ inline constexpr std::int64_t kSharedBytes = std::int64_t{32} << 20;
 // alone touches every page of k and v, and the processor walks the page tables once per head. On a Zen 4 virtual
 // machine with small pages wan_480p rose from 0.60 to 0.88 of GEMM with four heads a visit, dit_s_4096 from 0.55 to
 // 0.87 with six.
+// Very long sequences still get three heads a visit, up to three times the memory.
 constexpr std::int64_t heads_per_visit(std::int64_t heads, std::int64_t head_bytes) {
-  const std::int64_t budget = head_bytes <= kOnChipBytes ? kOnChipBytes : kSharedBytes;
-  const std::int64_t most = std::clamp<std::int64_t>(budget / std::max<std::int64_t>(head_bytes, 1), 1, 16);
+  const std::int64_t bytes = std::max<std::int64_t>(head_bytes, 1);
+  const std::int64_t shared = std::max(kSharedBytes / bytes, std::min<std::int64_t>(3, 3 * kSharedBytes / bytes));
+  const std::int64_t most = std::clamp<std::int64_t>(bytes <= kOnChipBytes ? kOnChipBytes / bytes : shared, 1, 16);
   const std::int64_t visits = (heads + most - 1) / most;
+  return (heads + visits - 1) / visits;
+}
+
+// The same for a pass whose bits do not depend on it: where there are few visits, as many as the workers can share
+// evenly, so that none waits for the last one.
+constexpr std::int64_t heads_per_even_visit(std::int64_t heads, std::int64_t head_bytes, std::int64_t sequences,
+                                            int workers) {
+  const std::int64_t visit = heads_per_visit(heads, head_bytes);
+  std::int64_t visits = (heads + visit - 1) / visit;
+  if (head_bytes > kOnChipBytes || sequences * visits >= 4 * workers) return visit;
+  while (visits < heads && sequences * visits % workers != 0) ++visits;
   return (heads + visits - 1) / visits;
 }
 
