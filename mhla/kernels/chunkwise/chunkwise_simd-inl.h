@@ -21,6 +21,8 @@ HWY_BEFORE_NAMESPACE();
 namespace mhla {
 namespace HWY_NAMESPACE {
 
+static_assert(kTokens == kChainTokens && kTokens % kSubtotal == 0);
+
 struct CausalSizes {
   std::int64_t D = 0, E = 0, C = 0, L = 0;
   std::int64_t Dp = 0;  // D rounded up to whole vectors
@@ -72,7 +74,8 @@ struct CausalScratch {
   float *q, *k, *v, *q_den, *k_den;  // [kTokens][kRow]
   float* o;                          // [kTokens][kRow]  outputs before they are finished or narrowed
   float* scores;                     // [kTokens][kScoreRow]
-  float *factors, *ksum, *ksum_next;
+  float* factors;
+  float *ksum, *ksum_next;  // [2][Dp], see add_key
   float* strip;
 };
 
@@ -84,7 +87,7 @@ inline CausalScratch take_scratch(Workspace& w, const CausalSizes& s, std::int64
   x.o = rows("packed outputs");
   x.scores = w.take<float>(kTokens * kScoreRow, "scores");
   x.factors = w.take<float>(kTokens, "factors");
-  x.ksum = w.take<float>(kRow, "running k"), x.ksum_next = w.take<float>(kRow, "running k");
+  x.ksum = w.take<float>(2 * kRow, "running k"), x.ksum_next = w.take<float>(2 * kRow, "running k");
   x.strip = w.take<float>(strip, "strip");
   return x;
 }
@@ -94,16 +97,6 @@ HWY_NOINLINE void pack_source(FeatureMap map, const RowSource<T>& source, std::i
                               std::int64_t size, float* to) {
   const RowPointers<T> rows(source, t0, tokens);
   with_feature_map(map, [&](auto m) HWY_ATTR { pack_rows<decltype(m)::value>(rows.row, tokens, size, to); });
-}
-
-// sum += the rows of `packed`, token after token.
-HWY_INLINE void sum_rows(const float* packed, std::int64_t tokens, std::int64_t size, float* sum) {
-  const Full d;
-  for (std::int64_t c = 0; c < size; c += kLanes) {
-    auto total = hn::LoadU(d, sum + c);
-    for (std::int64_t t = 0; t < tokens; ++t) total = hn::Add(total, hn::LoadU(d, packed + t * kRow + c));
-    hn::StoreU(total, d, sum + c);
-  }
 }
 
 // Fetches the rows of the next tokens, one line at every call, while tiles are computed.
@@ -143,30 +136,36 @@ inline HWY_NOINLINE void packed_summary(const float* a, const float* b, std::int
 
 inline HWY_NOINLINE void packed_readout(const ReadBlock& block, NextRows& next) { causal_readout(block, next); }
 
-// S (+)= sum of k~_t v_t^T over tokens [t0, t1) of a chunk; z += sum of the normaliser's features where wanted.
+// S (+)= sum of k~_t v_t^T over `tokens` tokens from t on, kTokens at most, which stay packed in x.
+template <class Tk, class T>
+HWY_INLINE void add_tokens(const CausalSizes& s, const KeyRows<Tk, T>& keys, std::int64_t t, std::int64_t tokens,
+                           Sum sum, float* S, CausalScratch& x, NextRows& next) {
+  pack_source(keys.map, keys.k, t, tokens, s.D, x.k);
+  pack_source(FeatureMap::kIdentity, keys.v, t, tokens, s.E, x.v);
+  packed_summary(x.k, x.v, tokens, s.D, s.E, sum, S, next);
+}
+
+// S = sum of k~_t v_t^T over the whole chunk [t0, t1): a chain for every kTokens tokens, added up in order. z += sum of
+// the normaliser's features where wanted.
 template <class Tk, class T>
 HWY_NOINLINE void chunk_summary(const CausalSizes& s, const KeyRows<Tk, T>& keys, std::int64_t t0, std::int64_t t1,
-                                bool accumulate, float* S, float* maybe_z, CausalScratch& x, NextRows& next) {
+                                float* S, float* maybe_z, CausalScratch& x, NextRows& next) {
   for (std::int64_t t = t0; t < t1; t += kTokens) {
     const std::int64_t tokens = HWY_MIN(kTokens, t1 - t);
-    pack_source(keys.map, keys.k, t, tokens, s.D, x.k);
-    pack_source(FeatureMap::kIdentity, keys.v, t, tokens, s.E, x.v);
-    if (maybe_z) {
-      if (s.has_den) pack_source(keys.map, keys.k_den, t, tokens, s.D, x.k_den);
-      sum_rows(s.has_den ? x.k_den : x.k, tokens, s.Dp, maybe_z);
-    }
     NextRows inside;  // of the same chunk first
     if (t + kTokens < t1) {
       const std::int64_t coming = HWY_MIN(kTokens, t1 - t - kTokens);
       inside.add(keys.k, t + kTokens, coming, s.D), inside.add(keys.v, t + kTokens, coming, s.E);
     }
-    packed_summary(x.k, x.v, tokens, s.D, s.E, accumulate || t > t0 ? Sum::kChain : Sum::kStart, S,
-                   t + kTokens < t1 ? inside : next);
+    add_tokens(s, keys, t, tokens, t > t0 ? Sum::kAdd : Sum::kStart, S, x, t + kTokens < t1 ? inside : next);
+    if (!maybe_z) continue;
+    if (s.has_den) pack_source(keys.map, keys.k_den, t, tokens, s.D, x.k_den);
+    sum_rows(s.has_den ? x.k_den : x.k, tokens, s.Dp, maybe_z);
   }
 }
 
 // Outputs of tokens [t0, t1) of a chunk for all query heads of its kv head. maybe_P[h]: the prefix of head h, null
-// when there is none; maybe_ksum: the sum of the normaliser's features over the chunk before t0.
+// when there is none; maybe_ksum: sums of the normaliser's features over the chunk before t0.
 template <class Tk, class T>
 HWY_NOINLINE void chunk_outputs(const CausalSizes& s, const KeyRows<Tk, T>& keys,
                                 const std::vector<QueryRows<T>>& heads, std::int64_t t0, std::int64_t t1,
@@ -175,9 +174,9 @@ HWY_NOINLINE void chunk_outputs(const CausalSizes& s, const KeyRows<Tk, T>& keys
   const bool direct = std::is_same_v<T, float> && padded_columns(s.E) == s.E;
   if (s.normalized) {
     if (maybe_ksum)
-      std::copy_n(maybe_ksum, s.Dp, x.ksum);
+      std::copy_n(maybe_ksum, 2 * s.Dp, x.ksum);
     else
-      set_zero(x.ksum, s.Dp);
+      set_zero(x.ksum, 2 * s.Dp);
   }
   for (std::int64_t row = t0; row < t1;) {
     const std::int64_t last = row / kTokens, first = row - last * kTokens;  // block of keys on the diagonal
@@ -198,16 +197,16 @@ HWY_NOINLINE void chunk_outputs(const CausalSizes& s, const KeyRows<Tk, T>& keys
                        .rows = rows,
                        .D = s.D,
                        .E = s.E,
+                       .begins = block == 0,
                        .maybe_P = block == 0 ? P : nullptr,
                        .scores = x.scores,
                        .v = x.v,
                        .keys = count,
                        .diagonal = diagonal,
                        .first = first,
-                       .maybe_from = block == 0 ? nullptr : x.o,
-                       .maybe_add = nullptr,
+                       .sums = x.o,
                        .maybe_factors = nullptr,
-                       .to = x.o,
+                       .maybe_to = x.o,
                        .to_stride = kRow};
         if (!diagonal) {
           packed_readout(read, next);
@@ -221,8 +220,9 @@ HWY_NOINLINE void chunk_outputs(const CausalSizes& s, const KeyRows<Tk, T>& keys
             if (h == 0) pack_source(keys.map, keys.k_den, row, rows, s.D, x.k_den);
             q = x.q_den, k = x.k_den;
           }
-          std::copy_n(x.ksum, s.Dp, x.ksum_next);
-          causal_factors(q, k, rows, s.Dp, P ? P + s.z : nullptr, diagonals[h], s.eps, s.scale, x.ksum_next, x.factors);
+          std::copy_n(x.ksum, 2 * s.Dp, x.ksum_next);
+          causal_factors(q, k, row, rows, s.Dp, P ? P + s.z : nullptr, diagonals[h], s.eps, s.scale, x.ksum_next,
+                         x.factors);
         } else {
           std::fill_n(x.factors, rows, s.scale);
         }
@@ -234,7 +234,7 @@ HWY_NOINLINE void chunk_outputs(const CausalSizes& s, const KeyRows<Tk, T>& keys
           inside.add(head.q, end, coming, s.D), inside.add(keys.k, end, coming, s.D);
           inside.add(keys.v, end, coming, s.E);
         }
-        if (direct) read.to = reinterpret_cast<float*>(out), read.to_stride = head.out_stride;
+        if (direct) read.maybe_to = reinterpret_cast<float*>(out), read.to_stride = head.out_stride;
         packed_readout(read, end < t1 ? inside : next);
         for (std::int64_t r = 0; r < rows && !direct; ++r) {
           store_row(out + r * head.out_stride, s.E,
@@ -317,7 +317,7 @@ HWY_NOINLINE void run_chunks(const CausalSizes& s, CausalUnit<T>& unit, Executor
       if (z) set_zero(z, s.layout.z_size());
       NextRows next;
       if (b + 1 < last_row) prefetch(b + 1, false, next);
-      chunk_summary(s, unit.keys, t, t + s.C, false, S, z, scratch[worker], next);
+      chunk_summary(s, unit.keys, t, t + s.C, S, z, scratch[worker], next);
     });
     const std::int64_t mix_size = mix_tiles(unit.group, s.L) * unit.window * kMixTile;
     for (std::int64_t m = 0; m < unit.prefixes && last_row > g0; ++m) {

@@ -1,6 +1,6 @@
 // The causal form on CPU vectors, forward (README.md, eq. 1 to 4). A unit is one (sequence, kv head). With as many
 // units as workers each unit is one task, its group of prefixes in the worker's cache; with fewer, the phases of a unit
-// are cut into tasks. The bits are the same either way: every element is one chain of multiply-adds in a fixed order.
+// are cut into tasks. The bits are the same either way: every element is summed in an order that only the chunk fixes.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "mhla/kernels/chunkwise/chunkwise_simd.cpp"
 #include "hwy/foreach_target.h"

@@ -48,7 +48,7 @@ struct BackwardScratch {
   float *a, *b, *c;                      // [kTokens][kRow]  rows of dk~, dv, dq~
   float* ksum;                           // [kTokens][kRow]  running sums of the normaliser's keys
   float *A, *dA;                         // [kTokens][kScoreRow]
-  float *carry, *ones;                   // [kRow]
+  float *carry, *ones;                   // [2][kRow], [kTokens]
   float* turned;                         // dS, not transposed
   float* strip;
 };
@@ -87,7 +87,7 @@ inline BackwardScratch take_scratch(Workspace& w, const BackwardSizes& s) {
   x.a = rows("dk rows"), x.b = rows("dv rows"), x.c = rows("dq rows");
   if (s.normalized) x.ksum = rows("running k");
   x.A = w.take<float>(kTokens * kScoreRow, "scores"), x.dA = w.take<float>(kTokens * kScoreRow, "scores");
-  x.carry = w.take<float>(kRow, "running sum"), x.ones = w.take<float>(kTokens, "ones");
+  x.carry = w.take<float>(2 * kRow, "running sum"), x.ones = w.take<float>(kTokens, "ones");
   if (!w.counting()) std::fill_n(x.ones, kTokens, 1.0f);
   x.turned = w.take<float>(s.D * padded_columns(s.E), "summary gradient");
   x.strip = w.take<float>(mix_group_strip_size(s.M, s.M), "strip");

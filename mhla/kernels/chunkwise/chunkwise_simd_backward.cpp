@@ -206,10 +206,10 @@ class Backward {
     if (dP) set_zero(dP + s_.E * padded_columns(s_.D), s_.stride - s_.E * padded_columns(s_.D));
     if (s_.early) u.x->diagonal[i] = 0;
     if (!dP && !s_.early) return;
-    set_zero(x.carry, s_.Dp);
+    set_zero(x.carry, 2 * s_.Dp);
     for (std::int64_t row = 0; row < n; row += kTokens) {
       const std::int64_t rows = HWY_MIN(kTokens, n - row), t = start + row;
-      if (s_.normalized) running_keys(u, t, rows, x);
+      if (s_.normalized) running_keys(u, i, t, rows, x);
       for (std::int64_t j = j0; j < j0 + heads; ++j) {
         if (s_.normalized) denominators(u, i, j, t, rows, x);
         pack_queries(u, j, t, rows, x);
@@ -224,18 +224,13 @@ class Backward {
     }
   }
 
-  // x.ksum[r] = sum of the normaliser's keys up to token t + r of the chunk; carry goes on with the next rows.
-  void running_keys(const Unit& u, std::int64_t t, std::int64_t rows, BackwardScratch& x) const {
-    const Full d;
+  // x.ksum[r] = sum of the normaliser's keys up to token t + r of chunk i; carry goes on with the next rows.
+  void running_keys(const Unit& u, std::int64_t i, std::int64_t t, std::int64_t rows, BackwardScratch& x) const {
     if (!s_.has_den) pack_source(p_.feature_map, u.k, t, rows, s_.D, x.k);
     const float* k = normalizer_keys(u, t, rows, x);
-    for (std::int64_t c = 0; c < s_.Dp; c += kLanes) {
-      auto sum = hn::LoadU(d, x.carry + c);
-      for (std::int64_t r = 0; r < rows; ++r) {
-        sum = hn::Add(sum, hn::LoadU(d, k + r * kRow + c));
-        hn::StoreU(sum, d, x.ksum + r * kRow + c);
-      }
-      hn::StoreU(sum, d, x.carry + c);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      add_key(k + r * kRow, t - i * s_.C + r, s_.Dp, x.carry,
+              [&](std::int64_t c, auto sum) HWY_ATTR { hn::StoreU(sum, Full(), x.ksum + r * kRow + c); });
     }
   }
 
@@ -278,16 +273,16 @@ class Backward {
                     .rows = rows,
                     .D = s_.E,
                     .E = s_.D,
+                    .begins = key == 0,
                     .maybe_P = key == 0 && i > 0 ? u.x->P + i * s_.stride : nullptr,
                     .scores = x.dA,
                     .v = x.k,
                     .keys = count,
                     .diagonal = diagonal,
                     .first = 0,
-                    .maybe_from = nullptr,
-                    .maybe_add = key == 0 ? nullptr : x.c,
+                    .sums = x.c,
                     .maybe_factors = x.ones,
-                    .to = x.c,
+                    .maybe_to = x.c,
                     .to_stride = kRow},
                    none);
     const std::int64_t written = padded_columns(s_.D);

@@ -6,6 +6,10 @@
 
 namespace mhla {
 
+// Tokens of a chunk that join its summary in one chain of multiply-adds on CPU vectors. Chains are added up, so that
+// rounding does not grow with the chunk.
+inline constexpr std::int64_t kChainTokens = 64;
+
 struct SummaryLayout {
   std::int64_t D = 0, E = 0;
   std::int64_t lanes = 0;   // floats per vector; 0: plain rows [D][E]

@@ -1,7 +1,7 @@
 // One token of the streaming form: num[e] = sum_d q~[d] P[d][e] + sum_s a_s v_s[e] for one query row, or for the rows
-// of several heads that share the prefix and the keys. The same chains as causal-inl.h, but reading the prefix once,
-// raw keys and values as they lie in the ring, and eight accumulators side by side: one row has no other work to hide
-// the latency of a multiply-add behind, and the prefix comes from memory.
+// of several heads that share the prefix and the keys. The same chains as causal-inl.h, added up in the same order, but
+// reading the prefix once, raw keys and values as they lie in the ring, and eight accumulators side by side: one row
+// has no other work to hide the latency of a multiply-add behind, and the prefix comes from memory.
 #include "mhla/kernels/chunkwise/chunkwise_simd-inl.h"
 
 #if defined(MHLA_KERNELS_STREAMING_STREAMING_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -63,7 +63,7 @@ struct DecodeBlock {
   const float* scores;  // [R][kScoreRow]
   RowSource<T> v;
   std::int64_t first, keys;  // values [first, first + keys)
-  bool begins;               // else it continues from `num`
+  bool begins;               // else it is added to `num`
   float* num;                // [R][kRow]
 };
 
@@ -74,49 +74,60 @@ HWY_INLINE hn::Vec<DF> load_value(DF d, const T* row, std::int64_t left) {
   return left > 0 ? load_some(d, row, left) : hn::Zero(d);
 }
 
-// Pn panels of V vectors, from column c on.
-template <int R, int Pn, int V, bool kRagged, class DF, class T>
-HWY_INLINE void decode_panels(DF d, const DecodeBlock<T>& b, std::int64_t c) {
+// One chain over `steps` terms of kVectors vectors, added to num: step(k)(i) is vector i of term k.
+template <int R, int kVectors, std::int64_t kStride, class DF, class Step>
+HWY_INLINE void decode_chain(DF d, const float* a, std::int64_t steps, const Step& step, float* num) {
   constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(DF()));
-  constexpr int kVectors = Pn * V;
   hn::Vec<DF> acc[R][kVectors];
   MHLA_UNROLL(4)
   for (int r = 0; r < R; ++r) {
     MHLA_UNROLL(8)
     for (int i = 0; i < kVectors; ++i) acc[r][i] = hn::Zero(d);
   }
-  if (!b.begins) {
-    MHLA_UNROLL(4)
-    for (int r = 0; r < R; ++r) {
-      MHLA_UNROLL(8)
-      for (int i = 0; i < kVectors; ++i) acc[r][i] = hn::LoadU(d, b.num + r * kRow + c + i * L);
-    }
-  } else if (b.maybe_P) {
-    const float* panel = b.maybe_P + c * b.D;
-    const std::int64_t next = V * L * b.D;
-    for (std::int64_t k = 0; k < b.D; ++k) {
-      MHLA_UNROLL(8)
-      for (int i = 0; i < kVectors; ++i) {
-        const auto x = hn::LoadU(d, panel + i / V * next + (k * V + i % V) * L);
-        MHLA_UNROLL(4)
-        for (int r = 0; r < R; ++r) acc[r][i] = hn::MulAdd(hn::Set(d, b.q[r * kRow + k]), x, acc[r][i]);
-      }
-    }
-  }
-  for (std::int64_t s = 0; s < b.keys; ++s) {
-    const T* row = b.v(b.first + s) + c;
+  for (std::int64_t k = 0; k < steps; ++k) {
+    const auto vector = step(k);
     MHLA_UNROLL(8)
     for (int i = 0; i < kVectors; ++i) {
-      const auto x = kRagged ? load_value(d, row + i * L, b.E - c - i * L) : load(d, row + i * L);
+      const auto x = vector(i);
       MHLA_UNROLL(4)
-      for (int r = 0; r < R; ++r) acc[r][i] = hn::MulAdd(hn::Set(d, b.scores[r * kScoreRow + s]), x, acc[r][i]);
+      for (int r = 0; r < R; ++r) acc[r][i] = hn::MulAdd(hn::Set(d, a[r * kStride + k]), x, acc[r][i]);
     }
   }
   MHLA_UNROLL(4)
   for (int r = 0; r < R; ++r) {
     MHLA_UNROLL(8)
-    for (int i = 0; i < kVectors; ++i) hn::StoreU(acc[r][i], d, b.num + r * kRow + c + i * L);
+    for (int i = 0; i < kVectors; ++i) {
+      float* to = num + r * kRow + i * L;
+      hn::StoreU(hn::Add(hn::LoadU(d, to), acc[r][i]), d, to);
+    }
   }
+}
+
+// Pn panels of V vectors, from column c on.
+template <int R, int Pn, int V, bool kRagged, class DF, class T>
+HWY_INLINE void decode_panels(DF d, const DecodeBlock<T>& b, std::int64_t c) {
+  constexpr std::int64_t L = static_cast<std::int64_t>(hn::MaxLanes(DF()));
+  constexpr int kVectors = Pn * V;
+  float* num = b.num + c;
+  if (b.begins) {
+    for (int r = 0; r < R; ++r) {
+      for (int i = 0; i < kVectors; ++i) hn::StoreU(hn::Set(d, kNothing), d, num + r * kRow + i * L);
+    }
+    const std::int64_t next = V * L * b.D;
+    for (std::int64_t k0 = 0; b.maybe_P && k0 < b.D; k0 += kReadoutChain) {
+      const float* panel = b.maybe_P + c * b.D + k0 * V * L;
+      const auto row = [&](std::int64_t k) HWY_ATTR {
+        return [=](int i) HWY_ATTR { return hn::LoadU(d, panel + i / V * next + (k * V + i % V) * L); };
+      };
+      decode_chain<R, kVectors, kRow>(d, b.q + k0, HWY_MIN(b.D - k0, kReadoutChain), row, num);
+    }
+  }
+  const auto value = [&](std::int64_t s) HWY_ATTR {
+    const T* row = b.v(b.first + s) + c;
+    return [=, E = b.E](int i)
+               HWY_ATTR { return kRagged ? load_value(d, row + i * L, E - c - i * L) : load(d, row + i * L); };
+  };
+  decode_chain<R, kVectors, kScoreRow>(d, b.scores, b.keys, value, num);
 }
 
 // All columns. Whole panels go several at a time, the ragged end panel by panel.

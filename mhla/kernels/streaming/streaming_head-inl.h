@@ -28,6 +28,7 @@ class StreamingHead {
     store_.maybe_sum = state.extend() ? Impl::as<float>(state.sum) + kv_head * stride_ : nullptr;
     store_.base = at.base;
     ksum_ = s_.normalized ? Impl::as<float>(state.ksum) + kv_head * state.ksum_stride() : nullptr;
+    part_ = state.part ? Impl::as<float>(state.part) + kv_head * stride_ : nullptr;
     own_mix_ = state.Hm > 1;
   }
 
@@ -76,7 +77,7 @@ class StreamingHead {
       const KeyRows<Tk, T> rows = ring_rows(chunk);
       for (std::int64_t t = 0; t < tokens; ++t) {
         pack_source(rows.map, s_.has_den ? rows.k_den : rows.k, t, 1, s_.D, row);
-        sum_rows(row, 1, s_.Dp, ksum_);
+        add_keys(row, t, 1, s_.Dp, ksum_);
       }
     }
     if (!same_chunk || at.folded > tokens) at.folded = 0;
@@ -152,12 +153,12 @@ class StreamingHead {
       factors[r] = s_.scale;
       pack_source(s_.map, input(a.q, b, h, t), 0, 1, s_.D, q + r * kRow);
       if (!s_.normalized) continue;
-      HWY_ALIGN float q_den[kRow], ksum[kRow];
+      HWY_ALIGN float q_den[kRow], ksum[2 * kRow];
       const float* features = q + r * kRow;
       if (s_.has_den) pack_source(s_.map, input(a.maybe_q_den, b, h, t), 0, 1, s_.D, q_den), features = q_den;
-      std::copy_n(ksum_, s_.Dp, ksum);
-      causal_factors(features, k_den, 1, s_.Dp, P ? P + s_.z : nullptr, diagonals[r], s_.eps, s_.scale, ksum,
-                     &factors[r]);
+      std::copy_n(ksum_, 2 * s_.Dp, ksum);
+      causal_factors(features, k_den, tokens - 1, 1, s_.Dp, P ? P + s_.z : nullptr, diagonals[r], s_.eps, s_.scale,
+                     ksum, &factors[r]);
     }
     decode_rows<R>(s_, q, ring_rows(chunk), tokens, diagonals, P, num);
     for (int r = 0; r < R; ++r) {
@@ -179,7 +180,7 @@ class StreamingHead {
     for (; !own_mix_ && j + 4 <= group; j += 4) decode_heads<4>(a, b, t, j, k_den);
     for (; !own_mix_ && j + 2 <= group; j += 2) decode_heads<2>(a, b, t, j, k_den);
     for (; j < group; ++j) decode_heads<1>(a, b, t, j, k_den);
-    if (s_.normalized) sum_rows(k_den, 1, s_.Dp, ksum_);
+    if (s_.normalized) add_keys(k_den, at.position % s_.C, 1, s_.Dp, ksum_);
   }
 
   // Tokens [t, t + count) of the call, all in the open chunk.
@@ -202,7 +203,7 @@ class StreamingHead {
     for (std::int64_t n = inside; ksum_ && n < inside + count; n += kTokens) {
       const std::int64_t tokens = HWY_MIN(kTokens, inside + count - n);
       pack_source(rows.map, s_.has_den ? rows.k_den : rows.k, n, tokens, s_.D, x.k);
-      sum_rows(x.k, tokens, s_.Dp, ksum_);
+      add_keys(x.k, n, tokens, s_.Dp, ksum_);
     }
     moved(count);
     settle(chunk, inside + count, x, kTokens);
@@ -247,6 +248,20 @@ class StreamingHead {
     at.furthest = HWY_MAX(at.furthest, at.position);
   }
 
+  // Up to `most` more tokens join S, the summary of the open chunk, as chunk_summary would add them: a chain for every
+  // kTokens tokens. The first grows in S, later ones in part_ until they are complete, unless they come whole.
+  void fold(std::int64_t chunk, std::int64_t most, bool complete, float* S, CausalScratch& x) {
+    const std::int64_t inside = at.folded % kTokens, count = HWY_MIN(most, kTokens - inside);
+    const bool first = at.folded < kTokens, begins = inside == 0;
+    const bool ends = inside + count == kTokens || (complete && at.folded + count == s_.C);
+    const bool apart = !first && !(begins && ends);
+    const Sum sum = !begins ? Sum::kChain : first || apart ? Sum::kStart : Sum::kAdd;
+    NextRows none;
+    add_tokens(s_, ring_rows(chunk), at.folded, count, sum, apart ? part_ : S, x, none);
+    if (apart && ends) add_scaled(1.0f, part_, s_.z, S);
+    at.folded += count;
+  }
+
   // After `tokens` tokens of a chunk: folds what is due and mixes what is due, then opens the next chunk when this one
   // is complete. `step` tokens fit into x.
   void settle(std::int64_t chunk, std::int64_t tokens, CausalScratch& x, std::int64_t step) {
@@ -255,10 +270,7 @@ class StreamingHead {
     if (state_.has_row(next)) {
       float* S = store_.slot(chunk);
       for (const std::int64_t end = complete ? tokens : fold_target(tokens); at.folded < end;) {
-        const std::int64_t count = HWY_MIN(step, end - at.folded);
-        NextRows none;
-        chunk_summary(s_, ring_rows(chunk), at.folded, at.folded + count, at.folded > 0, S, nullptr, x, none);
-        at.folded += count;
+        fold(chunk, HWY_MIN(step, end - at.folded), complete, S, x);
       }
       // Columns of the next prefix over all finished blocks; not where the open block is part of the sum R.
       const std::int64_t columns = complete ? at.mixed : mix_target(tokens, s_.C, size);
@@ -269,7 +281,7 @@ class StreamingHead {
         at.mixed = columns;
       }
       if (complete) {
-        if (ksum_) std::copy_n(ksum_, s_.Dp, S + s_.z);
+        if (ksum_) std::copy_n(ksum_, s_.Dp, S + s_.z), add_scaled(1.0f, ksum_ + s_.Dp, s_.Dp, S + s_.z);
         for (std::int64_t j = 0; j < prefixes(); ++j) {
           add_scaled(mix_of(j)(next, chunk), S, at.mixed, prefix(at.open ^ 1, j));
           mix_row(store_, mix_of(j), next, next, at.mixed, size, prefix(at.open ^ 1, j));
@@ -295,7 +307,7 @@ class StreamingHead {
   const CausalSizes& s_;
   std::int64_t head_, stride_;
   SummaryStore store_;
-  float* ksum_ = nullptr;
+  float *ksum_ = nullptr, *part_ = nullptr;
   bool own_mix_ = false;
 };
 

@@ -23,6 +23,7 @@ void carve(Impl& state, Workspace& w) {
   state.summaries = take({state.slots, c.Hkv, stride}, element, "summaries");
   if (state.extend()) state.sum = take({c.Hkv, stride}, element, "sum of old summaries");
   for (std::byte*& prefix : state.prefix) prefix = take({state.prefixes(), stride}, element, "prefix");
+  if (state.layout.lanes > 0 && c.chunk > kChainTokens) state.part = take({c.Hkv, stride}, element, "open chain");
   if (state.normalized()) state.ksum = take({c.Hkv, state.ksum_stride()}, element, "running k");
   state.k = take({state.ring, c.Hkv, c.D}, size_of(state.key_dtype), "k");
   state.v = take({state.ring, c.Hkv, c.E}, size_of(c.dtype), "v");

@@ -45,7 +45,8 @@ struct StreamingState::Impl {
   std::byte* summaries = nullptr;  // [slots][Hkv][stride]       element; block b in slot b % slots
   std::byte* sum = nullptr;        // [Hkv][stride]              element; with kExtend
   std::byte* prefix[2] = {};       // [prefixes][stride]         element
-  std::byte* ksum = nullptr;   // [Hkv][stride_of_ksum]      element; normalised: features summed over the open chunk
+  std::byte* part = nullptr;   // [Hkv][stride]              element; long chunks: tokens on their way into a summary
+  std::byte* ksum = nullptr;   // [Hkv][ksum_stride]         element; normalised: features summed over the open chunk
   std::byte* k = nullptr;      // [ring][Hkv][D]             key_dtype; token t in row t % ring
   std::byte* v = nullptr;      // [ring][Hkv][E]             config.dtype
   std::byte* k_den = nullptr;  // [ring][Hkv][D]             key_dtype; with den_features
@@ -60,7 +61,8 @@ struct StreamingState::Impl {
   [[nodiscard]] std::int64_t group() const { return config.H / config.Hkv; }
   [[nodiscard]] std::int64_t prefixes() const { return Hm > 1 ? config.H : config.Hkv; }
   [[nodiscard]] bool has_row(std::int64_t chunk) const { return extend() || chunk < L; }
-  [[nodiscard]] std::int64_t ksum_stride() const { return (config.D + 15) / 16 * 16; }
+  // Vectors: whole subtotals, then the open one.
+  [[nodiscard]] std::int64_t ksum_stride() const { return 2 * ((config.D + 15) / 16 * 16); }
   [[nodiscard]] std::int64_t blocks_kept() const;  // finished blocks in slots [0, blocks_kept)
 
   template <class T>

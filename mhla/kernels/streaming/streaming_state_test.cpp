@@ -122,18 +122,20 @@ TEST(StreamingState, RollbackLeavesNoTrace) {
   }
 }
 
-// A random life: appends, rollbacks, forks, saves, in any order.
+// A random life: appends, rollbacks, forks, saves, in any order. One in four has chunks of several chains.
 TEST(StreamingState, RandomLives) {
   Random random(7);
   for (int round = 0; round < 80; ++round) {
     Case c = kinds()[static_cast<std::size_t>(round) % kinds().size()];
+    const bool long_chunks = round % 4 == 3;
     c.N = 120, c.layout = Layout::line(1 + random.below(12)), c.seed = static_cast<std::uint64_t>(round) + 1;
+    if (long_chunks) c.N = 400, c.layout = Layout::line(kChainTokens + random.below(120));
     if (c.extend) c.rows = 1 + random.below(7);
     const std::string_view candidate = kCandidates[round % 5 == 0 ? 1 : 0];
     const CaseInputs inputs(c);
     const Tensor want = one_pass(c, inputs, candidate);
     StreamingConfig config = config_of(c);
-    config.rollback = random.below(30);
+    config.rollback = random.below(long_chunks ? 150 : 30);
     StreamingState state(config, inputs.mix, candidate);
     Tensor out(c.dtype, {c.B, c.N, c.H, c.E});
     std::string life;
