@@ -174,6 +174,18 @@ void add_model_lines(std::vector<Case>& cases, Form form) {
   cases.back().rows = 3, cases.back().extend = true;
 }
 
+// Long chunks, several of them: rounding errors grow with the chains of multiply-adds over their tokens.
+void add_long_chunks(std::vector<Case>& cases) {
+  for (const auto& [N, chunk] : {std::pair{520, 128}, {1030, 256}}) {
+    Case c = base(Form::kCausal);
+    c.B = 1, c.N = N, c.layout = Layout::line(chunk), c.D = 16, c.E = 16, c.eps = 0.1;
+    c.feature_map = FeatureMap::kElu1;
+    cases.push_back(c);
+    c.feature_map = FeatureMap::kReluEps, c.normalizer = Normalizer::kPaper;
+    cases.push_back(c);
+  }
+}
+
 }  // namespace
 
 std::vector<Case> fast_path_shapes(Form form) {
@@ -191,7 +203,7 @@ std::vector<Case> forgotten_shapes(Form form) {
   add_memory(cases, form);
   add_packed(cases, form);
   if (form == Form::kBidirectional) add_grids(cases);
-  if (form == Form::kCausal) add_extend(cases);
+  if (form == Form::kCausal) add_extend(cases), add_long_chunks(cases);
   return selected(std::move(cases));
 }
 
