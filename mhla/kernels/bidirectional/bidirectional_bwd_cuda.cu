@@ -27,8 +27,7 @@ void recompute(const Problem& p, const Call& call, const Wave& wave, const Buffe
 
   MixJob mixing{
       .wave = wave, .mix = call.mix(), .in = at.S, .out = at.mixed, .in_stride = stride, .out_stride = stride};
-  mixing.columns = call.columns(), mixing.z_columns = paper ? wave.D : 0;
-  mixing.narrow_out = dtype == DType::kBF16;  // S itself stays f32, for dmix
+  mixing.columns = paper ? call.summary_columns() : static_cast<std::int32_t>(p.D * p.E);
   mix_blocks(dtype, mixing, p.stream);
   if (!p.normalized()) return;
 
@@ -83,8 +82,7 @@ void key_gradients(const Problem& p, const Call& call, const Wave& wave, const B
   float* const dS = at.mixed;
   MixJob unmixing{.wave = wave, .mix = call.mix(), .back = true, .over_group = true, .in = at.d_mixed, .out = dS};
   unmixing.in_stride = unmixing.out_stride = stride;
-  unmixing.columns = call.columns(), unmixing.z_columns = paper ? wave.D : 0;
-  unmixing.narrow_out = p.dtype() == DType::kBF16;
+  unmixing.columns = paper ? call.summary_columns() : static_cast<std::int32_t>(p.D * p.E);
   mix_blocks(p.dtype(), unmixing, p.stream);
   const float* const dz = p.normalized() ? dS + call.z_offset() : nullptr;
   if (p.normalizer == Normalizer::kOfficial)
@@ -115,7 +113,8 @@ void bidirectional_backward_cuda(const Problem& p, Workspace& workspace, Executo
   const bool keys = p.dk.given() || p.dv.given() || p.maybe_dk_den.given();
   Call call(p, workspace);
   const std::int64_t stride = call.summary_stride();
-  const std::int64_t slices = slices_of(call.columns()) + (paper ? 1 : 0), r_slices = official ? slices_of(p.C) : 0;
+  const std::int32_t columns = paper ? call.summary_columns() : static_cast<std::int32_t>(p.D * p.E);
+  const std::int64_t slices = slices_of(columns), r_slices = official ? slices_of(p.C) : 0;
   const std::int64_t parts = p.dmix.given() ? (slices + r_slices) * p.M : 0;
   const std::int64_t token_values = (official ? 4 : p.normalized() ? 2 : 0) * p.C;
   call.plan(4 * (stride + p.group() * (2 * stride + token_values + parts)));
@@ -149,8 +148,7 @@ void bidirectional_backward_cuda(const Problem& p, Workspace& workspace, Executo
     if (!p.dmix.given()) continue;
 
     MixProductJob product{.wave = wave, .a = at.d_mixed, .b = at.S, .a_stride = stride, .b_stride = stride};
-    product.columns = call.columns(), product.z_columns = paper ? wave.D : 0;  // eq. 8, 10
-    product.parts = at.maybe_parts;
+    product.columns = columns, product.parts = at.maybe_parts;  // eq. 8, 10
     mix_products(p.dtype(), product, p.stream);
     if (official) {  // eq. 12
       product.a = at.maybe_dden, product.b = at.maybe_r, product.b_of_queries = true;

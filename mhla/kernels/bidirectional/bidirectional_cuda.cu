@@ -10,7 +10,6 @@ void bidirectional_forward_cuda(const Problem& p, Workspace& workspace, Executor
   using namespace cuda;
   const DType dtype = p.dtype();
   const bool paper = p.normalizer == Normalizer::kPaper, official = p.normalizer == Normalizer::kOfficial;
-  const bool narrow = dtype == DType::kBF16;  // summaries between the phases
   const std::int64_t token_values = official ? 2 * p.C : p.normalized() ? p.C : 0;
   Call call(p, workspace);
   const std::int64_t stride = call.summary_stride();
@@ -29,12 +28,10 @@ void bidirectional_forward_cuda(const Problem& p, Workspace& workspace, Executor
 
     SummaryJob summaries{.wave = wave, .a = features(p.k), .b = plain(p.v), .out = S};  // eq. 1
     if (p.normalized()) summaries.maybe_x = k_den;
-    summaries.narrow = narrow;
     block_summaries(dtype, summaries, p.stream);
 
     MixJob mixing{.wave = wave, .mix = call.mix(), .in = S, .out = mixed, .in_stride = stride, .out_stride = stride};
-    mixing.columns = call.columns(), mixing.z_columns = paper ? wave.D : 0;  // eq. 2
-    mixing.narrow_in = mixing.narrow_out = narrow;
+    mixing.columns = paper ? call.summary_columns() : static_cast<std::int32_t>(p.D * p.E);  // eq. 2
     mix_blocks(dtype, mixing, p.stream);
 
     DenominatorJob denominator{.wave = wave, .q = q_den};
