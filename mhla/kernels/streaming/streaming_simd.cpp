@@ -18,20 +18,26 @@ using Impl = StreamingState::Impl;
 
 // Calls of up to this many tokens read the prefix once per token instead of packing the open chunk.
 constexpr std::int64_t kDecodeTokens = 3;
-// Bytes a decode call reads at least before it is worth waking other threads.
-constexpr std::int64_t kParallelBytes = std::int64_t{1} << 20;
+// Bytes a decode call reads at least before it is worth handing half of them to another thread.
+constexpr std::int64_t kParallelBytes = std::int64_t{1} << 18;
 
 CausalSizes sizes_of(const Impl& state) {
   const StreamingConfig& c = state.config;
   return causal_sizes(c.D, c.E, c.chunk, state.L, state.normalized(), c.den_features, c.feature_map, c.eps, *c.scale);
 }
 
+// f(unit) for every unit. A worker takes a run of neighbours, the same run in every call as long as it is not late: what
+// it read for the last token is still in its cache.
 template <class F>
 void for_each_unit(Executor& executor, std::int64_t units, bool parallel, F&& f) {
-  if (parallel) {
-    executor.run(units, f);
+  const std::int64_t parts = parallel ? HWY_MIN(units, executor.concurrency()) : 1;
+  const auto part = [&](std::int64_t p, int) HWY_ATTR {
+    for (std::int64_t unit = p * units / parts; unit < (p + 1) * units / parts; ++unit) f(unit);
+  };
+  if (parts > 1) {
+    executor.run(parts, part);
   } else {
-    for (std::int64_t unit = 0; unit < units; ++unit) f(unit, 0);
+    part(0, 0);
   }
 }
 
@@ -55,8 +61,8 @@ void append(const StreamingAppend& a, Workspace& workspace, Executor& executor) 
   };
   if (a.T <= kDecodeTokens) {
     if (workspace.counting()) return;
-    const bool parallel = units > 1 && workers > 1 && decode_bytes(a, s) >= kParallelBytes;
-    for_each_unit(executor, units, parallel, [&](std::int64_t unit, int) HWY_ATTR {
+    const bool parallel = decode_bytes(a, s) >= kParallelBytes;
+    for_each_unit(executor, units, parallel, [&](std::int64_t unit) HWY_ATTR {
       StreamingHead<Tk, T> head(a.state(unit / Hkv), s, unit % Hkv);
       head.decode(a, unit / Hkv);
       finish(head, unit);
