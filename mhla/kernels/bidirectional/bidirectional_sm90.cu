@@ -1,10 +1,10 @@
 // Forward of the bidirectional form on Hopper. Where a head's summaries fit shared memory, one kernel does everything
-// and memory sees q, k, v and out once (fused_kernel). Else three kernels: summaries, mixing, output, for as many heads
-// at a time as the summaries of all of them stay in the second-level cache.
+// and memory sees q, k, v and out once (fused_kernel). Where they do not and the sequence is short, one kernel goes
+// over all pairs of tokens (pair_kernel). Else three kernels: summaries, mixing, output, for as many heads at a time as
+// the summaries of all of them stay in the second-level cache.
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
-#include "mhla/kernels/bidirectional/bidirectional_sm90_plan.h"
-#include "mhla/kernels/common/cuda/sm90_phases.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm90_pairs.cuh"
 
 namespace mhla {
 namespace sm90 {
@@ -225,11 +225,55 @@ __global__ void __launch_bounds__(groups_of(S::kTiles) * S::kRows * 32, S::kRows
   copy_wait<0>();
 }
 
+// out = sum_s m(t, s) (q~_t k~_s) [v_s 1], R tiles of queries per warp at a time.
+template <class S, int R>
+__global__ void __launch_bounds__(kPairThreads, S::kRows >= 8 ? 1 : 2) pair_kernel(Arguments p, PairShape shape) {
+  extern __shared__ __align__(16) char shared[];
+  PairWork<S> work(p, shape, shared);
+  const PairTable& table = work.table;
+  const int tiles = shape.tiles, kv = work.head / p.group, warp = threadIdx.x / 32, D = S::D(p), E = S::E(p);
+  work.fill_tokens();
+  work.fetch(p.k.at(work.batch, kv), p.k.token, p.v.at(work.batch, kv), p.v.token);
+  work.fill_mix(work.head);
+  const std::uint32_t ones = threadIdx.x % 32 < 4 ? 0x3f803f80u : 0u;  // column 0
+  for (int own = warp * R; own == warp * R || own < tiles; own += kPairWarps * R) {
+    std::uint32_t q[R][S::kRows][4];
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      TileRows(table, own + r, tiles).load(q[r], p.q.at(work.batch, work.head), p.q.token, D);
+      map_fragments<S>(p, q[r]);
+    }
+    float acc[R][S::kColumns][4] = {}, den[R][4] = {};
+    for (int stage = 0; stage * kPairStageTiles < tiles; ++stage) {
+      if (own == warp * R) work.arrive(stage);
+      work.each_tile(stage, [&](int, int tile, auto whole) {
+        const int count = whole ? 16 : table.counts[tile];
+        float c[R][2][4] = {};
+        multiply_pairs<S, R>(c, q, work.first + tile * 16 * S::kPitch, D);
+        std::uint32_t a[R][4];
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+          const float m = table.mix[min(own + r, tiles - 1)][tile];
+          each_pair([&](int t, int j, int column) { c[r][t][j] = whole || column < count ? c[r][t][j] * m : 0.0f; });
+          pair_fragment(c[r], a[r]);
+          multiply_add(den[r], a[r], ones, ones);
+        }
+        multiply_values<S, R>(acc, a, work.second + tile * 16 * S::kPitch);
+      });
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      const float factors[2] = {output_factor(p, den[r][0]), output_factor(p, den[r][2])};
+      TileRows(table, own + r, tiles).write<false>(acc[r], factors, p.out.at(work.batch, work.head), p.out.token, E);
+    }
+  }
+}
+
 class Forward {
  public:
   Forward(const Problem& p, Workspace& ws)
       : p_(p), plan_(fused_plan(p.M, p.D, tiles_of(p.D, p.E))), units_(p.B * p.Hkv) {
-    if (plan_.stages > 0) return;
+    if (plan_.stages > 0 || over_pairs(p.M, p.C)) return;
     const std::int64_t tiles = (p.M + 15) / 16, block = p.D * p.E + p.D;
     fragments_ = ws.take<uint4>(p.Hm * tiles * tiles * 32, "packed mix");
     at_once_ = units_at_once(units_, 2 * p.M * block);
@@ -238,11 +282,12 @@ class Forward {
 
   void run() {
     Arguments a = arguments_of(p_);
-    a.fragments = fragments_, a.summaries = summaries_;
+    a.fragments = fragments_, a.summaries = a.mixed = summaries_;
     a.units = static_cast<int>(units_);
     const cudaStream_t stream = stream_of(p_.stream);
     with_spec(a, [&](auto spec) {
       using S = decltype(spec);
+      if (plan_.stages == 0 && over_pairs(p_.M, p_.C)) return pairs<S>(a, stream);
       switch (plan_.stages) {
         case 4: fused<S, 4>(a, stream); return;
         case 3: fused<S, 3>(a, stream); return;
@@ -253,6 +298,16 @@ class Forward {
   }
 
  private:
+  template <class S>
+  void pairs(const Arguments& a, cudaStream_t stream) {
+    const auto kernel = pair_kernel<S, (S::kRows >= 8 ? 1 : 2)>;  // as registers allow
+    const PairShape shape = pair_shape(p_, p_.H);
+    const int bytes = pair_shared_bytes<S>(shape.tiles);
+    allow_shared(kernel, bytes, "sm90 pair_kernel");
+    kernel<<<static_cast<unsigned>(p_.B * p_.H), kPairThreads, bytes, stream>>>(a, shape);
+    check_launch("sm90 pair_kernel");
+  }
+
   template <class S, int kStages>
   void fused(const Arguments& a, cudaStream_t stream) {
     constexpr int kThreads = groups_of(S::kTiles) * S::kRows * 32;
@@ -267,7 +322,7 @@ class Forward {
   void phases(Arguments a, cudaStream_t stream) {
     const int summary = summary_bytes(a.D, S::kTiles), bytes = 2 * summary + 3 * static_cast<int>(sizeof(Place));
     allow_shared(readout_kernel<S>, bytes, "sm90 readout_kernel");
-    launch_pack_mix(a, static_cast<int>(p_.Hm), stream);
+    launch_pack_mix(a, static_cast<int>(p_.Hm), false, stream);
     for (std::int64_t first = 0; first < units_; first += at_once_) {
       a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(at_once_, units_ - first));
       launch_summaries<S>(a, stream);

@@ -1,5 +1,6 @@
-// Plans of the bidirectional Hopper forward: where a head's summaries fit shared memory one kernel does everything,
-// else they pass through the second-level cache between three (common/cuda/sm90_plan.h).
+// Plans of the bidirectional form on Hopper. Short sequences go over all pairs of tokens; where a head's summaries fit
+// shared memory one kernel does the forward pass; else summaries pass through the second-level cache between kernels
+// (common/cuda/sm90_plan.h).
 #pragma once
 
 #include <string>
@@ -14,6 +15,14 @@ namespace mhla::sm90 {
 
 // Why the Hopper kernels do not take a problem in the memory of a Hopper card, or empty.
 std::string fit_problem(const Problem& problem);
+
+// Short sequences go over all pairs of tokens, in tiles of 16 tokens of one block: up to 256 tokens that costs less
+// than moving summaries through shared memory.
+inline constexpr int kMaxPairTiles = 16;
+constexpr std::int64_t pair_tiles_per_block(std::int64_t C) { return (C + 15) / 16; }
+constexpr bool over_pairs(std::int64_t M, std::int64_t C) {
+  return M <= kMaxPairTiles && M * pair_tiles_per_block(C) <= kMaxPairTiles;
+}
 
 inline constexpr int kStepTokens = 16;  // tokens of one pipeline stage
 

@@ -6,29 +6,17 @@
 // the sequence, so right padding and later tokens change no bit.
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
+#include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
-#include "mhla/kernels/common/cuda/sm90_phases.cuh"
 
 namespace mhla {
 namespace sm90 {
-
-// kTokens rows of one head to shared memory, zeros behind the end of the chunk.
-template <int kPitch, int kTokens>
-__device__ inline void copy_tile(const Bf16* x, std::int64_t stride, int first, int size, int columns, char* to) {
-  for (int row = threadIdx.x / 8; row < kTokens; row += 16) {
-    const bool valid = first + row < size;
-    const Bf16* from = x + (valid ? (first + row) * stride : 0);
-    for (int c = threadIdx.x % 8; c < columns / 8; c += 8) {
-      copy16(shared_address(to + row * kPitch + c * 16), from + c * 8, valid);
-    }
-  }
-}
 
 // acc += scores v over 16 keys, scores = m (q~ k~^T) for keys up to the query's own place. `key`: the first key's
 // place.
 template <class S>
 __device__ inline void attend(const Arguments& p, const std::uint32_t (&q)[S::kRows][4], std::uint32_t keys,
-                              std::uint32_t values, float diagonal, int query, int key, Readout<S>& x) {
+                              const char* values, float diagonal, int query, int key, Readout<S>& x) {
   const int lane = threadIdx.x % 32;
   float scores[2][4] = {};
 #pragma unroll
@@ -56,7 +44,12 @@ __device__ inline void attend(const Arguments& p, const std::uint32_t (&q)[S::kR
       a[tile * 2 + half] = pack_bf16(s[0], s[1]);
     }
   }
-  multiply_rows<S::kColumns>(x.acc, a, values + lane % 16 * S::kPitch);
+  if (key + 16 <= query + 1) {  // every key before every query
+    multiply_rows<S::kColumns>(x.acc, a, shared_address(values) + lane % 16 * S::kPitch);
+  } else {
+    multiply_used<S::kColumns>(x.acc, a, values, S::kPitch, S::E(p),
+                               [&](int t, int s) { return key + s <= query + t; });
+  }
 }
 
 template <class S>
@@ -74,7 +67,7 @@ __global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_t
   if (first >= size) return;
   const Bf16* q = p.q.at(u.batch, head) + block.origin * p.q.token;
   const Bf16 *k = u.k(p) + block.origin * p.k.token, *v = u.v(p) + block.origin * p.v.token;
-  copy_tile<S::kPitch, kPhaseTokens>(q, p.q.token, first, size, D, queries);
+  copy_tile<S>(q, p.q.token, first, size, D, queries);
   if (index > 0) {
     const Bf16* from = p.summaries + (static_cast<std::int64_t>(unit) * p.M + index) * (D * E + D);
     const std::uint32_t to = shared_address(prefix);
@@ -86,8 +79,8 @@ __global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_t
     }
   }
   copy_commit();
-  copy_tile<S::kPitch, kPhaseTokens>(k, p.k.token, 0, size, D, keys);
-  copy_tile<S::kPitch, kPhaseTokens>(v, p.v.token, 0, size, E, values);
+  copy_tile<S>(k, p.k.token, 0, size, D, keys);
+  copy_tile<S>(v, p.v.token, 0, size, E, values);
   copy_commit();
   copy_wait<1>();
   __syncthreads();
@@ -122,16 +115,16 @@ __global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_t
   for (int j = 0; j <= tile; ++j) {
     if (j > 0) {
       __syncthreads();
-      copy_tile<S::kPitch, kPhaseTokens>(k, p.k.token, j * kPhaseTokens, size, D, keys);
-      copy_tile<S::kPitch, kPhaseTokens>(v, p.v.token, j * kPhaseTokens, size, E, values);
+      copy_tile<S>(k, p.k.token, j * kPhaseTokens, size, D, keys);
+      copy_tile<S>(v, p.v.token, j * kPhaseTokens, size, E, values);
       copy_commit();
     }
     copy_wait<0>();
     __syncthreads();
     const int steps = j < tile ? kPhaseTokens / 16 : warp + 1;  // on the diagonal: keys up to this warp's queries
     for (int step = 0; step < steps; ++step) {
-      attend<S>(p, a, shared_address(keys) + step * 16 * S::kPitch, shared_address(values) + step * 16 * S::kPitch,
-                diagonal, first + warp * 16, j * kPhaseTokens + step * 16, x);
+      attend<S>(p, a, shared_address(keys) + step * 16 * S::kPitch, values + step * 16 * S::kPitch, diagonal,
+                first + warp * 16, j * kPhaseTokens + step * 16, x);
     }
   }
 #pragma unroll
@@ -155,9 +148,9 @@ class CausalForward {
   void run() {
     Arguments a = arguments_of(p_);
     a.parts = static_cast<int>(parts_), a.E = static_cast<int>(p_.E / parts_);
-    a.fragments = fragments_, a.summaries = summaries_;
+    a.fragments = fragments_, a.summaries = a.mixed = summaries_;
     const cudaStream_t stream = stream_of(p_.stream);
-    launch_pack_mix(a, static_cast<int>(p_.Hm), stream);
+    launch_pack_mix(a, static_cast<int>(p_.Hm), false, stream);
     const int query_tiles = static_cast<int>((p_.C + kPhaseTokens - 1) / kPhaseTokens);
     with_spec(a, [&](auto spec) {
       using S = decltype(spec);

@@ -54,6 +54,7 @@ struct DeviceLayout {
   std::int64_t grid[3] = {1, 1, 1};    // 2D and 3D: tokens per axis
   std::int64_t blocks[3] = {1, 1, 1};  // 2D and 3D: blocks per axis
   FastDivisor columns[2], rows[2];     // extents of an inner block, of the last one
+  FastDivisor per_row, per_frame;      // 2D and 3D: blocks of a row of blocks, rows of blocks of a frame
   bool line = true;                    // 1D: the last block ends with its sequence
 
   DeviceLayout() = default;
@@ -68,6 +69,7 @@ struct DeviceLayout {
       blocks[axis] = layout.blocks[axis];
       step[axis] = (grid[axis] + blocks[axis] - 1) / blocks[axis];
     }
+    per_row = FastDivisor(blocks[2]), per_frame = FastDivisor(blocks[1]);
     columns[0] = FastDivisor(step[2]), columns[1] = FastDivisor(grid[2] - step[2] * (blocks[2] - 1));
     rows[0] = FastDivisor(step[1]), rows[1] = FastDivisor(grid[1] - step[1] * (blocks[1] - 1));
   }
@@ -83,9 +85,9 @@ struct DeviceLayout {
       at.columns = columns[0];
       return at;
     }
-    const auto b = static_cast<std::uint32_t>(block);  // 64-bit divisions take hundreds of instructions
-    const auto per_row = static_cast<std::uint32_t>(blocks[2]), per_frame = static_cast<std::uint32_t>(blocks[1]);
-    const std::int64_t k = b % per_row, j = b / per_row % per_frame, i = b / per_row / per_frame;
+    const auto b = static_cast<std::uint32_t>(block);
+    const std::uint32_t line = per_row.divide(b), frame = per_frame.divide(line);
+    const std::int64_t k = b - line * per_row.divisor, j = line - frame * per_frame.divisor, i = frame;
     at.origin = (i * step[0] * grid[1] + j * step[1]) * grid[2] + k * step[2];
     at.columns = columns[k + 1 == blocks[2]];
     at.rows = rows[j + 1 == blocks[1]];

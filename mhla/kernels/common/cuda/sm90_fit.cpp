@@ -41,8 +41,15 @@ std::string fit_common(const Problem& p, std::int64_t columns) {
   const std::int64_t items = p.B * p.H * std::max<std::int64_t>(p.E / 8, 1);  // parts of the columns count too
   if (items > INT32_MAX / std::max<std::int64_t>(p.M, 1) || p.C > INT32_MAX / 2)
     return "more blocks than 32 bits count";
-  for (const auto& [name, view] :
-       {std::pair<const char*, ConstView>{"q", p.q}, {"k", p.k}, {"v", p.v}, {"out", p.out}}) {
+  for (const auto& [name, view] : {std::pair<const char*, ConstView>{"q", p.q},
+                                   {"k", p.k},
+                                   {"v", p.v},
+                                   {"out", p.out},
+                                   {"dout", p.dout},
+                                   {"dq", p.dq},
+                                   {"dk", p.dk},
+                                   {"dv", p.dv}}) {
+    if (!view.given()) continue;
     if (std::string reason = misaligned(name, view); !reason.empty()) return reason;
   }
   return "";

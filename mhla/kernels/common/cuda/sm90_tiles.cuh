@@ -35,6 +35,7 @@ struct Arguments {
   std::int64_t mix_head, mix_row, mix_column;  // strides; mix_head is 0 when shared
   uint4* fragments;                            // [Hm][M/16][M/16][32], the three phases only
   Bf16* summaries;                             // [units][M][D E + D], S then z; the three phases only
+  Bf16* mixed;                                 // S~, in place of S where S is not needed any more
   int first_unit, units;                       // of this launch
 
   __device__ BlockTokens block(int index) const { return layout.tokens(index, N); }
@@ -87,13 +88,14 @@ __device__ inline void feature_fragment(FeatureMap map, std::uint32_t (&a)[4]) {
   for (int i = 0; i < 4; ++i) a[i] = feature_pair(map, a[i]);
 }
 
-// What lane `lane` holds of tile (i, b) of mix in bf16, as A of a product.
-__device__ inline uint4 mix_fragment(const Arguments& p, int head, int i, int b, int lane) {
+// What lane `lane` holds of tile (i, b) of mix, or of its transpose, in bf16, as A of a product.
+__device__ inline uint4 mix_fragment(const Arguments& p, int head, int i, int b, int lane, bool back = false) {
   const int i0 = i * 16 + lane / 4, b0 = b * 16 + lane % 4 * 2;
   const auto pair = [&](int row, int column) {
-    const auto value = [&](int b) {
-      const bool used = row < p.M && (p.causal ? b < row : b < p.M);
-      return used ? p.mix[head * p.mix_head + row * p.mix_row + b * p.mix_column] : 0.0f;
+    const auto value = [&](int other) {
+      const int i = back ? other : row, b = back ? row : other;
+      const bool used = i < p.M && (p.causal ? b < i : b < p.M);
+      return used ? p.mix[head * p.mix_head + i * p.mix_row + b * p.mix_column] : 0.0f;
     };
     return pack_bf16(value(column), value(column + 1));
   };
@@ -160,43 +162,85 @@ __device__ inline void store_tile(const float (&acc)[kTiles][4], std::uint32_t r
   }
 }
 
-// q of 16 tokens as fragments, straight from memory. A product over d may take d in any order: in every 32 columns lane
-// q of a row takes eight neighbours, 16 bytes, as its share of two steps. Step s has d = 8 q + 4 s + {0, 1, 2, 3}.
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// Four lanes hold four values each, x[j] of lane q being part q of row j: afterwards x[j] is part j of row q.
+__device__ inline void transpose_quad(std::uint32_t (&x)[4]) {
+  const int q = threadIdx.x % 4;
+#pragma unroll
+  for (int away = 1; away < 4; away *= 2) {
+    const bool upper = q & away;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (j & away) continue;
+      const std::uint32_t sent = upper ? x[j] : x[j + away];
+      const std::uint32_t got = __shfl_xor_sync(0xffffffffu, sent, away);
+      (upper ? x[j] : x[j + away]) = got;
+    }
+  }
+}
+
+// 16 rows of X values as fragments, straight from memory: this lane's are rows[0] = row lane / 4 and rows[1], 8 below.
+// A product over X may take it in any order: in every 32 columns lane q of a row takes eight neighbours, 16 bytes, as
+// its share of two steps. Step s has columns 8 q + 4 s + {0, 1, 2, 3}. What is left of 32 comes in order.
+template <int kSteps>
+__device__ inline void load_rows(std::uint32_t (&a)[kSteps][4], const Bf16* const (&rows)[2], const bool (&valid)[2],
+                                 int X) {
+  const int q = threadIdx.x % 4;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int x0 = step * 16;
+    if (x0 / 32 * 32 + 32 <= X) {
+      if (step % 2 == 1) continue;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint4 x = valid[half] ? *reinterpret_cast<const uint4*>(rows[half] + x0 + q * 8) : uint4{};
+        a[step][half] = x.x, a[step][half + 2] = x.y;
+        if (step + 1 < kSteps) a[step + 1][half] = x.z, a[step + 1][half + 2] = x.w;
+      }
+    } else {
+#pragma unroll
+      for (int half = 0; half < 4; ++half) {
+        const int c = x0 + half / 2 * 8 + q * 2;
+        a[step][half] = valid[half % 2] && c < X ? *reinterpret_cast<const std::uint32_t*>(rows[half % 2] + c) : 0u;
+      }
+    }
+  }
+}
+
+// What load_rows() gives, with the columns of every step in order, as ldmatrix gives the other side of a product.
+template <int kSteps>
+__device__ inline void put_in_order(std::uint32_t (&a)[kSteps][4], int X) {
+#pragma unroll
+  for (int step = 0; step + 1 < kSteps; step += 2) {
+    if (step * 16 + 32 > X) break;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      std::uint32_t x[4] = {a[step][half], a[step][half + 2], a[step + 1][half], a[step + 1][half + 2]};
+      transpose_quad(x);
+      a[step][half] = x[0], a[step][half + 2] = x[1], a[step + 1][half] = x[2], a[step + 1][half + 2] = x[3];
+    }
+  }
+}
+
+// q of 16 tokens of a block.
 template <class S>
 struct Queries {
-  static constexpr int kRows = S::kRows;
-  std::uint32_t a[kRows][4];
+  std::uint32_t a[S::kRows][4];
 
   __device__ void load(const Arguments& p, const Bf16* base, const BlockTokens& block, int first) {
-    const int lane = threadIdx.x % 32, q = lane % 4;
     const Bf16* rows[2];
     bool valid[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int place = first + lane / 4 + half * 8;
+      const int place = first + threadIdx.x % 32 / 4 + half * 8;
       valid[half] = place < static_cast<int>(block.size);
       rows[half] = base + (valid[half] ? block.token(place) * p.q.token : 0);
     }
-#pragma unroll
-    for (int step = 0; step < kRows; ++step) {
-      const int d = step * 16;
-      if (d / 32 * 32 + 32 <= S::D(p)) {
-        if (step % 2 == 1) continue;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint4 x = valid[half] ? *reinterpret_cast<const uint4*>(rows[half] + d + q * 8) : uint4{};
-          a[step][half] = x.x, a[step][half + 2] = x.y;
-          if (step + 1 < kRows) a[step + 1][half] = x.z, a[step + 1][half + 2] = x.w;
-        }
-      } else {  // the rest, in order
-#pragma unroll
-        for (int half = 0; half < 4; ++half) {
-          const int c = d + half / 2 * 8 + q * 2;
-          a[step][half] =
-              valid[half % 2] && c < S::D(p) ? *reinterpret_cast<const std::uint32_t*>(rows[half % 2] + c) : 0u;
-        }
-      }
-    }
+    load_rows<S::kRows>(a, rows, valid, S::D(p));
   }
 };
 
@@ -233,41 +277,50 @@ struct Readout {
   }
 };
 
-// Four lanes hold four values each, x[j] of lane q being part q of row j: afterwards x[j] is part j of row q.
-__device__ inline void transpose_quad(std::uint32_t (&x)[4]) {
-  const int q = threadIdx.x % 4;
-#pragma unroll
-  for (int away = 1; away < 4; away *= 2) {
-    const bool upper = q & away;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (j & away) continue;
-      const std::uint32_t sent = upper ? x[j] : x[j + away];
-      const std::uint32_t got = __shfl_xor_sync(0xffffffffu, sent, away);
-      (upper ? x[j] : x[j + away]) = got;
-    }
+// The gradient of x from that of phi(x), both bf16. NaN passes.
+__device__ inline std::uint32_t through_slope(FeatureMap map, std::uint32_t x, std::uint32_t gradient) {
+  if (map == FeatureMap::kIdentity) return gradient;
+  if (map != FeatureMap::kElu1) {
+    return gradient & ~__hle2_mask(*reinterpret_cast<__nv_bfloat162*>(&x), __float2bfloat162_rn(0.0f));
   }
+  const float2 f = unpack_bf16(x), g = unpack_bf16(gradient);
+  const auto slope = [](float x) { return x <= 0 ? expf(x) : 1.0f; };
+  return pack_bf16(slope(f.x) == 0 ? 0.0f : g.x * slope(f.x), slope(f.y) == 0 ? 0.0f : g.y * slope(f.y));
 }
 
-// One row of the 16: acc[j][2 * kHalf] and the next. All lanes call, rows that do not exist are not written.
-template <int kHalf, class S>
-__device__ inline void write_row(const Arguments& p, const float (&acc)[S::kColumns][4], float factor, bool valid,
-                                 Bf16* to) {
+// One row of the 16, X values: factor * acc[j][2 * kHalf] and the next, and with kGradient through the slope of the map
+// at `x`. All lanes call, rows that do not exist are not written.
+template <int kHalf, bool kGradient, int kTiles>
+__device__ inline void write_row(const float (&acc)[kTiles][4], float factor, bool valid, Bf16* to, int X,
+                                 FeatureMap map = FeatureMap::kIdentity, const Bf16* x = nullptr) {
   const int q = threadIdx.x % 4;
   const auto pair = [&](const float(&c)[4]) { return pack_bf16(c[2 * kHalf] * factor, c[2 * kHalf + 1] * factor); };
 #pragma unroll
-  for (int j = 0; j + 3 < S::kColumns; j += 4) {
-    if (j * 8 + 32 > S::E(p)) break;
-    std::uint32_t x[4] = {pair(acc[j]), pair(acc[j + 1]), pair(acc[j + 2]), pair(acc[j + 3])};
-    transpose_quad(x);
-    if (valid) *reinterpret_cast<uint4*>(to + j * 8 + q * 8) = {x[0], x[1], x[2], x[3]};
+  for (int j = 0; j + 3 < kTiles; j += 4) {
+    if (j * 8 + 32 > X) break;
+    std::uint32_t y[4] = {pair(acc[j]), pair(acc[j + 1]), pair(acc[j + 2]), pair(acc[j + 3])};
+    transpose_quad(y);
+    if (!valid) continue;
+    if constexpr (kGradient) {
+      const uint4 at = *reinterpret_cast<const uint4*>(x + j * 8 + q * 8);
+      y[0] = through_slope(map, at.x, y[0]), y[1] = through_slope(map, at.y, y[1]);
+      y[2] = through_slope(map, at.z, y[2]), y[3] = through_slope(map, at.w, y[3]);
+    }
+    *reinterpret_cast<uint4*>(to + j * 8 + q * 8) = {y[0], y[1], y[2], y[3]};
   }
 #pragma unroll
-  for (int j = 0; j < S::kColumns; ++j) {
-    if (valid && j / 4 * 32 + 32 > S::E(p) && j * 8 < S::E(p)) {
-      *reinterpret_cast<std::uint32_t*>(to + j * 8 + q * 2) = pair(acc[j]);
-    }
+  for (int j = 0; j < kTiles; ++j) {
+    if (!valid || j / 4 * 32 + 32 <= X || j * 8 >= X) continue;
+    std::uint32_t y = pair(acc[j]);
+    if constexpr (kGradient) y = through_slope(map, *reinterpret_cast<const std::uint32_t*>(x + j * 8 + q * 2), y);
+    *reinterpret_cast<std::uint32_t*>(to + j * 8 + q * 2) = y;
   }
+}
+
+// scale / den of a row, whose first lane holds q~ z~.
+__device__ inline float output_factor(const Arguments& p, float den) {
+  const float total = __shfl_sync(0xffffffffu, den, threadIdx.x % 32 & ~3);
+  return p.normalized ? p.scale / (p.eps + total) : p.scale;
 }
 
 // out = scale * num / den of 16 tokens.
@@ -275,13 +328,11 @@ template <class S>
 __device__ inline void write_outputs(const Arguments& p, const Readout<S>& x, Bf16* base, const BlockTokens& block,
                                      int first) {
   const int lane = threadIdx.x % 32, place = first + lane / 4, last = static_cast<int>(block.size) - 1;
-  const auto factor = [&](float den) {
-    const float total = __shfl_sync(0xffffffffu, den, lane & ~3);
-    return p.normalized ? p.scale / (p.eps + total) : p.scale;
-  };
-  const float factors[2] = {factor(x.den[0]), factor(x.den[2])};
-  write_row<0, S>(p, x.acc, factors[0], place <= last, base + block.token(min(place, last)) * p.out.token);
-  write_row<1, S>(p, x.acc, factors[1], place + 8 <= last, base + block.token(min(place + 8, last)) * p.out.token);
+  const float factors[2] = {output_factor(p, x.den[0]), output_factor(p, x.den[2])};
+  Bf16 *upper = base + block.token(min(place, last)) * p.out.token,
+       *lower = base + block.token(min(place + 8, last)) * p.out.token;
+  write_row<0, false>(x.acc, factors[0], place <= last, upper, S::E(p));
+  write_row<1, false>(x.acc, factors[1], place + 8 <= last, lower, S::E(p));
 }
 
 }  // namespace mhla::sm90

@@ -1,0 +1,114 @@
+// Backward of the bidirectional form on Hopper. Nothing is kept from forward. Short sequences go over all pairs of
+// tokens (bidirectional_bwd_sm90_pairs.cuh): workspace 8 bytes per padded token and query head, and dmix in parts.
+// Others pass summaries through the second-level cache (common/cuda/sm90_backward.cuh): 4 M (D E + D) bytes per kv
+// head, for as many heads at a time as fit it.
+#include "mhla/core/workspace.h"
+#include "mhla/kernels/bidirectional/bidirectional_bwd_sm90_pairs.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_candidates.h"
+
+namespace mhla {
+namespace sm90 {
+
+class Backward {
+ public:
+  Backward(const Problem& p, Workspace& ws) : p_(p), units_(p.B * p.Hkv), pairs_(over_pairs(p.M, p.C)) {
+    if (pairs_) {
+      const std::int64_t tiles = p.M * pair_tiles_per_block(p.C), rows = p.B * p.H;
+      weights_ = ws.take<float2>(rows * tiles * 16, "weights of tokens");
+      parts_ = ws.take<float>(rows * tiles * tiles, "parts of dmix");
+      return;
+    }
+    const std::int64_t tiles = (p.M + 15) / 16, block = p.D * p.E + p.D, packed = p.Hm * tiles * tiles * 32;
+    fragments_ = ws.take<uint4>(2 * packed, "packed mix and its transpose");
+    at_once_ = units_at_once(units_, 4 * p.M * block);
+    summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
+    mixed_ = ws.take<Bf16>(at_once_ * p.M * block, "mixed summaries");
+    rounds_ = units_ > 0 ? (units_ + at_once_ - 1) / at_once_ : 0;
+    if (p.dmix.given()) parts_ = ws.take<float>(mix_.plan(p, units_, block, rounds_), "parts of dmix");
+  }
+
+  void run() {
+    Arguments a = arguments_of(p_);
+    a.units = static_cast<int>(units_);
+    Gradients g = gradients_of(p_);
+    g.weights = weights_, g.parts = parts_;
+    const cudaStream_t stream = stream_of(p_.stream);
+    with_spec(a, [&](auto spec) {
+      using S = decltype(spec);
+      pairs_ ? pairs<S>(a, g, stream) : phases<S>(a, g, stream);
+    });
+  }
+
+ private:
+  [[nodiscard]] bool wants_keys() const { return p_.dk.given() || p_.dv.given(); }
+
+  template <class S>
+  void pairs(const Arguments& a, const Gradients& g, cudaStream_t stream) {
+    const PairShape queries = pair_shape(p_, p_.H), keys = pair_shape(p_, p_.Hkv);
+    const int bytes = pair_shared_bytes<S>(queries.tiles);
+    allow_shared(query_pair_kernel<S>, bytes, "sm90 query_pair_kernel");
+    query_pair_kernel<S><<<static_cast<unsigned>(p_.B * p_.H), kPairThreads, bytes, stream>>>(a, g, queries);
+    check_launch("sm90 query_pair_kernel");
+    if (wants_keys()) {
+      allow_shared(key_pair_kernel<S>, bytes, "sm90 key_pair_kernel");
+      key_pair_kernel<S><<<static_cast<unsigned>(units_), kPairThreads, bytes, stream>>>(a, g, keys);
+      check_launch("sm90 key_pair_kernel");
+    }
+    if (p_.dmix.given()) {
+      pair_mix_kernel<0>
+          <<<mix_sum_grid(p_.L, p_.Hm), kMixSumThreads, 0, stream>>>(a, g, static_cast<int>(p_.B), queries);
+      check_launch("sm90 pair_mix_kernel");
+    }
+  }
+
+  template <class S>
+  void phases(Arguments a, Gradients g, cudaStream_t stream) {
+    const int mixes = static_cast<int>(p_.Hm), tiles = (a.M + 15) / 16;
+    Arguments back = a;
+    a.fragments = fragments_, back.fragments = fragments_ + std::int64_t{mixes} * tiles * tiles * 32;
+    launch_pack_mix(a, mixes, false, stream);
+    launch_pack_mix(back, mixes, true, stream);
+    for (std::int64_t round = 0; round < rounds_; ++round) {
+      a.first_unit = static_cast<int>(round * at_once_);
+      a.units = static_cast<int>(std::min(at_once_, units_ - round * at_once_));
+      a.summaries = summaries_, a.mixed = mixed_;
+      launch_summaries<S>(a, stream);
+      launch_persistent(query_gradient_kernel<S>, gradient_warps(S::kTiles) * 32, gradient_shared_bytes(a.D, S::kTiles),
+                        a, g, stream, "sm90 query_gradient_kernel");
+      if (g.dmix != nullptr) mix_.launch_products(a, g, round, p_.Hm, stream);
+      if (!wants_keys()) continue;
+      Arguments unmix = a;
+      unmix.fragments = back.fragments;
+      launch_mix(unmix, true, stream);
+      launch_persistent(key_gradient_kernel<S>, 128, 2 * summary_bytes(a.D, S::kTiles), a, g, stream,
+                        "sm90 key_gradient_kernel");
+    }
+    if (g.dmix != nullptr) mix_.launch_sum(a, g, units_, p_.Hm, stream);
+  }
+
+  template <class Kernel>
+  static void launch_persistent(Kernel kernel, int threads, int bytes, const Arguments& a, const Gradients& g,
+                                cudaStream_t stream, const char* name) {
+    allow_shared(kernel, bytes, name);
+    kernel<<<blocks_for(kernel, threads, bytes, std::int64_t{a.units} * a.M), threads, bytes, stream>>>(a, g);
+    check_launch(name);
+  }
+
+  const Problem& p_;
+  std::int64_t units_ = 0, at_once_ = 0, rounds_ = 0;
+  bool pairs_ = false;
+  MixGradient mix_;
+  uint4* fragments_ = nullptr;
+  Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
+  float2* weights_ = nullptr;
+  float* parts_ = nullptr;
+};
+
+}  // namespace sm90
+
+void bidirectional_backward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
+  sm90::Backward pass(problem, workspace);
+  if (!workspace.counting()) pass.run();
+}
+
+}  // namespace mhla

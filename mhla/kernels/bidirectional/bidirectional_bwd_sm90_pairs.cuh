@@ -1,0 +1,191 @@
+// Backward over all pairs of tokens, for short sequences (bidirectional_sm90_pairs.cuh). With s = q~_t k~_s, p = m s
+// and
+//   w_t = scale / den_t,  c_t = -(num_t . dout_t) / den_t,  r = w_t (dout_t . v_s + c_t)
+// the gradients are dq~_t = sum_s m r k~_s, dk~_s = sum_t m r q~_t, dv_s = sum_t w_t p dout_t, dmix = sum s r. One
+// kernel per query tile sums den and num . dout over the keys, then goes over them again for dq and dmix; one per key
+// tile does dk and dv.
+#pragma once
+
+#include "mhla/kernels/bidirectional/bidirectional_sm90_pairs.cuh"
+#include "mhla/kernels/common/cuda/sm90_backward.cuh"
+
+namespace mhla::sm90 {
+
+// The sum of x[lane % 4] over the lanes of a warp.
+__device__ inline float four_sums(const float (&x)[4]) {
+  const int lane = threadIdx.x;
+  float two[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {  // of x[2 i + lane % 2] over two lanes
+    const float sent = lane & 1 ? x[2 * i] : x[2 * i + 1];
+    two[i] = (lane & 1 ? x[2 * i + 1] : x[2 * i]) + __shfl_xor_sync(0xffffffffu, sent, 1);
+  }
+  const float sent = lane & 2 ? two[0] : two[1];
+  float sum = (lane & 2 ? two[1] : two[0]) + __shfl_xor_sync(0xffffffffu, sent, 2);
+  sum += __shfl_xor_sync(0xffffffffu, sum, 4);
+  sum += __shfl_xor_sync(0xffffffffu, sum, 8);
+  return sum + __shfl_xor_sync(0xffffffffu, sum, 16);
+}
+
+// dq, dmix in parts [B H][tiles][tiles], w and c of every token [B H][tiles 16]. A warp takes a tile of queries at a
+// time and goes over the keys twice.
+template <class S>
+__global__ void __launch_bounds__(kPairThreads, S::kRows >= 8 ? 1 : 2)
+    query_pair_kernel(Arguments p, Gradients g, PairShape shape) {
+  extern __shared__ __align__(16) char shared[];
+  PairWork<S> work(p, shape, shared);
+  const PairTable& table = work.table;
+  const int tiles = shape.tiles, kv = work.head / p.group, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int D = S::D(p), E = S::E(p), stages = (tiles + kPairStageTiles - 1) / kPairStageTiles;
+  work.fill_tokens();
+  work.fetch(p.k.at(work.batch, kv), p.k.token, p.v.at(work.batch, kv), p.v.token);
+  work.fill_mix(work.head);
+  for (int own = warp; own == warp || own < tiles; own += kPairWarps) {
+    const TileRows rows(table, own, tiles);
+    std::uint32_t q[1][S::kRows][4], dout[1][S::kRows][4];
+    rows.load(q[0], p.q.at(work.batch, work.head), p.q.token, D);
+    rows.load(dout[0], g.dout.at(work.batch, work.head), g.dout.token, E);
+    map_fragments<S>(p, q[0]);
+    const float* mix = table.mix[min(own, tiles - 1)];
+
+    float den[2] = {}, dot[2] = {};  // of the two rows of this lane
+    for (int stage = 0; stage < stages; ++stage) {
+      if (own == warp) work.arrive(stage);
+      work.each_tile(stage, [&](int, int tile, auto whole) {
+        const int count = whole ? 16 : table.counts[tile];
+        float s[1][2][4] = {}, x[1][2][4] = {};
+        multiply_pairs<S, 1>(s, q, work.first + tile * 16 * S::kPitch, D);
+        multiply_pairs<S, 1>(x, dout, work.second + tile * 16 * S::kPitch, E);
+        const float m = mix[tile];
+        each_pair([&](int t, int j, int column) {
+          const float weighted = whole || column < count ? m * s[0][t][j] : 0.0f;
+          den[j / 2] += weighted;
+          dot[j / 2] = fmaf(weighted, x[0][t][j], dot[j / 2]);
+        });
+      });
+    }
+    if (own >= tiles) break;
+    const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * tiles + own;
+    float w[2], c[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float total = p.eps + quad_sum(den[half]), sum = quad_sum(dot[half]);
+      w[half] = !rows.valid[half] ? 0.0f : p.normalized ? p.scale / total : p.scale;
+      c[half] = rows.valid[half] && p.normalized ? -sum / total : 0.0f;
+      if (lane % 4 == 0) g.weights[row * 16 + lane / 4 + half * 8] = {w[half], c[half]};
+    }
+
+    float acc[1][S::kColumns][4] = {};
+    for (int stage = 0; stage < stages; ++stage) {
+      float d_mix[kPairStageTiles] = {};
+      work.each_tile(stage, [&](int i, int tile, auto whole) {
+        const int count = whole ? 16 : table.counts[tile];
+        float s[1][2][4] = {}, x[1][2][4] = {};
+        const char* keys = work.first + tile * 16 * S::kPitch;
+        multiply_pairs<S, 1>(s, q, keys, D);
+        multiply_pairs<S, 1>(x, dout, work.second + tile * 16 * S::kPitch, E);
+        const float m = mix[tile];
+        each_pair([&](int t, int j, int column) {
+          const float r = whole || column < count ? w[j / 2] * (x[0][t][j] + c[j / 2]) : 0.0f;
+          d_mix[i] = fmaf(s[0][t][j], r, d_mix[i]);
+          x[0][t][j] = m * r;
+        });
+        std::uint32_t a[1][4];
+        pair_fragment(x[0], a[0]);
+        multiply_values<S, 1>(acc, a, keys);
+      });
+      const float sum = four_sums(d_mix);
+      const int tile = stage * kPairStageTiles + lane;
+      if (lane < kPairStageTiles && tile < tiles) g.parts[row * tiles + tile] = sum;
+    }
+    if (g.dq.data == nullptr) continue;
+    const float one[2] = {1.0f, 1.0f};  // w is in r
+    rows.write<true>(acc[0], one, g.dq.at(work.batch, work.head), g.dq.token, D, S::map(p),
+                     p.q.at(work.batch, work.head), p.q.token);
+  }
+}
+
+// dk and dv, for the queries of one head of the group after the other.
+template <class S>
+__global__ void __launch_bounds__(kPairThreads, S::kRows >= 8 ? 1 : 2)
+    key_pair_kernel(Arguments p, Gradients g, PairShape shape) {
+  extern __shared__ __align__(16) char shared[];
+  PairWork<S> work(p, shape, shared);
+  PairTable& table = work.table;
+  const int tiles = shape.tiles, warp = threadIdx.x / 32, D = S::D(p), E = S::E(p);
+  constexpr int kMine = kMaxPairTiles / kPairWarps;  // tiles of keys of a warp, one after the other
+  const int turns = p.group == 1 ? 1 : kMine;        // with a group, dk and dv of a tile need all its heads in turn
+  work.fill_tokens();
+  work.fill_mix(work.head);
+  for (int turn = 0; turn < turns; ++turn) {
+    for (int own = warp + turn * kPairWarps; own == warp + turn * kPairWarps || (turns == 1 && own < tiles);
+         own += kPairWarps) {
+      const TileRows rows(table, own, tiles);
+      std::uint32_t k[1][S::kRows][4], v[1][S::kRows][4];
+      rows.load(k[0], p.k.at(work.batch, work.head), p.k.token, D);
+      rows.load(v[0], p.v.at(work.batch, work.head), p.v.token, E);
+      map_fragments<S>(p, k[0]);
+      float dk[1][S::kColumns][4] = {}, dv[1][S::kColumns][4] = {};
+      for (int h = 0; h < p.group; ++h) {
+        const int head = work.head * p.group + h;
+        const bool fetched = own != warp + turn * kPairWarps;
+        if (!fetched) {
+          if (turn + h > 0) __syncthreads();  // all are done with the head before
+          const std::int64_t at = (static_cast<std::int64_t>(work.batch) * p.Hkv * p.group + head) * tiles * 16;
+          if (threadIdx.x < tiles * 16) table.weights[threadIdx.x] = g.weights[at + threadIdx.x];
+          work.fetch(p.q.at(work.batch, head), p.q.token, g.dout.at(work.batch, head), g.dout.token);
+        }
+        for (int stage = 0; stage * kPairStageTiles < tiles; ++stage) {
+          if (!fetched) work.arrive(stage);
+          work.template each_tile<2>(stage, [&](int, int tile, auto) {
+            const char *q = work.first + tile * 16 * S::kPitch, *dout = work.second + tile * 16 * S::kPitch;
+            float s[1][2][4] = {}, x[1][2][4] = {};
+            multiply_pairs<S, 1>(s, k, q, D);
+            multiply_pairs<S, 1>(x, v, dout, E);
+            const float m = table.mix[tile][min(own, tiles - 1)];
+            const float2* weights = table.weights + tile * 16;
+            each_pair([&](int t, int j, int column) {  // queries that do not exist have w = 0
+              const float2 wc = weights[column];
+              const float mw = m * wc.x;
+              x[0][t][j] = mw * (x[0][t][j] + wc.y);
+              s[0][t][j] *= mw;
+            });
+            std::uint32_t a[1][4];
+            pair_fragment(x[0], a[0]);
+            multiply_values<S, 1>(dk, a, q);
+            pair_fragment(s[0], a[0]);
+            multiply_values<S, 1>(dv, a, dout);
+          });
+        }
+      }
+      const float one[2] = {1.0f, 1.0f};
+      if (g.dk.data != nullptr) {
+        rows.write<true>(dk[0], one, g.dk.at(work.batch, work.head), g.dk.token, D, S::map(p),
+                         p.k.at(work.batch, work.head), p.k.token);
+      }
+      if (g.dv.data != nullptr) rows.write<false>(dv[0], one, g.dv.at(work.batch, work.head), g.dv.token, E);
+    }
+  }
+}
+
+// dmix[i][b]: the parts of all pairs of tiles of blocks i and b, sequences, and heads that share the matrix. One warp
+// per entry.
+template <int>
+__global__ void pair_mix_kernel(Arguments p, Gradients g, int batches, PairShape shape) {
+  const int entry = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, i = entry / g.L, b = entry - i * g.L;
+  if (i >= g.L) return;
+  const int heads = p.Hkv * p.group, shared_heads = p.mix_head ? 1 : heads;
+  const int per = static_cast<int>(shape.tiles_per_block.divisor), rows = batches * shared_heads;
+  double sum = 0;  // of parts that may cancel
+  for (int row = threadIdx.x % 32; i < p.M && b < p.M && row < rows; row += 32) {
+    const std::int64_t at = p.mix_head ? std::int64_t{row} * heads + blockIdx.y : row;
+    const float* parts = g.parts + at * shape.tiles * shape.tiles + i * per * shape.tiles + b * per;
+    for (int y = 0; y < per; ++y) {
+      for (int x = 0; x < per; ++x) sum += parts[y * shape.tiles + x];
+    }
+  }
+  for (int away = 16; away > 0; away /= 2) sum += __shfl_down_sync(0xffffffffu, sum, away);
+  if (threadIdx.x % 32 == 0) g.dmix_at(blockIdx.y, i, b) = static_cast<float>(sum);
+}
+
+}  // namespace mhla::sm90

@@ -1,0 +1,101 @@
+// Backward of the causal form on Hopper in bf16 (chunkwise_bwd_sm90.cuh): summaries and prefixes again, dq with w and c
+// of every token, dP in place of P, dmix, dS in place of dP, then dk and dv, for as many heads at a time as the
+// summaries of all of them stay in the second-level cache. Workspace: 4 M (D E + D) bytes per kv head at a time, 8
+// bytes per token and query head, dmix in parts.
+#include "mhla/core/workspace.h"
+#include "mhla/kernels/chunkwise/chunkwise_bwd_sm90.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_candidates.h"
+#include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
+
+namespace mhla {
+namespace sm90 {
+
+class CausalBackward {
+ public:
+  CausalBackward(const Problem& p, Workspace& ws) : p_(p), parts_(column_parts(p.E)), heads_(p.B * p.Hkv) {
+    const std::int64_t tiles = (p.M + 15) / 16, block = p.D * (p.E / parts_) + p.D;
+    tiles_ = static_cast<int>((p.C + kPhaseTokens - 1) / kPhaseTokens);
+    fragments_ = ws.take<uint4>(2 * p.Hm * tiles * tiles * 32, "packed mix and its transpose");
+    at_once_ = units_at_once(heads_, 4 * parts_ * p.M * block);
+    rounds_ = (heads_ + at_once_ - 1) / at_once_;
+    summaries_ = ws.take<Bf16>(at_once_ * parts_ * p.M * block, "summaries");
+    mixed_ = ws.take<Bf16>(at_once_ * parts_ * p.M * block, "prefixes");
+    weights_ = ws.take<float2>(p.B * p.H * p.N, "weights of tokens");
+    if (!p.dmix.given()) return;
+    mix_parts_ = ws.take<float>(mix_.plan(p, heads_ * parts_, block, rounds_), "parts of dmix");
+    diagonal_ = ws.take<float>(heads_ * p.M * tiles_, "parts of the diagonal of dmix");
+  }
+
+  void run() {
+    Arguments a = arguments_of(p_);
+    a.parts = static_cast<int>(parts_), a.E = static_cast<int>(p_.E / parts_);
+    Gradients g = gradients_of(p_);
+    g.weights = weights_, g.parts = mix_parts_, g.maybe_diagonal = diagonal_, g.diagonals = tiles_;
+    with_spec(a, [&](auto spec) { phases<decltype(spec)>(a, g, stream_of(p_.stream)); });
+  }
+
+ private:
+  template <class S>
+  void phases(Arguments a, const Gradients& g, cudaStream_t stream) {
+    constexpr int kTile = kChunkTileBytes<S>;
+    const int mixes = static_cast<int>(p_.Hm), tiles = (a.M + 15) / 16, streamed = chunk_stream_bytes<S>(a.D);
+    Arguments back = a;
+    a.fragments = fragments_, back.fragments = fragments_ + std::int64_t{mixes} * tiles * tiles * 32;
+    launch_pack_mix(a, mixes, false, stream);
+    launch_pack_mix(back, mixes, true, stream);
+    const auto queries =
+        p_.normalized() ? causal_query_gradient_kernel<S, true> : causal_query_gradient_kernel<S, false>;
+    for (std::int64_t round = 0; round < rounds_; ++round) {
+      const std::int64_t heads = std::min(at_once_, heads_ - round * at_once_);
+      a.first_unit = static_cast<int>(round * at_once_ * parts_), a.units = static_cast<int>(heads * parts_);
+      a.summaries = summaries_, a.mixed = mixed_;
+      launch_summaries<S>(a, stream);
+      launch(queries, heads * a.group, a.parts * kTile + streamed, a, g, stream, "sm90 causal_query_gradient_kernel");
+
+      const int stage = 2 * (2 * kTile + kPhaseTokens * 8);
+      allow_shared(prefix_gradient_kernel<S>, stage, "sm90 prefix_gradient_kernel");
+      prefix_gradient_kernel<S><<<static_cast<unsigned>(a.units * a.M), S::kRows * 32, stage, stream>>>(a, g);
+      check_launch("sm90 prefix_gradient_kernel");
+      if (g.dmix != nullptr) mix_.launch_products(a, g, round, p_.Hm, stream);
+      Arguments unmix = a;
+      unmix.fragments = back.fragments;
+      launch_mix(unmix, true, stream);
+      const int weights = kPhaseTokens * 8;
+      if (p_.dk.given() || p_.dmix.given()) {
+        launch(causal_key_gradient_kernel<S>, heads, (a.parts + 1) * kTile + streamed + weights, a, g, stream,
+               "sm90 causal_key_gradient_kernel");
+      }
+      if (p_.dv.given()) {
+        launch(causal_value_gradient_kernel<S>, heads * a.parts, kTile + streamed + weights, a, g, stream,
+               "sm90 causal_value_gradient_kernel");
+      }
+    }
+    if (g.dmix != nullptr) mix_.launch_sum(a, g, heads_, p_.Hm, stream);
+  }
+
+  template <class Kernel>
+  void launch(Kernel kernel, std::int64_t rows, int bytes, const Arguments& a, const Gradients& g, cudaStream_t stream,
+              const char* name) const {
+    allow_shared(kernel, bytes, name);
+    kernel<<<static_cast<unsigned>(rows * a.M * tiles_), kChunkThreads, bytes, stream>>>(a, g, tiles_);
+    check_launch(name);
+  }
+
+  const Problem& p_;
+  std::int64_t parts_ = 1, heads_ = 0, at_once_ = 0, rounds_ = 0;
+  int tiles_ = 1;  // of 64 tokens in a chunk
+  MixGradient mix_;
+  uint4* fragments_ = nullptr;
+  Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
+  float2* weights_ = nullptr;
+  float *mix_parts_ = nullptr, *diagonal_ = nullptr;
+};
+
+}  // namespace sm90
+
+void chunkwise_backward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
+  sm90::CausalBackward pass(problem, workspace);
+  if (!workspace.counting()) pass.run();
+}
+
+}  // namespace mhla

@@ -1,0 +1,352 @@
+// Backward on Hopper through summaries (bidirectional/README.md, eq. 6 to 10), bf16 between the phases:
+//   S, S~ as in forward
+//   query_gradient_kernel  per block of queries: w = scale / den, c = -(num . dout) / den, dq~ = w (dout S~^T + c z~),
+//                          dS~ = (w q~)^T dout and dz~ = (w q~)^T c, which take the place of S~
+//   mix_product_kernel     dmix = dS~ S^T in parts
+//   mix_kernel             dS = mix^T dS~, in place
+//   key_gradient_kernel    per block of keys: dk~ = v dS^T + dz, dv = k~ dS
+#pragma once
+
+#include "mhla/kernels/common/cuda/sm90_mix_gradient.cuh"
+
+namespace mhla::sm90 {
+
+// Tiles of query_gradient_kernel. For dS~ a warp takes 16 rows, or part of their columns where warps are left; for dq
+// it takes 16 tokens, or half of their columns with 128 rows, as registers allow.
+constexpr int gradient_warps(Tiles t) { return t.rows >= 8 ? 16 : t.rows < 4 ? 4 : t.rows; }
+constexpr int gradient_tokens(Tiles t) { return t.rows >= 8 ? 128 : 64; }
+constexpr int gradient_halves(Tiles t) { return t.rows >= 8 ? 2 : 1; }
+constexpr int gradient_shared_bytes(int D, Tiles t) {
+  return 2 * (2 * gradient_tokens(t) * pitch_of(t) + summary_bytes(D, t)) +
+         gradient_tokens(t) * 8 * (1 + gradient_halves(t));
+}
+
+// A summary from memory to shared memory, as summary_row() says.
+template <class S>
+__device__ inline void copy_summary(const Arguments& p, const Bf16* from, char* to) {
+  const int D = S::D(p), E = S::E(p);
+  for (int i = threadIdx.x; i < D * (E / 8); i += blockDim.x) {
+    copy16(shared_address(to + summary_row(i / (E / 8), S::kPitch) + i % (E / 8) * 16), from + i * 8, true);
+  }
+  for (int i = threadIdx.x; i < D / 8; i += blockDim.x) {
+    copy16(shared_address(to + summary_row(D, S::kPitch) + i * 16), from + D * E + i * 8, true);
+  }
+}
+
+// kTokens rows of q and dout of a block to shared memory, zeros behind its end.
+template <class S, int kTokens>
+__device__ inline void copy_pair_rows(const Arguments& p, const Bf16* x, std::int64_t x_stride, const Bf16* y,
+                                      std::int64_t y_stride, const BlockTokens& block, int first, char* to) {
+  for (int row = threadIdx.x / 8; row < kTokens; row += blockDim.x / 8) {
+    const bool valid = first + row < static_cast<int>(block.size);
+    const std::int64_t token = valid ? block.token(first + row) : 0;
+    const Bf16 *x_row = x + token * x_stride, *y_row = y + token * y_stride;
+    const std::uint32_t x_to = shared_address(to + row * S::kPitch), y_to = x_to + kTokens * S::kPitch;
+#pragma unroll
+    for (int c = threadIdx.x % 8; c < S::D(p) / 8; c += 8) copy16(x_to + c * 16, x_row + c * 8, valid);
+#pragma unroll
+    for (int c = threadIdx.x % 8; c < S::E(p) / 8; c += 8) copy16(y_to + c * 16, y_row + c * 8, valid);
+  }
+}
+
+// acc += a S^T for 16 rows of E values: columns are the rows of the summary from d0 on. fragment(step, a) gives the 16
+// rows in order.
+template <class S, int kTiles, class F>
+__device__ inline void multiply_by_rows(const Arguments& p, float (&acc)[kTiles][4], const F& fragment,
+                                        const char* summary, int d0) {
+  const int lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
+  const std::uint32_t rows = shared_address(summary) + lane / 8 % 2 * 16;
+#pragma unroll
+  for (int step = 0; step < S::kRows; ++step) {
+    if (step * 16 >= E) break;
+    std::uint32_t a[4];
+    fragment(step, a);
+#pragma unroll
+    for (int j = 0; j < kTiles; j += 2) {
+      if (d0 + j * 8 >= D) break;
+      std::uint32_t b[4];
+      load_matrices(b, rows + summary_row(min(d0 + j * 8 + lane % 8 + lane / 16 * 8, D - 1), S::kPitch) + step * 32);
+      if (step * 16 + 8 >= E) a[2] = a[3] = b[1] = b[3] = 0;  // what lies there may be NaN
+      multiply_add(acc[j], a, b[0], b[1]);
+      if (j + 1 < kTiles) multiply_add(acc[j + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// dq of 16 tokens, whose q and dout lie in shared memory: kTiles * 8 columns from d0 on.
+template <class S, int kTiles>
+struct QueryGradient {
+  float acc[kTiles][4] = {};       // dout S~^T
+  float den[2] = {}, dot[2] = {};  // q~ z~ and num . dout of the two rows of this lane, of these columns
+
+  __device__ void compute(const Arguments& p, const char* q, const char* dout, const char* summary, int d0) {
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t left = shared_address(dout) + lane % 16 * S::kPitch + lane / 16 * 16;
+    multiply_by_rows<S>(
+        p, acc, [&](int step, std::uint32_t(&a)[4]) { load_matrices(a, left + step * 32); }, summary, d0);
+    const auto* rows = reinterpret_cast<const Bf16*>(q + lane / 4 * S::kPitch) + d0 + lane % 4 * 2;
+    each_z(p, summary, d0, [&](int j, float2 z) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto raw = *reinterpret_cast<const std::uint32_t*>(rows + half * 8 * (S::kPitch / 2) + j * 8);
+        const float2 x = unpack_bf16(feature_pair(S::map(p), raw));
+        den[half] = fmaf(x.x, z.x, fmaf(x.y, z.y, den[half]));
+        dot[half] = fmaf(x.x, acc[j][2 * half], fmaf(x.y, acc[j][2 * half + 1], dot[half]));
+      }
+    });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) den[half] = quad_sum(den[half]), dot[half] = quad_sum(dot[half]);
+  }
+
+  // With den and dot of all columns; w and c to `weights`.
+  __device__ void finish(const Arguments& p, const Gradients& g, const char* q, const char* summary,
+                         const BlockTokens& block, int first, Bf16* maybe_dq, float2* weights, int d0) {
+    const int lane = threadIdx.x % 32, place = first + lane / 4, last = static_cast<int>(block.size) - 1;
+    float w[2], c[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const bool valid = place + half * 8 <= last;
+      const float total = p.eps + den[half];
+      w[half] = !valid ? 0.0f : p.normalized ? p.scale / total : p.scale;
+      c[half] = valid && p.normalized ? -dot[half] / total : 0.0f;
+      if (lane % 4 == 0 && d0 == 0) weights[lane / 4 + half * 8] = {w[half], c[half]};
+    }
+    if (maybe_dq == nullptr) return;
+    each_z(p, summary, d0, [&](int j, float2 z) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        acc[j][2 * half] = fmaf(c[half], z.x, acc[j][2 * half]);
+        acc[j][2 * half + 1] = fmaf(c[half], z.y, acc[j][2 * half + 1]);
+      }
+    });
+    const int X = min(kTiles * 8, S::D(p) - d0);
+    const auto* x = reinterpret_cast<const Bf16*>(q + lane / 4 * S::kPitch) + d0;
+    Bf16 *upper = maybe_dq + block.token(min(place, last)) * g.dq.token + d0,
+         *lower = maybe_dq + block.token(min(place + 8, last)) * g.dq.token + d0;
+    write_row<0, true>(acc, w[0], place <= last, upper, X, S::map(p), x);
+    write_row<1, true>(acc, w[1], place + 8 <= last, lower, X, S::map(p), x + 8 * (S::kPitch / 2));
+  }
+
+ private:
+  // f(j, z~) for the pairs of columns of this lane.
+  template <class F>
+  __device__ static void each_z(const Arguments& p, const char* summary, int d0, const F& f) {
+    const auto* z = reinterpret_cast<const Bf16*>(summary + summary_row(S::D(p), S::kPitch)) + d0;
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      if (d0 + j * 8 >= S::D(p)) break;
+      f(j, unpack_bf16(*reinterpret_cast<const std::uint32_t*>(z + j * 8 + threadIdx.x % 4 * 2)));
+    }
+  }
+};
+
+// One warp's share of dS~: 16 rows from `row`, kTiles times 8 columns from `column`.
+template <class S, int kTiles>
+struct SummaryGradient {
+  float acc[kTiles][4] = {};
+  float z[4] = {};  // column 0 counts
+
+  // += (w q~)^T [dout c] over 16 tokens.
+  __device__ void add(const Arguments& p, const char* q, const char* dout, const float2* weights, int row, int column) {
+    const int lane = threadIdx.x % 32, t = lane % 4 * 2;
+    const float4 low = *reinterpret_cast<const float4*>(weights + t),
+                 high = *reinterpret_cast<const float4*>(weights + t + 8);
+    const float w[4] = {low.x, low.z, high.x, high.z};
+    std::uint32_t a[4];
+    load_matrices_transposed(a,
+                             shared_address(q) + (lane % 8 + lane / 16 * 8) * S::kPitch + (row + lane / 8 % 2 * 8) * 2);
+    feature_fragment(S::map(p), a);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 x = unpack_bf16(a[i]);
+      a[i] = pack_bf16(x.x * w[i / 2 * 2], x.y * w[i / 2 * 2 + 1]);
+    }
+    multiply_rows<kTiles>(acc, a, shared_address(dout) + lane % 16 * S::kPitch + column * 2);
+    const bool first = lane < 4;
+    multiply_add(z, a, first ? pack_bf16(low.y, low.w) : 0u, first ? pack_bf16(high.y, high.w) : 0u);
+  }
+
+  // To a summary in memory, through shared memory of this warp's own, so that 16-byte stores fill whole lines. `rows`:
+  // D rows of it in shared memory.
+  __device__ void write(const Arguments& p, char* rows, Bf16* to, int row, int column) const {
+    const int lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
+    if (row >= D) return;
+    char* own = rows + row * S::kPitch;
+    if (D - row >= 16) {
+      store_tile<kTiles>(acc, shared_address(own + lane % 16 * S::kPitch + column * 2));
+    } else {  // D ends inside
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+        *reinterpret_cast<std::uint32_t*>(own + lane / 4 * S::kPitch + (column + j * 8 + lane % 4 * 2) * 2) =
+            pack_bf16(acc[j][0], acc[j][1]);
+      }
+    }
+    __syncwarp();
+    const int chunks = min(kTiles, E / 8 - column / 8), count = min(16, D - row);
+    for (int i = lane; i < count * chunks; i += 32) {
+      const int y = i / chunks, c = i % chunks;
+      *reinterpret_cast<uint4*>(to + (row + y) * E + column + c * 8) =
+          *reinterpret_cast<const uint4*>(own + y * S::kPitch + (column + c * 8) * 2);
+    }
+    if (column == 0 && lane % 4 == 0) {
+      if (row + lane / 4 < D) to[D * E + row + lane / 4] = __float2bfloat16_rn(z[0]);
+      if (row + lane / 4 + 8 < D) to[D * E + row + lane / 4 + 8] = __float2bfloat16_rn(z[2]);
+    }
+  }
+};
+
+// Blocks of queries in turn, tiles of tokens, the next one and its S~ on their way.
+template <class S>
+__global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, S::kRows >= 8   ? 1
+                                                                  : S::kRows >= 5 ? 3
+                                                                                  : 4)
+    query_gradient_kernel(Arguments p, Gradients g) {
+  constexpr int kSplit = gradient_warps(S::kTiles) / S::kRows, kTiles = S::kColumns / kSplit;
+  constexpr int kTokens = gradient_tokens(S::kTiles), kTileBytes = kTokens * S::kPitch;
+  constexpr int kHalves = gradient_halves(S::kTiles), kOwn = S::kColumns / kHalves;
+  extern __shared__ __align__(16) char shared[];  // [2] q, dout; [2] S~; weights; sums
+  const int summary_size = summary_bytes(S::D(p), S::kTiles);
+  char* summaries = shared + 4 * kTileBytes;
+  auto* weights = reinterpret_cast<float2*>(summaries + 2 * summary_size);
+  float2* sums = weights + kTokens;  // [kHalves][kTokens]
+  const int items = p.units * p.M, warp = threadIdx.x / 32, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
+  const int row = warp % S::kRows * 16, column = warp / S::kRows * kTiles * 8;                      // of dS~
+  const int tile = warp % (kTokens / 16) * 16, half = warp / (kTokens / 16), d0 = half * kOwn * 8;  // of dq
+  int next = blockIdx.x, next_head = 0, next_first = 0, slot = 0, parity = 0, next_slot = 0, next_parity = 0;
+  Item coming(p, min(next, items - 1));
+  const auto fetch = [&] {
+    if (next < items) {
+      char* to = shared + next_slot * 2 * kTileBytes;
+      const int head = coming.u.head * p.group + next_head;
+      if (next_head == 0 && next_first == 0) {
+        copy_summary<S>(p, p.mixed + static_cast<std::int64_t>(next) * (D * E + D),
+                        summaries + next_parity * summary_size);
+        next_parity ^= 1;
+      }
+      copy_pair_rows<S, kTokens>(p, p.q.at(coming.u.batch, head), p.q.token, g.dout.at(coming.u.batch, head),
+                                 g.dout.token, coming.block, next_first, to);
+      next_first += kTokens;
+      if (next_first >= static_cast<int>(coming.block.size)) {
+        next_first = 0;
+        if (++next_head == p.group) {
+          next += gridDim.x, next_head = 0;
+          if (next < items) coming = Item(p, next);
+        }
+      }
+    }
+    next_slot ^= 1;
+    copy_commit();
+  };
+  fetch();
+  for (int at = blockIdx.x; at < items; at += gridDim.x, parity ^= 1) {
+    const Item item(p, at);
+    const int size = static_cast<int>(item.block.size);
+    char* summary = summaries + parity * summary_size;
+    SummaryGradient<S, kTiles> gradient;
+    for (int h = 0; h < p.group; ++h) {
+      const int head = item.u.head * p.group + h;
+      Bf16* maybe_dq = g.dq.data == nullptr ? nullptr : g.dq.at(item.u.batch, head);
+      for (int first = 0; first < size; first += kTokens, slot ^= 1) {
+        const char *q = shared + slot * 2 * kTileBytes, *dout = q + kTileBytes;
+        copy_wait<0>();
+        __syncthreads();  // this tile is there, and all are done with the one before
+        fetch();
+        const bool active = half < kHalves && first + tile < size;
+        QueryGradient<S, kOwn> mine;
+        if (active) mine.compute(p, q + tile * S::kPitch, dout + tile * S::kPitch, summary, d0);
+        if constexpr (kHalves > 1) {  // the sums of the other half of the columns
+          if (active && lane % 4 == 0) {
+            sums[half * kTokens + tile + lane / 4] = {mine.den[0], mine.dot[0]};
+            sums[half * kTokens + tile + lane / 4 + 8] = {mine.den[1], mine.dot[1]};
+          }
+          __syncthreads();
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const float2 *low = sums + tile + lane / 4 + i * 8, *high = low + kTokens;
+            mine.den[i] = low->x + high->x, mine.dot[i] = low->y + high->y;
+          }
+        }
+        if (active) {
+          mine.finish(p, g, q + tile * S::kPitch, summary, item.block, first + tile, maybe_dq, weights + tile, d0);
+        }
+        __syncthreads();  // w and c are there
+        for (int step = 0; step < kTokens / 16 && first + step * 16 < size; ++step) {
+          gradient.add(p, q + step * 16 * S::kPitch, dout + step * 16 * S::kPitch, weights + step * 16, row, column);
+        }
+      }
+    }
+    // Nobody reads S~ of this block any more: dS~ goes through its shared memory.
+    gradient.write(p, summary, p.mixed + static_cast<std::int64_t>(at) * (D * E + D), row, column);
+  }
+  copy_wait<0>();
+}
+
+// Blocks of keys in turn, dS in shared memory, that of the next block on its way; warps take 16 tokens at a time.
+template <class S>
+__global__ void __launch_bounds__(128, S::kRows >= 8   ? 2
+                                       : S::kRows >= 5 ? 3
+                                                       : 4) key_gradient_kernel(Arguments p, Gradients g) {
+  extern __shared__ __align__(16) char shared[];  // [2] dS, dz
+  const int items = p.units * p.M, warp = threadIdx.x / 32, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
+  const int summary_size = summary_bytes(D, S::kTiles);
+  const auto fetch = [&](int at, int buffer) {
+    if (at < items) {
+      copy_summary<S>(p, p.mixed + static_cast<std::int64_t>(at) * (D * E + D), shared + buffer * summary_size);
+    }
+    copy_commit();
+  };
+  fetch(blockIdx.x, 0);
+  int buffer = 0;
+  for (int at = blockIdx.x; at < items; at += gridDim.x, buffer ^= 1) {
+    copy_wait<0>();
+    __syncthreads();  // dS is there, and all are done with the one before
+    fetch(at + gridDim.x, buffer ^ 1);
+    const Item item(p, at);
+    const char* summary = shared + buffer * summary_size;
+    const auto* z = reinterpret_cast<const Bf16*>(summary + summary_row(D, S::kPitch)) + lane % 4 * 2;
+    const int size = static_cast<int>(item.block.size);
+    const Bf16 *k_base = item.u.k(p), *v_base = item.u.v(p);
+    for (int first = warp * 16; first < size; first += 64) {
+      std::int64_t token[2];
+      bool valid[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int place = first + lane / 4 + half * 8;
+        valid[half] = place < size, token[half] = item.block.token(min(place, size - 1));
+      }
+      const Bf16* k_rows[2] = {k_base + token[0] * p.k.token, k_base + token[1] * p.k.token};
+      const Bf16* v_rows[2] = {v_base + token[0] * p.v.token, v_base + token[1] * p.v.token};
+      Queries<S> k;
+      std::uint32_t v[S::kRows][4];
+      load_rows<S::kRows>(v, v_rows, valid, E);
+      put_in_order<S::kRows>(v, E);
+      load_rows<S::kRows>(k.a, k_rows, valid, D);
+      if (g.dk.data != nullptr) {
+        float acc[S::kColumns][4];
+#pragma unroll
+        for (int j = 0; j < S::kColumns; ++j) {
+          const float2 zz =
+              p.normalized && j * 8 < D ? unpack_bf16(*reinterpret_cast<const std::uint32_t*>(z + j * 8)) : float2{};
+          acc[j][0] = acc[j][2] = zz.x, acc[j][1] = acc[j][3] = zz.y;
+        }
+        const auto fragment = [&](int step, std::uint32_t(&a)[4]) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[i] = v[step][i];
+        };
+        multiply_by_rows<S>(p, acc, fragment, summary, 0);
+        Bf16* dk = g.dk.at(item.u.batch, item.u.head);
+        write_row<0, true>(acc, 1.0f, valid[0], dk + token[0] * g.dk.token, D, S::map(p), k_rows[0]);
+        write_row<1, true>(acc, 1.0f, valid[1], dk + token[1] * g.dk.token, D, S::map(p), k_rows[1]);
+      }
+      if (g.dv.data != nullptr) {
+        const Readout<S> x(p, k, summary);
+        Bf16* dv = g.dv.at(item.u.batch, item.u.head);
+        write_row<0, false>(x.acc, 1.0f, valid[0], dv + token[0] * g.dv.token, E);
+        write_row<1, false>(x.acc, 1.0f, valid[1], dv + token[1] * g.dv.token, E);
+      }
+    }
+  }
+  copy_wait<0>();
+}
+
+}  // namespace mhla::sm90

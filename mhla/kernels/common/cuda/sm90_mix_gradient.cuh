@@ -1,0 +1,181 @@
+// What a backward pass on Hopper is asked for, and dmix: products of summaries in parts, and their sum.
+#pragma once
+
+#include "mhla/kernels/common/cuda/sm90_phases.cuh"
+
+namespace mhla::sm90 {
+
+struct Gradients {
+  Strided<const Bf16> dout;
+  Strided<Bf16> dq, dk, dv;  // data null: not wanted
+  float* dmix;               // [Hm, L, L], null: not wanted
+  int L;
+  std::int64_t dmix_head, dmix_row, dmix_column;
+  float2* weights;        // w and c of tokens; not of every way
+  float* parts;           // of dmix
+  float* maybe_diagonal;  // causal: [units / parts][M][diagonals], parts of dmix[i][i]
+  int diagonals;
+
+  __device__ float& dmix_at(int head, int i, int b) const {
+    return dmix[head * dmix_head + i * dmix_row + b * dmix_column];
+  }
+};
+
+// The gradients a problem asks for; buffers are the caller's.
+inline Gradients gradients_of(const Problem& p) {
+  Gradients g{};
+  g.dout = strided<const Bf16>(p.dout);
+  g.dq = strided<Bf16>(p.dq), g.dk = strided<Bf16>(p.dk), g.dv = strided<Bf16>(p.dv);
+  if (!p.dmix.given()) return g;
+  g.dmix = data_as<float>(p.dmix), g.L = static_cast<int>(p.L), g.dmix_head = p.Hm > 1 ? p.dmix.stride[0] : 0;
+  g.dmix_row = p.dmix.stride[1], g.dmix_column = p.dmix.stride[2];
+  return g;
+}
+
+// dmix[i][b] = dS~_i . S_b summed over units, in parts [matrices][splits][tiles][rows][rows]: a block of threads takes
+// every `splits`-th piece of 1024 bytes a row (kSmall: M up to 16, one tile of 16 x 16, a quarter of the piece per
+// warp) or of 128 bytes (tiles of 64 x 64, 16 rows per warp).
+constexpr bool small_mix(int M) { return M <= 16; }
+constexpr int product_rows(int M) { return small_mix(M) ? 16 : 64; }
+constexpr int product_columns(int M) { return small_mix(M) ? 256 : 64; }
+constexpr int product_stage_bytes(int M) { return 2 * product_rows(M) * (product_columns(M) * 2 + 16); }
+inline constexpr int kProductStages = 3;
+
+template <bool kSmall>
+__global__ void __launch_bounds__(128) mix_product_kernel(Arguments p, Gradients g, int X, int splits) {
+  constexpr int kRows = kSmall ? 16 : 64, kWidth = kSmall ? 256 : 64, kPitch = kWidth * 2 + 16;
+  constexpr int kStage = 2 * kRows * kPitch, kTiles = kRows / 8;
+  extern __shared__ __align__(16) char shared[];  // [kProductStages][dS~, S]
+  const int tiles = (p.M + kRows - 1) / kRows, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int i0 = blockIdx.x / tiles * kRows, b0 = blockIdx.x % tiles * kRows, split = blockIdx.y;
+  const int heads = p.mix_head ? p.Hkv : 1, head = blockIdx.z, pieces = (X + kWidth - 1) / kWidth;
+  // Rows of units (one per part of the columns) of this launch that belong to the matrix: first, first + heads, ...
+  const int rows = p.units / p.parts, start = p.mix_head ? (head - p.first_unit / p.parts % p.Hkv + p.Hkv) % p.Hkv : 0;
+  const int all = start < rows ? (rows - start + heads - 1) / heads * p.parts * pieces : 0;
+  const auto fetch = [&](int at, int slot) {
+    if (at < all) {
+      const int index = at / pieces, x0 = (at - index * pieces) * kWidth, part = index % p.parts;
+      const int unit = (start + index / p.parts * heads) * p.parts + part;
+      const std::int64_t base = static_cast<std::int64_t>(unit) * p.M * X + x0;
+      const std::uint32_t to = shared_address(shared + slot * kStage);
+      for (int c = threadIdx.x; c < 2 * kRows * (kWidth / 8); c += 128) {
+        const int y = c / (kWidth / 8), x = c % (kWidth / 8) * 8, row = y % kRows + (y < kRows ? i0 : b0);
+        const bool valid = row < p.M && x0 + x < X;
+        const Bf16* from = (y < kRows ? p.mixed : p.summaries) + (valid ? base + std::int64_t{row} * X + x : 0);
+        copy16(to + y * kPitch + x * 2, from, valid);
+      }
+    }
+    copy_commit();
+  };
+  for (int i = 0; i < kProductStages - 1; ++i) fetch(split + i * splits, i);
+  float acc[kTiles][4] = {};
+  int slot = 0;
+  for (int at = split; at < all; at += splits) {
+    copy_wait<kProductStages - 2>();
+    __syncthreads();
+    fetch(at + (kProductStages - 1) * splits, slot == 0 ? kProductStages - 1 : slot - 1);
+    const std::uint32_t stage = shared_address(shared + slot * kStage) + (kSmall ? warp * 128 : 0);
+    const std::uint32_t left = stage + ((kSmall ? 0 : warp * 16) + lane % 16) * kPitch + lane / 16 * 16;
+    const std::uint32_t right = stage + (kRows + lane % 8 + lane / 16 * 8) * kPitch + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      std::uint32_t a[4];
+      load_matrices(a, left + step * 32);
+#pragma unroll
+      for (int j = 0; j < kTiles; j += 2) {
+        std::uint32_t b[4];
+        load_matrices(b, right + j * 8 * kPitch + step * 32);
+        multiply_add(acc[j], a, b[0], b[1]);
+        multiply_add(acc[j + 1], a, b[2], b[3]);
+      }
+    }
+    slot = slot + 1 == kProductStages ? 0 : slot + 1;
+  }
+  copy_wait<0>();
+  float* to = g.parts + ((static_cast<std::int64_t>(head) * splits + split) * gridDim.x + blockIdx.x) * kRows * kRows;
+  if constexpr (kSmall) {  // the quarters, in the order of the warps
+    __syncthreads();
+    auto* sums = reinterpret_cast<float*>(shared);
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sums[warp * 256 + (lane / 4 + i / 2 * 8) * 16 + j * 8 + lane % 4 * 2 + i % 2] = acc[j][i];
+      }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < 256; i += 128) to[i] = sums[i] + sums[256 + i] + sums[512 + i] + sums[768 + i];
+  } else {
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        to[(warp * 16 + lane / 4 + i / 2 * 8) * kRows + j * 8 + lane % 4 * 2 + i % 2] = acc[j][i];
+      }
+    }
+  }
+}
+
+inline constexpr int kMixSumThreads = 128;  // one warp per entry of dmix
+inline dim3 mix_sum_grid(std::int64_t L, std::int64_t matrices) {
+  return {static_cast<unsigned>((L * L * 32 + kMixSumThreads - 1) / kMixSumThreads), static_cast<unsigned>(matrices)};
+}
+
+// dmix from the parts of `rounds` launches, one warp per entry. `heads`: sequences times kv heads.
+template <int>
+__global__ void mix_sum_kernel(Arguments p, Gradients g, int rows, int splits, int rounds, std::int64_t round_size,
+                               int heads) {
+  const int entry = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, i = entry / g.L, b = entry - i * g.L;
+  if (i >= g.L) return;
+  const int tiles = (p.M + rows - 1) / rows, lane = threadIdx.x % 32;
+  const std::int64_t tile = i / rows * tiles + b / rows, inside = i % rows * rows + b % rows;
+  const bool used = i < p.M && b < p.M, diagonal = p.causal && i == b;
+  double sum = 0;  // of parts that may cancel
+  for (int at = lane; used && (p.causal ? b < i : true) && at < rounds * splits; at += 32) {
+    const int round = at / splits, split = at - round * splits;
+    sum += g.parts[round * round_size +
+                   ((static_cast<std::int64_t>(blockIdx.y) * splits + split) * tiles * tiles + tile) * rows * rows +
+                   inside];
+  }
+  const int shared_heads = p.mix_head ? p.Hkv : 1;  // every so many heads use this matrix
+  for (int at = lane; used && diagonal && at < heads / shared_heads * g.diagonals; at += 32) {
+    const int row = at / g.diagonals * shared_heads + (p.mix_head ? static_cast<int>(blockIdx.y) : 0);
+    sum += g.maybe_diagonal[(std::int64_t{row} * p.M + i) * g.diagonals + at % g.diagonals];
+  }
+  for (int away = 16; away > 0; away /= 2) sum += __shfl_down_sync(0xffffffffu, sum, away);
+  if (lane == 0) g.dmix_at(blockIdx.y, i, b) = static_cast<float>(sum);
+}
+
+// Where the parts of dmix lie, and the launches that make and sum them.
+struct MixGradient {
+  std::int64_t rounds = 0, splits = 0, round_size = 0;
+
+  [[nodiscard]] std::int64_t plan(const Problem& p, std::int64_t units, std::int64_t block, std::int64_t rounds_) {
+    const std::int64_t rows = product_rows(static_cast<int>(p.M)), tiles = (p.M + rows - 1) / rows;
+    rounds = rounds_, splits = mix_splits(tiles * tiles * p.Hm, units, block);
+    round_size = p.Hm * splits * tiles * tiles * rows * rows;
+    return rounds * round_size;
+  }
+  // dS~ and S of the units of `a`.
+  void launch_products(const Arguments& a, Gradients g, std::int64_t round, std::int64_t matrices,
+                       cudaStream_t stream) const {
+    const auto kernel = small_mix(a.M) ? mix_product_kernel<true> : mix_product_kernel<false>;
+    const int rows = product_rows(a.M), tiles = (a.M + rows - 1) / rows,
+              bytes = kProductStages * product_stage_bytes(a.M);
+    g.parts += round * round_size;
+    allow_shared(kernel, bytes, "sm90 mix_product_kernel");
+    const dim3 grid(static_cast<unsigned>(tiles * tiles), static_cast<unsigned>(splits),
+                    static_cast<unsigned>(matrices));
+    kernel<<<grid, 128, bytes, stream>>>(a, g, a.D * a.E + a.D, static_cast<int>(splits));
+    check_launch("sm90 mix_product_kernel");
+  }
+  void launch_sum(const Arguments& a, const Gradients& g, std::int64_t heads, std::int64_t matrices,
+                  cudaStream_t stream) const {
+    mix_sum_kernel<0><<<mix_sum_grid(g.L, matrices), kMixSumThreads, 0, stream>>>(
+        a, g, product_rows(a.M), static_cast<int>(splits), static_cast<int>(rounds), round_size,
+        static_cast<int>(heads));
+    check_launch("sm90 mix_sum_kernel");
+  }
+};
+
+}  // namespace mhla::sm90
