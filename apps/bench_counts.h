@@ -1,11 +1,13 @@
 // Flops and bytes of one call, by the formulas of docs/benchmarks.md, whatever algorithm runs. A multiplication
 // and an addition are two flops. Per (batch, head), M blocks of the N tokens, C tokens in a chunk:
 //
+// clang-format off
 //   bidirectional forward   2NDE summaries + 2M^2 DE mixing + 2NDE output
-//   bidirectional backward  2NDE + 2M^2 DE recomputed S and S~, 2NDE dS~, 2M^2 DE dS, 2M^2 DE dmix, 2NDE each dq, dk,
-//   dv causal forward          2NDE + M(M-1) DE + 2NDE, and inside a chunk of c tokens c(c+1)/2 pairs of 2D + 2E causal
-//   backward         10NDE + 3M(M-1) DE, and per pair q.k, dout.v, dq, dk, dv: 6D + 4E decode, one token       2DE
-//   prefix, and 2D + 2E per token of the open chunk
+//   bidirectional backward  2NDE + 2M^2 DE recomputed S and S~, 2NDE dS~, 2M^2 DE dS, 2M^2 DE dmix, 2NDE each dq, dk, dv
+//   causal forward          2NDE + M(M-1) DE + 2NDE, and inside a chunk of c tokens c(c+1)/2 pairs of 2D + 2E
+//   causal backward         10NDE + 3M(M-1) DE, and per pair q.k, dout.v, dq, dk, dv: 6D + 4E
+//   decode, one token       2DE prefix, and 2D + 2E per token of the open chunk
+// clang-format on
 //
 // With grouped heads the summaries, dk and dv belong to the kv heads. Bytes are what must move once: every input
 // read, every output written.
@@ -13,6 +15,8 @@
 
 #include <algorithm>
 #include <cstdint>
+
+#include "mhla/kernels/common/schedule.h"
 
 namespace mhla::apps {
 
@@ -89,20 +93,21 @@ constexpr Counts count_decode(const OpSizes& s, std::int64_t open, std::int64_t 
   return counts;
 }
 
-// The most scratch memory a call of the vector kernels may take, in bytes. Per thread: the summaries of
-// the heads it works on (one, or up to sixteen small ones; backward keeps S and S~), rows padded to whole vectors and
-// an odd number of cache lines, in the causal form 64 mixed prefixes beside them, and a fixed part for tiles. Once:
-// mix packed for the vectors, and in backward its transpose and one partial dmix per sequence and head; on a
-// grid the token table, 8 bytes a token.
+// The most scratch memory a call of the vector kernels may take, in bytes. Per thread: the summaries of the heads it
+// works on, as many as fit a second-level cache and at least one (backward keeps S and S~), rows padded to whole vectors
+// and an odd number of cache lines, in the causal form 64 mixed prefixes beside them, and a fixed part for tiles; or,
+// where that is more, the summaries of the heads that all threads visit together. Once: mix packed for the vectors, and
+// in backward its transpose and one partial dmix per sequence and head; on a grid the token table, 8 bytes a token.
 constexpr double memory_bound(const OpSizes& s, Pass pass, int threads) {
-  const auto padded = [](std::int64_t size) { return static_cast<double>((size + 31) / 32 * 32); };
-  const double row = 4.0 * (padded(s.E) * static_cast<double>(s.D) + padded(s.D) + 32.0);
-  const auto blocks = static_cast<double>(s.M + (s.causal ? 64 : 0));
-  const double heads = s.D < 64 && s.E < 64 ? 16.0 : 1.0, kept = pass == Pass::kForward ? 1.0 : 2.0;
+  const auto padded = [](std::int64_t size) { return (size + 31) / 32 * 32; };
+  const std::int64_t row = 4 * (padded(s.E) * s.D + padded(s.D) + 32);
+  const std::int64_t head = (pass == Pass::kForward ? 1 : 2) * (s.M + (s.causal ? 64 : 0)) * row;
+  const std::int64_t own = s.causal ? 1 : std::clamp<std::int64_t>(kOnChipBytes / head, 1, s.Hkv);
+  const std::int64_t shared = s.causal ? 1 : heads_per_visit(s.Hkv, head);
   const double mix = 4.0 * static_cast<double>((s.M + 16) * (s.M + 16));
   const double mixes = pass == Pass::kForward ? 2.0 : 4.0 + static_cast<double>(s.B * s.H);
   constexpr double kFixed = 1 << 20;
-  return threads * (kept * heads * blocks * row + kFixed) + mixes * mix +
+  return static_cast<double>(std::max(threads * own, shared) * head) + threads * kFixed + mixes * mix +
          (s.causal ? 0.0 : 8.0 * static_cast<double>(s.N));
 }
 

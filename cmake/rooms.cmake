@@ -36,6 +36,13 @@ if(MHLA_FUZZ)  # coverage in the libraries, libFuzzer's main in the fuzzers alon
   endif()
   list(APPEND cxx_flags -fsanitize=fuzzer-no-link)
 endif()
+# Highway compiles the vector kernels once per instruction set. SSSE3 without SSE4 ended in 2007; instrumented code takes
+# minutes per set and does the same on each, so sanitizers see the widest ones and the portable one.
+set(no_targets HWY_SSSE3)
+if(MHLA_SANITIZE)
+  set(no_targets "HWY_SSSE3|HWY_SSE4")
+endif()
+target_compile_definitions(mhla_flags INTERFACE "HWY_DISABLED_TARGETS=(${no_targets})")
 target_compile_options(mhla_flags INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${cxx_flags}>"
                        "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
 

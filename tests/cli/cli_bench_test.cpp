@@ -141,6 +141,18 @@ TEST(CliBench, ExtraMemoryStaysWithinItsFormula) {
   }
 }
 
+// Summaries too large for one core's cache: several heads are visited together, and the formula knows it.
+TEST(CliBench, ExtraMemoryOfHeadsVisitedTogetherIsInTheFormula) {
+  const std::vector<JsonValue> rows = rows_of({"--n", "2048", "--block-size", "16", "--h", "6", "--d", "64", "--backend",
+                                               "simd", "--pass", "fwd,bwd"});
+  ASSERT_EQ(rows.size(), 2u);
+  for (const JsonValue& row : rows) {
+    const double workspace = row.at("workspace_bytes").as_double(), bound = row.at("memory_formula_bytes").as_double();
+    EXPECT_GT(workspace, 5 * row.at("summaries_bytes").as_double());  // else this test does not see a shared visit
+    EXPECT_LE(workspace, bound);
+  }
+}
+
 TEST(CliBench, DecodeReportsBothLevelsAndTheLatency) {
   const std::vector<JsonValue> rows = rows_of(
       {"--form", "decode", "--n", "64", "--chunk", "16", "--h", "1", "--d", "64", "--e", "64", "--backend", "ref"});
