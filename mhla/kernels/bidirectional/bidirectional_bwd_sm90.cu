@@ -1,7 +1,7 @@
 // Backward of the bidirectional form on Hopper. Nothing is kept from forward. Short sequences go over all pairs of
 // tokens (bidirectional_bwd_sm90_pairs.cuh): workspace 8 bytes per padded token and query head, and dmix in parts.
-// Others pass summaries through the second-level cache (common/cuda/sm90_backward.cuh): 4 M (D E + D) bytes per kv
-// head, for as many heads at a time as fit it.
+// Others pass summaries through memory (common/cuda/sm90_backward.cuh): 4 M (D E + D) bytes per kv head, in rounds of
+// heads (kRoundBytes).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_bwd_sm90_pairs.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"

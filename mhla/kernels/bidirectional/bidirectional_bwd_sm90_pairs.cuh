@@ -168,24 +168,21 @@ __global__ void __launch_bounds__(kPairThreads, S::kRows >= 8 ? 1 : 2)
   }
 }
 
-// dmix[i][b]: the parts of all pairs of tiles of blocks i and b, sequences, and heads that share the matrix. One warp
-// per entry.
+// dmix: the parts of all pairs of tiles of two blocks, sequences, and heads that share the matrix.
 template <int>
-__global__ void pair_mix_kernel(Arguments p, Gradients g, int batches, PairShape shape) {
-  const int entry = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, i = entry / g.L, b = entry - i * g.L;
-  if (i >= g.L) return;
-  const int heads = p.Hkv * p.group, shared_heads = p.mix_head ? 1 : heads;
-  const int per = static_cast<int>(shape.tiles_per_block.divisor), rows = batches * shared_heads;
-  double sum = 0;  // of parts that may cancel
-  for (int row = threadIdx.x % 32; i < p.M && b < p.M && row < rows; row += 32) {
-    const std::int64_t at = p.mix_head ? std::int64_t{row} * heads + blockIdx.y : row;
-    const float* parts = g.parts + at * shape.tiles * shape.tiles + i * per * shape.tiles + b * per;
+__global__ void __launch_bounds__(kMixSumThreads)
+    pair_mix_kernel(Arguments p, Gradients g, int batches, PairShape shape) {
+  const int heads = p.Hkv * p.group, per = static_cast<int>(shape.tiles_per_block.divisor);
+  sum_mix_gradient(g, batches * (p.mix_head ? 1 : heads), [&](int matrix, int i, int b, int at) {
+    if (i >= p.M || b >= p.M) return 0.0f;
+    const std::int64_t row = p.mix_head ? std::int64_t{at} * heads + matrix : at;
+    const float* parts = g.parts + row * shape.tiles * shape.tiles + i * per * shape.tiles + b * per;
+    float sum = 0;
     for (int y = 0; y < per; ++y) {
       for (int x = 0; x < per; ++x) sum += parts[y * shape.tiles + x];
     }
-  }
-  for (int away = 16; away > 0; away /= 2) sum += __shfl_down_sync(0xffffffffu, sum, away);
-  if (threadIdx.x % 32 == 0) g.dmix_at(blockIdx.y, i, b) = static_cast<float>(sum);
+    return sum;
+  });
 }
 
 }  // namespace mhla::sm90

@@ -1,7 +1,7 @@
 // Forward of the bidirectional form on Hopper. Where a head's summaries fit shared memory, one kernel does everything
 // and memory sees q, k, v and out once (fused_kernel). Where they do not and the sequence is short, one kernel goes
-// over all pairs of tokens (pair_kernel). Else three kernels: summaries, mixing, output, for as many heads at a time as
-// the summaries of all of them stay in the second-level cache.
+// over all pairs of tokens (pair_kernel). Else three kernels: summaries, mixing, output, in rounds of heads
+// (kRoundBytes).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_pairs.cuh"

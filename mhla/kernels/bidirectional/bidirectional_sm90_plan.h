@@ -1,5 +1,5 @@
 // Plans of the bidirectional form on Hopper. Short sequences go over all pairs of tokens; where a head's summaries fit
-// shared memory one kernel does the forward pass; else summaries pass through the second-level cache between kernels
+// shared memory one kernel does the forward pass; else summaries pass through memory between kernels
 // (common/cuda/sm90_plan.h).
 #pragma once
 

@@ -116,34 +116,47 @@ __global__ void __launch_bounds__(128) mix_product_kernel(Arguments p, Gradients
   }
 }
 
-inline constexpr int kMixSumThreads = 128;  // one warp per entry of dmix
+// Sums of dmix: a block of threads takes kMixSumEntries neighbours of a row, every kMixSumLanes-th part per lane.
+inline constexpr int kMixSumEntries = 32, kMixSumLanes = 8, kMixSumThreads = kMixSumEntries * kMixSumLanes;
 inline dim3 mix_sum_grid(std::int64_t L, std::int64_t matrices) {
-  return {static_cast<unsigned>((L * L * 32 + kMixSumThreads - 1) / kMixSumThreads), static_cast<unsigned>(matrices)};
+  return {static_cast<unsigned>((L + kMixSumEntries - 1) / kMixSumEntries), static_cast<unsigned>(L),
+          static_cast<unsigned>(matrices)};
 }
 
-// dmix from the parts of `rounds` launches, one warp per entry. `heads`: sequences times kv heads.
+// dmix[i][b] of matrix `matrix` = sum over `count` terms of term(matrix, i, b, at), in f64: they may cancel.
+template <class F>
+__device__ inline void sum_mix_gradient(const Gradients& g, int count, const F& term) {
+  __shared__ double sums[kMixSumLanes][kMixSumEntries];
+  const int lane = threadIdx.x / kMixSumEntries, entry = threadIdx.x % kMixSumEntries;
+  const int matrix = blockIdx.z, i = blockIdx.y, b = blockIdx.x * kMixSumEntries + entry;
+  double sum = 0;
+  for (int at = lane; b < g.L && at < count; at += kMixSumLanes) sum += term(matrix, i, b, at);
+  sums[lane][entry] = sum;
+  __syncthreads();
+  if (lane > 0 || b >= g.L) return;
+  for (int other = 1; other < kMixSumLanes; ++other) sum += sums[other][entry];
+  g.dmix_at(matrix, i, b) = static_cast<float>(sum);
+}
+
+// dmix from the parts of `rounds` launches. `heads`: sequences times kv heads.
 template <int>
-__global__ void mix_sum_kernel(Arguments p, Gradients g, int rows, int splits, int rounds, std::int64_t round_size,
-                               int heads) {
-  const int entry = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, i = entry / g.L, b = entry - i * g.L;
-  if (i >= g.L) return;
-  const int tiles = (p.M + rows - 1) / rows, lane = threadIdx.x % 32;
-  const std::int64_t tile = i / rows * tiles + b / rows, inside = i % rows * rows + b % rows;
-  const bool used = i < p.M && b < p.M, diagonal = p.causal && i == b;
-  double sum = 0;  // of parts that may cancel
-  for (int at = lane; used && (p.causal ? b < i : true) && at < rounds * splits; at += 32) {
-    const int round = at / splits, split = at - round * splits;
-    sum += g.parts[round * round_size +
-                   ((static_cast<std::int64_t>(blockIdx.y) * splits + split) * tiles * tiles + tile) * rows * rows +
-                   inside];
-  }
-  const int shared_heads = p.mix_head ? p.Hkv : 1;  // every so many heads use this matrix
-  for (int at = lane; used && diagonal && at < heads / shared_heads * g.diagonals; at += 32) {
-    const int row = at / g.diagonals * shared_heads + (p.mix_head ? static_cast<int>(blockIdx.y) : 0);
-    sum += g.maybe_diagonal[(std::int64_t{row} * p.M + i) * g.diagonals + at % g.diagonals];
-  }
-  for (int away = 16; away > 0; away /= 2) sum += __shfl_down_sync(0xffffffffu, sum, away);
-  if (lane == 0) g.dmix_at(blockIdx.y, i, b) = static_cast<float>(sum);
+__global__ void __launch_bounds__(kMixSumThreads)
+    mix_sum_kernel(Arguments p, Gradients g, int rows, int splits, int rounds, std::int64_t round_size, int heads) {
+  const int tiles = (p.M + rows - 1) / rows, every = p.mix_head ? p.Hkv : 1;  // every so many heads use a matrix
+  const int products = rounds * splits, diagonals = p.causal ? heads / every * g.diagonals : 0;
+  sum_mix_gradient(g, products + diagonals, [&](int matrix, int i, int b, int at) {
+    if (i >= p.M || b >= p.M) return 0.0f;
+    if (at < products) {
+      if (p.causal && b >= i) return 0.0f;
+      const int round = at / splits, split = at - round * splits;
+      const std::int64_t tile =
+          (static_cast<std::int64_t>(matrix) * splits + split) * tiles * tiles + i / rows * tiles + b / rows;
+      return g.parts[round * round_size + tile * rows * rows + i % rows * rows + b % rows];
+    }
+    if (b != i) return 0.0f;
+    const int term = at - products, row = term / g.diagonals * every + (p.mix_head ? matrix : 0);
+    return g.maybe_diagonal[(std::int64_t{row} * p.M + i) * g.diagonals + term % g.diagonals];
+  });
 }
 
 // Where the parts of dmix lie, and the launches that make and sum them.
