@@ -9,14 +9,6 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kMaxColumns = 256;  // D
 constexpr int kTokens = 32;       // of a block of threads at a time
 
-// Row of a tensor dot a vector, by one warp: lane l takes columns l, l + 32, ...
-template <class T>
-__device__ float dot_row(FeatureMap map, const T* row, const float* vector, int columns) {
-  float sum = 0;
-  for (int c = threadIdx.x % 32; c < columns; c += 32) sum = fmaf(feature(map, widen(row[c])), vector[c], sum);
-  return warp_sum(sum);
-}
-
 template <class T>
 __global__ void __launch_bounds__(kThreads) denominator_kernel(const __grid_constant__ DenominatorJob job) {
   const Wave& wave = job.wave;

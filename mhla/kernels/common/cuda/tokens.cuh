@@ -29,6 +29,14 @@ __device__ inline float through_slope(FeatureMap map, float x, float gradient) {
   return gradient;
 }
 
+// Row of a tensor dot a vector, by one warp: lane l takes columns l, l + 32, ...
+template <class T>
+__device__ float dot_row(FeatureMap map, const T* row, const float* vector, int columns) {
+  float sum = 0;
+  for (int c = threadIdx.x % 32; c < columns; c += 32) sum = fmaf(feature(map, widen(row[c])), vector[c], sum);
+  return warp_sum(sum);
+}
+
 // One block of a wave.
 struct Place {
   std::int64_t batch, start;  // of its sequence
