@@ -33,7 +33,8 @@ void probe(OpForm form, const std::string& candidate, DType dtype) {
     params.chunk = kBlock;
     (void)chunkwise_forward_workspace(params, tokens, run);
   } else {
-    const StreamingConfig config{.H = 1, .Hkv = 1, .D = kSize, .E = kSize, .chunk = kBlock, .dtype = dtype};
+    StreamingConfig config{.H = 1, .Hkv = 1, .D = kSize, .E = kSize, .chunk = kBlock, .dtype = dtype};
+    config.device = on_device(candidate) ? 0 : kCpu;
     StreamingState(config, mix.view(), candidate);
   }
 }

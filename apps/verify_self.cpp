@@ -17,6 +17,7 @@
 #include "mhla/kernels/streaming/streaming.h"
 #include "mhla/testing/accuracy.h"
 #include "mhla/testing/plain.h"
+#include "mhla/testing/run_case_device.h"
 
 namespace mhla::apps {
 namespace {
@@ -225,17 +226,24 @@ void SelfCheck::bits(Form form, const std::string& backend, DType dtype) {
 // A sequence cut into calls of the given lengths (the last repeats) must give the bits of one chunkwise pass.
 std::string check_split(const Case& c, const std::string& backend, const std::vector<std::int64_t>& lengths) {
   const CaseInputs inputs(c);
-  ChunkwiseParams params = chunkwise_params(c, inputs);
   RunOptions run;
   run.candidate = backend;
-  Tensor want(c.dtype, {c.B, c.N, c.H, c.E}), got(c.dtype, {c.B, c.N, c.H, c.E});
-  chunkwise_forward(params, want.view(), run);
+  const Tensor want = run_case(c, inputs, run, kOnlyOut).out;
+  Tensor got(c.dtype, {c.B, c.N, c.H, c.E});
 
   StreamingConfig config;
   config.H = c.H, config.Hkv = c.Hkv, config.D = c.D, config.E = c.E, config.chunk = c.layout.block_size;
   config.dtype = c.dtype, config.feature_map = c.feature_map, config.normalizer = c.normalizer;
   config.eps = c.eps, config.scale = c.scale;
-  std::vector<StreamingState> states(static_cast<std::size_t>(c.B), StreamingState(config, params.mix, backend));
+  CaseInputs placed = inputs.alias();
+  View out = got.view();
+  DevicePlace place(0, nullptr);
+  if (on_device(backend)) {
+    config.device = 0;
+    place.move_input(placed.q, "q"), place.move_input(placed.k, "k"), place.move_input(placed.v, "v");
+    place.move_output(out, got.guarded_bytes(), "out");
+  }
+  std::vector<StreamingState> states(static_cast<std::size_t>(c.B), StreamingState(config, inputs.mix, backend));
   std::vector<StreamingState*> pointers;
   for (StreamingState& state : states) pointers.push_back(&state);
   const auto tokens = [&](auto view, std::int64_t begin, std::int64_t count) {
@@ -249,13 +257,14 @@ std::string check_split(const Case& c, const std::string& backend, const std::ve
     const std::int64_t count = std::min(lengths[std::min(call++, lengths.size() - 1)], c.N - begin);
     StreamingParams append;
     append.states = pointers;
-    append.q = tokens(inputs.q, begin, count);
-    append.k = tokens(inputs.k, begin, count);
-    append.v = tokens(inputs.v, begin, count);
-    append.out = tokens(got.view(), begin, count);
+    append.q = tokens(placed.q, begin, count);
+    append.k = tokens(placed.k, begin, count);
+    append.v = tokens(placed.v, begin, count);
+    append.out = tokens(out, begin, count);
     streaming_append(append, run);
     begin += count;
   }
+  if (on_device(backend)) place.finish(c.name());
   if (got.same_bits(want)) return {};
   return fmt::format("calls of {} tokens: {}: {}", fmt::join(lengths, ", "), worst_element(got, want), c.name());
 }

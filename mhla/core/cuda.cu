@@ -147,6 +147,11 @@ void device_synchronize(int device, void* stream) {
   cuda_check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
 }
 
+void device_wait(int device) {
+  const DeviceGuard guard(device);
+  cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
 DeviceStream::DeviceStream(int device) {
   const DeviceGuard guard(device);
   cudaStream_t stream = nullptr;

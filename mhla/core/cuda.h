@@ -72,6 +72,7 @@ class DeviceBuffer {
 void device_copy(void* to, const void* from, std::int64_t bytes, int device, void* stream = nullptr);
 void device_fill(void* memory, unsigned char byte, std::int64_t bytes, int device, void* stream = nullptr);
 void device_synchronize(int device, void* stream = nullptr);  // throws what went wrong on the stream before
+void device_wait(int device);                                 // likewise, for all streams of the device
 
 // A stream that does not wait for the default one.
 class DeviceStream {

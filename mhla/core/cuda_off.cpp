@@ -30,6 +30,7 @@ void device_fill(void* /*memory*/, unsigned char /*byte*/, std::int64_t /*bytes*
   refuse("device_fill");
 }
 void device_synchronize(int /*device*/, void* /*stream*/) { refuse("device_synchronize"); }
+void device_wait(int /*device*/) { refuse("device_wait"); }
 
 DeviceStream::DeviceStream(int /*device*/) { refuse("DeviceStream"); }
 DeviceStream::~DeviceStream() {}  // NOLINT

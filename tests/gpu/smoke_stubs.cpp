@@ -1,7 +1,8 @@
-// The candidates that smoke.cpp is built without: they step aside, so nothing calls their passes.
+// The candidates that programs of this folder are built without: they step aside, so nothing calls their passes.
 #include "mhla/core/error.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
+#include "mhla/kernels/streaming/streaming_state.h"
 
 namespace mhla {
 
@@ -11,5 +12,18 @@ void bidirectional_backward_simd(const Problem& p, Workspace&, Executor&) { fail
 std::string chunkwise_fit_simd(const Problem& /*problem*/) { return "not in this program"; }
 void chunkwise_forward_simd(const Problem& p, Workspace&, Executor&) { fail(p.entry, ": not in this program"); }
 void chunkwise_backward_simd(const Problem& p, Workspace&, Executor&) { fail(p.entry, ": not in this program"); }
+
+const StreamingCandidate kStreamingSimd = {
+    .name = "simd",
+    .on_device = false,
+    .fit = [](const StreamingConfig&) { return std::string("not in this program"); },
+    .element = DType::kF32,
+    .keeps_features = false,
+    .extra_slots = 0,
+    .lanes = [] { return std::int64_t{0}; },
+    .instruction_set = [] { return std::string(); },
+    .append = nullptr,
+    .rebuild = nullptr,
+};
 
 }  // namespace mhla

@@ -10,20 +10,6 @@
 namespace mhla {
 namespace {
 
-// The caller's executor, or the default one kept alive for the duration of the call. A call on a device only launches:
-// it starts no pool.
-struct CallExecutor {
-  CallExecutor(const RunOptions& run, int device)
-      : owned(run.maybe_executor ? nullptr : default_for(device)),
-        executor(run.maybe_executor ? *run.maybe_executor : *owned) {}
-  static std::shared_ptr<Executor> default_for(int device) {
-    if (device == kCpu) return default_executor();
-    return std::make_shared<InlineExecutor>();
-  }
-  std::shared_ptr<Executor> owned;
-  Executor& executor;
-};
-
 std::int64_t count(const Candidate<Problem>& candidate, const Problem& problem, Executor& executor) {
   Workspace counting;
   candidate.run(problem, counting, executor);

@@ -4,9 +4,11 @@
 // one while the candidate runs.
 #pragma once
 
+#include <memory>
 #include <string_view>
 #include <vector>
 
+#include "mhla/core/view.h"
 #include "mhla/kernels/common/options.h"
 #include "mhla/kernels/common/problem.h"
 // problem.h first: candidate.h names Executor
@@ -20,6 +22,20 @@ std::vector<std::string_view> names_of(std::span<const Candidate<P>> list) {
   for (const Candidate<P>& candidate : list) names.emplace_back(candidate.name);
   return names;
 }
+
+// The caller's executor, or the default one kept alive for the duration of the call. A call on a device only launches:
+// it starts no pool.
+struct CallExecutor {
+  CallExecutor(const RunOptions& run, int device)
+      : owned(run.maybe_executor ? nullptr : default_for(device)),
+        executor(run.maybe_executor ? *run.maybe_executor : *owned) {}
+  static std::shared_ptr<Executor> default_for(int device) {
+    if (device == kCpu) return default_executor();
+    return std::make_shared<InlineExecutor>();
+  }
+  std::shared_ptr<Executor> owned;
+  Executor& executor;
+};
 
 // choose() of candidate.h. With MHLA_LOG=1 in the environment one line on stderr says which candidate runs the call and
 // why those before it in the list step aside.

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "mhla/core/error.h"
+#include "mhla/kernels/common/call.h"
 #include "mhla/kernels/common/problem.h"
 #include "mhla/kernels/streaming/streaming_state.h"
 
@@ -15,16 +16,28 @@ constexpr const char* kState = "StreamingState";
 constexpr const char* kAppend = "streaming_append";
 
 constexpr const StreamingCandidate* kCandidates[] = {
-    &kStreamingSimd,
+    &kStreamingCuda, &kStreamingSimd,
     &kStreamingRef,  // the definition: by name, and for f64
 };
+
+std::string place_text(int device) { return device == kCpu ? std::string("cpu") : str("cuda:", device); }
+
+void check_device(int device) {
+  if (device == kCpu) return;
+  if (device < kCpu) fail(kState, ": device is ", device, ", expected ", kCpu, " for host memory or a CUDA ordinal");
+  if (const std::string missing = cuda_missing(); !missing.empty())
+    fail(kState, ": device is ", place_text(device), ", but there is none: ", missing);
+  if (device >= cuda_device_count())
+    fail(kState, ": device is ", place_text(device), ", expected one below cuda:", cuda_device_count());
+}
 
 const StreamingCandidate& choose(const StreamingConfig& config, std::string_view name) {
   std::string reasons, names;
   for (const StreamingCandidate* candidate : kCandidates) {
     names += str(names.empty() ? "" : ", ", candidate->name);
     if (!name.empty() && name != candidate->name) continue;
-    const std::string reason = candidate->fit(config);
+    const bool here = (config.device == kCpu) != candidate->on_device;
+    const std::string reason = here ? candidate->fit(config) : str("memory is on ", place_text(config.device));
     const bool by_name_only = name.empty() && candidate == &kStreamingRef && config.dtype != DType::kF64;
     if (reason.empty() && !by_name_only) return *candidate;
     reasons += str(reasons.empty() ? "" : " | ", candidate->name, ": ",
@@ -32,7 +45,7 @@ const StreamingCandidate& choose(const StreamingConfig& config, std::string_view
   }
   if (reasons.empty()) fail(kState, ": no candidate is called '", name, "', expected one of ", names);
   fail(kState, ": no candidate for ", name_of(config.dtype), " H=", config.H, " Hkv=", config.Hkv, " D=", config.D,
-       " E=", config.E, "\n  ", reasons);
+       " E=", config.E, " on ", place_text(config.device), "\n  ", reasons);
 }
 
 // The configuration with its defaults filled in.
@@ -54,6 +67,7 @@ StreamingConfig checked(StreamingConfig c) {
   if (*c.rollback > INT64_MAX / 4 - c.chunk) fail(kState, ": rollback is ", *c.rollback, ", which overflows");
   if (!std::isfinite(c.eps)) fail(kState, ": eps is ", c.eps, ", expected a finite number");
   if (!std::isfinite(*c.scale)) fail(kState, ": scale is ", *c.scale, ", expected a finite number");
+  check_device(c.device);
   return c;
 }
 
@@ -67,7 +81,10 @@ ConstView checked_mix(const StreamingConfig& c, ConstView mix) {
   }
   const DType dtype = c.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   if (mix.dtype != dtype) fail(kState, ": mix has dtype ", name_of(mix.dtype), ", expected ", name_of(dtype));
-  if (mix.device != kCpu) fail(kState, ": mix is on device ", mix.device, ", expected host memory");
+  if (mix.device != kCpu && mix.device != c.device) {
+    fail(kState, ": mix is on ", place_text(mix.device), ", expected host memory",
+         c.device == kCpu ? std::string() : str(" or ", place_text(c.device)));
+  }
   if (mix.data == nullptr) fail(kState, ": mix has null data, expected ", shape_text(mix), " elements");
   if (!per_head) {
     mix.rank = 3;
@@ -77,13 +94,24 @@ ConstView checked_mix(const StreamingConfig& c, ConstView mix) {
   return mix;
 }
 
-void copy_mix(const ConstView& mix, std::byte* to) {
-  const std::int64_t L = mix.shape[1], size = size_of(mix.dtype);
-  for (std::int64_t index = 0; index < mix.shape[0] * L * L; ++index) {
-    const std::int64_t from =
-        index / (L * L) * mix.stride[0] + index / L % L * mix.stride[1] + index % L * mix.stride[2];
-    std::copy_n(static_cast<const std::byte*>(mix.data) + from * size, size, to + index * size);
+// Row by row; from a device one row of bytes at a time, gaps and all, then sorted out here.
+void copy_mix(const ConstView& mix, int device, std::byte* to) {
+  const std::int64_t L = mix.shape[1], size = size_of(mix.dtype), count = mix.shape[0] * L * L;
+  std::vector<std::byte> packed(static_cast<std::size_t>(device == kCpu ? 0 : count * size));
+  std::byte* const host = device == kCpu ? to : packed.data();
+  const std::int64_t step = mix.stride[2];
+  std::vector<std::byte> row(static_cast<std::size_t>(mix.device == kCpu ? 0 : ((L - 1) * std::abs(step) + 1) * size));
+  for (std::int64_t line = 0; line < mix.shape[0] * L; ++line) {
+    const auto* from =
+        static_cast<const std::byte*>(mix.data) + (line / L * mix.stride[0] + line % L * mix.stride[1]) * size;
+    if (mix.device != kCpu) {
+      const std::int64_t before = step < 0 ? (L - 1) * step * size : 0;
+      device_copy(row.data(), from + before, static_cast<std::int64_t>(row.size()), mix.device);
+      from = row.data() - before;
+    }
+    for (std::int64_t j = 0; j < L; ++j) std::copy_n(from + j * step * size, size, host + (line * L + j) * size);
   }
+  if (device != kCpu) device_copy(to, host, count * size, device);
 }
 
 bool same_sizes(const StreamingState::Impl& a, const StreamingState::Impl& b) {
@@ -91,7 +119,7 @@ bool same_sizes(const StreamingState::Impl& a, const StreamingState::Impl& b) {
   return a.candidate == b.candidate && a.Hm == b.Hm && a.L == b.L && x.H == y.H && x.Hkv == y.Hkv && x.D == y.D &&
          x.E == y.E && x.chunk == y.chunk && x.dtype == y.dtype && x.feature_map == y.feature_map &&
          x.normalizer == y.normalizer && x.eps == y.eps && x.scale == y.scale && x.beyond_mix == y.beyond_mix &&
-         x.den_features == y.den_features && x.rollback == y.rollback;
+         x.den_features == y.den_features && x.rollback == y.rollback && x.device == y.device;
 }
 
 void check_states(const StreamingParams& params) {
@@ -128,7 +156,9 @@ void check_tensors(const StreamingParams& params, const StreamingState::Impl& st
   if (params.q.dtype != c.dtype) {
     fail(kAppend, ": q has dtype ", name_of(params.q.dtype), ", expected ", name_of(c.dtype), " like the state");
   }
-  if (params.q.device != kCpu) fail(kAppend, ": q is on device ", params.q.device, ", expected host memory");
+  if (params.q.device != c.device) {
+    fail(kAppend, ": q is on ", place_text(params.q.device), ", expected ", place_text(c.device), " like the state");
+  }
   if (params.k.rank == 4 && params.k.shape[2] != c.Hkv) {
     fail(kAppend, ": k has ", params.k.shape[2], " heads, expected Hkv = ", c.Hkv);
   }
@@ -146,12 +176,13 @@ void check_tensors(const StreamingParams& params, const StreamingState::Impl& st
   p.maybe_q_den = params.maybe_q_den, p.maybe_k_den = params.maybe_k_den;
   p.mix = ConstView(state.mix, c.dtype == DType::kF64 ? DType::kF64 : DType::kF32, {state.Hm, state.L, state.L});
   if (state.Hm == 1) p.mix = ConstView(state.mix, p.mix.dtype, {state.L, state.L});
+  p.mix.device = c.device;
   p.layout = Layout::line(c.chunk);
   p.normalizer = c.normalizer;
   check_problem(p);
 }
 
-StreamingAppend checked_append(const StreamingParams& params) {
+StreamingAppend checked_append(const StreamingParams& params, const RunOptions& run) {
   if (params.states.empty()) fail(kAppend, ": no states are given, expected at least one");
   check_states(params);
   check_tensors(params, params.states[0]->impl());
@@ -172,7 +203,8 @@ StreamingAppend checked_append(const StreamingParams& params) {
           .maybe_k_den = params.maybe_k_den,
           .out = params.out,
           .B = static_cast<std::int64_t>(params.states.size()),
-          .T = T};
+          .T = T,
+          .stream = run.stream};
 }
 
 }  // namespace
@@ -183,7 +215,7 @@ StreamingState::StreamingState(const StreamingConfig& config, ConstView mix, std
   const StreamingConfig c = checked(config);
   const ConstView m = checked_mix(c, mix);
   impl_ = std::make_unique<Impl>(c, choose(c, candidate), m.shape[0], m.shape[1]);
-  copy_mix(m, impl_->mix);
+  copy_mix(m, c.device, impl_->mix);
 }
 
 StreamingState::StreamingState(const StreamingState& other)
@@ -205,7 +237,7 @@ StreamingState::~StreamingState() = default;
 const StreamingConfig& StreamingState::config() const { return impl_->config; }
 std::string_view StreamingState::candidate() const { return impl_->candidate->name; }
 std::int64_t StreamingState::position() const { return impl_->at.position; }
-std::int64_t StreamingState::bytes() const { return static_cast<std::int64_t>(impl_->memory.bytes().size()); }
+std::int64_t StreamingState::bytes() const { return static_cast<std::int64_t>(impl_->bytes().size()); }
 void StreamingState::reset() { impl_->clear(); }
 
 std::int64_t StreamingState::capacity() const {
@@ -232,21 +264,29 @@ void StreamingState::rollback(std::int64_t tokens) {
 }
 
 void streaming_append(const StreamingParams& params, const RunOptions& run) {
-  const StreamingAppend a = checked_append(params);
+  const StreamingAppend a = checked_append(params, run);
   if (!run.candidate.empty() && run.candidate != a.state(0).candidate->name) {
     fail(kAppend, ": candidate is '", run.candidate, "', expected '", a.state(0).candidate->name,
          "': a state stays with its candidate");
   }
   if (a.T == 0) return;
-  const std::shared_ptr<Executor> owned = run.maybe_executor ? nullptr : default_executor();
-  Executor& executor = run.maybe_executor ? *run.maybe_executor : *owned;
+  const int device = a.state(0).config.device;
+  const DeviceGuard guard(device);
+  const CallExecutor call(run, device);
+  Executor& executor = call.executor;
   Workspace counting;
   a.state(0).candidate->append(a, counting, executor);
   AlignedBuffer allocated;
+  DeviceBuffer device_allocated;
   std::span<std::byte> memory = run.workspace;
   if (memory.empty() && counting.used() > 0) {
-    allocated = AlignedBuffer::for_workspace(counting.used());
-    memory = allocated.bytes();
+    if (device == kCpu) {
+      allocated = AlignedBuffer::for_workspace(counting.used());
+      memory = allocated.bytes();
+    } else {
+      device_allocated = DeviceBuffer(counting.used(), device, run.stream);
+      memory = device_allocated.bytes();
+    }
   }
   if (static_cast<std::int64_t>(memory.size()) < counting.used()) {
     fail(kAppend, ": workspace has ", memory.size(), " bytes, expected at least ", counting.used());
@@ -259,11 +299,11 @@ void streaming_append(const StreamingParams& params, const RunOptions& run) {
 }
 
 std::int64_t streaming_append_workspace(const StreamingParams& params, const RunOptions& run) {
-  const StreamingAppend a = checked_append(params);
+  const StreamingAppend a = checked_append(params, run);
   if (a.T == 0) return 0;
-  const std::shared_ptr<Executor> owned = run.maybe_executor ? nullptr : default_executor();
+  const CallExecutor call(run, a.state(0).config.device);
   Workspace counting;
-  a.state(0).candidate->append(a, counting, run.maybe_executor ? *run.maybe_executor : *owned);
+  a.state(0).candidate->append(a, counting, call.executor);
   return counting.used();
 }
 

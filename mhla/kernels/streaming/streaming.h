@@ -29,11 +29,16 @@ struct StreamingConfig {
   BeyondMix beyond_mix = BeyondMix::kError;
   bool den_features = false;                  // tokens come with q_den and k_den
   std::optional<std::int64_t> rollback = {};  // R, tokens that can be taken back; default one chunk
+  int device = kCpu;                          // whose memory holds the state: kCpu, or the ordinal of a CUDA device
 };
 
+// Calls on a device state run on the stream they are given and return before they ran; using a state on two streams is
+// up to the caller to order. Whatever else touches its memory (a copy, views, the end of its life) waits for the device
+// first; rollback and reset only move counters, and the next call does what they left.
 class StreamingState {
  public:
-  // `mix` is [L, L] or [H, L, L] and is copied. `candidate` as in RunOptions; the state stays with it.
+  // `mix` is [L, L] or [H, L, L], in host memory or on the device of the state, and is copied. `candidate` as in
+  // RunOptions; the state stays with it.
   StreamingState(const StreamingConfig& config, ConstView mix, std::string_view candidate = {});
   StreamingState(const StreamingState& other);             // a fork: the two go on independently
   StreamingState& operator=(const StreamingState& other);  // restore a snapshot
@@ -51,15 +56,18 @@ class StreamingState {
   void rollback(std::int64_t tokens);  // further is an error naming R; the state goes on as if they had never come
   void reset();                        // as new
 
-  // Everything needed to go on elsewhere: named tensors and text, for io/ to write and read. Views point into the
-  // state. A state loaded on the instruction set that saved it goes on with the same bits; on another it goes on too,
-  // with that one's rounding.
+  // Everything needed to go on elsewhere: named tensors in host memory and text, for io/ to write and read. Views point
+  // into the state, or for a device state into a copy that it keeps until the next views(). A state loaded on the
+  // instruction set that saved it goes on with the same bits; on another it goes on too, with that one's rounding.
+  // `device`: where a state of a CUDA candidate goes; states of the CPU stay there.
   [[nodiscard]] std::vector<NamedView> views() const;
   [[nodiscard]] std::map<std::string, std::string> metadata() const;
-  static StreamingState load(const std::vector<NamedView>& views, const std::map<std::string, std::string>& metadata);
+  static StreamingState load(const std::vector<NamedView>& views, const std::map<std::string, std::string>& metadata,
+                             int device = 0);
 
   struct Impl;  // streaming_state.h
   [[nodiscard]] Impl& impl() { return *impl_; }
+  [[nodiscard]] const Impl& impl() const { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;
@@ -67,7 +75,8 @@ class StreamingState {
 
 // T more tokens for each of B states, which may stand at different positions. Prefill, append and decode are
 // this one call: T is whatever comes, and the bits are those of one chunkwise pass over everything a state has seen.
-// On an error no state has moved and out is untouched. Different states may be used from different threads.
+// On an error no state has moved and out is untouched. Different states may be used from different threads. Tensors are
+// where the states are.
 struct StreamingParams {
   std::span<StreamingState* const> states;  // B distinct states of one configuration and candidate
   ConstView q;                              // [B, T, H, D]

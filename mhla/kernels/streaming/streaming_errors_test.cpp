@@ -90,7 +90,7 @@ TEST_F(StreamingErrors, Memory) {
   p = params(3), p.k.dtype = DType::kF64;
   expect_refused(p, "k has dtype f64, expected f32");
   p = params(3), p.q.device = 0;
-  expect_refused(p, "q is on device 0");
+  expect_refused(p, "q is on cuda:0, expected cpu like the state");
   p = params(3), p.out.stride[1] = 0;
   expect_refused(p, "out overlaps itself");
   p = params(3), p.k.stride[3] = 2;
@@ -197,10 +197,12 @@ TEST_F(StreamingErrors, Configuration) {
   refused([](auto& x) { x.eps = std::nan(""); }, "eps is nan");
   refused([](auto& x) { x.scale = std::numeric_limits<double>::infinity(); }, "scale is inf");
   refused([](auto& x) { x.rollback = -1; }, "rollback is -1");
+  refused([](auto& x) { x.device = -2; }, "device is -2");
+  refused([](auto& x) { x.device = 1000; }, "device is cuda:1000, ");
   refused([](auto& x) { x.rollback = INT64_MAX; }, "overflows");
   refused([](auto& x) { x.D = 300; }, "simd: D = 300, at most 256 | ref: runs only when asked for by name");
   refused([](auto& x) { x.H = x.Hkv = INT64_MAX / 8; }, "does not fit 63 bits");
-  expect_error(error_of([&] { StreamingState(config_of(c), inputs.mix, "fast"); }), "expected one of simd, ref");
+  expect_error(error_of([&] { StreamingState(config_of(c), inputs.mix, "fast"); }), "expected one of cuda, simd, ref");
 }
 
 TEST_F(StreamingErrors, Mix) {
@@ -235,7 +237,7 @@ TEST_F(StreamingErrors, Load) {
   refused([](auto&, auto& m) { m["scale"] = "nan"; }, "scale is nan");
   refused([](auto&, auto& m) { m["dtype"] = "f8"; }, "'dtype' is 'f8', expected one of f32, bf16, f16, f64");
   refused([](auto&, auto& m) { m["normalizer"] = "official"; }, "'normalizer' is 'official'");
-  refused([](auto&, auto& m) { m["candidate"] = "cuda"; }, "no candidate is called 'cuda'");
+  refused([](auto&, auto& m) { m["candidate"] = "fast"; }, "no candidate is called 'fast'");
   refused([](auto&, auto& m) { m["position"] = "13"; }, "'position' is 13");
   refused([](auto&, auto& m) { m["furthest"] = "99"; }, "'furthest' is 99, expected 0 to 12");
   refused([](auto&, auto& m) { m["rollback"] = "1000000000000"; }, "'v' has shape");

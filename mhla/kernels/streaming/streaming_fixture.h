@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "mhla/core/error.h"
 #include "mhla/kernels/streaming/streaming.h"
 #include "mhla/testing/cases.h"
+#include "mhla/testing/run_case.h"
 
 namespace mhla {
 
@@ -44,8 +46,8 @@ inline Tensor one_pass(const Case& c, const CaseInputs& inputs, std::string_view
 }
 
 // Tokens [t, t + count) of batch elements [b, b + states) of a case, into the same place of `out`.
-inline void append(const Case&, const CaseInputs& inputs, const std::vector<StreamingState*>& states, std::int64_t t,
-                   std::int64_t count, std::int64_t b, Tensor& out, const RunOptions& run = {}) {
+inline void append(const CaseInputs& inputs, const std::vector<StreamingState*>& states, std::int64_t t,
+                   std::int64_t count, std::int64_t b, View out, const RunOptions& run = {}) {
   const auto batch = static_cast<std::int64_t>(states.size());
   StreamingParams params;
   params.states = states;
@@ -54,14 +56,20 @@ inline void append(const Case&, const CaseInputs& inputs, const std::vector<Stre
   params.v = tokens_of(inputs.v, t, count, b, batch);
   params.maybe_q_den = tokens_of(inputs.maybe_q_den, t, count, b, batch);
   params.maybe_k_den = tokens_of(inputs.maybe_k_den, t, count, b, batch);
-  params.out = tokens_of(out.view(), t, count, b, batch);
+  params.out = tokens_of(out, t, count, b, batch);
   streaming_append(params, run);
+}
+inline void append(const Case&, const CaseInputs& inputs, const std::vector<StreamingState*>& states, std::int64_t t,
+                   std::int64_t count, std::int64_t b, Tensor& out, const RunOptions& run = {}) {
+  append(inputs, states, t, count, b, out.view(), run);
 }
 
 inline std::vector<StreamingState> states_of(const Case& c, const CaseInputs& inputs, std::string_view candidate,
                                              std::int64_t count) {
+  StreamingConfig config = config_of(c);
+  if (on_device(candidate)) config.device = 0;
   std::vector<StreamingState> states;
-  for (std::int64_t b = 0; b < count; ++b) states.emplace_back(config_of(c), inputs.mix, candidate);
+  for (std::int64_t b = 0; b < count; ++b) states.emplace_back(config, inputs.mix, candidate);
   return states;
 }
 

@@ -157,9 +157,11 @@ void rebuild_ref(Impl& state, bool /*same_chunk*/) {
 
 const StreamingCandidate kStreamingRef = {
     .name = "ref",
+    .on_device = false,
     .fit = [](const StreamingConfig&) { return std::string(); },
     .element = DType::kF64,
     .keeps_features = false,
+    .extra_slots = 0,
     .lanes = [] { return std::int64_t{0}; },
     .instruction_set = [] { return std::string("any"); },
     .append = append_ref,

@@ -90,8 +90,13 @@ const ConstView& find(const std::vector<NamedView>& views, std::string_view name
   return view;
 }
 
-void copy_bytes(const ConstView& from, std::byte* to) {
-  if (from.numel() > 0) std::memcpy(to, from.data, static_cast<std::size_t>(from.numel() * size_of(from.dtype)));
+void copy_bytes(const ConstView& from, std::byte* to, int device) {
+  const std::int64_t bytes = from.numel() * size_of(from.dtype);
+  if (bytes == 0) return;
+  if (device == kCpu)
+    std::memcpy(to, from.data, static_cast<std::size_t>(bytes));
+  else
+    device_copy(to, from.data, bytes, device);
 }
 
 // Rows of summaries from one arrangement to another. Only what counts: padding stays zero.
@@ -114,9 +119,18 @@ std::vector<NamedView> StreamingState::views() const {
   const Impl& s = *impl_;
   const StreamingConfig& c = s.config;
   const std::int64_t stride = s.layout.stride();
+  if (s.on_device()) {
+    s.staged.resize(s.bytes().size());
+    device_wait(c.device);
+  }
   std::vector<NamedView> views;
   const auto add = [&](const char* name, const std::byte* data, DType dtype, const std::vector<std::int64_t>& shape) {
-    views.push_back({name, ConstView(data, dtype, shape)});
+    ConstView view(data, dtype, shape);
+    if (s.on_device()) {
+      view.data = s.staged.data() + (data - s.bytes().data());
+      device_copy(const_cast<void*>(view.data), data, view.numel() * size_of(dtype), c.device);
+    }
+    views.push_back({name, view});
   };
   const DType mix_dtype = c.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   if (s.Hm > 1)
@@ -158,7 +172,7 @@ std::map<std::string, std::string> StreamingState::metadata() const {
 }
 
 StreamingState StreamingState::load(const std::vector<NamedView>& views,
-                                    const std::map<std::string, std::string>& metadata) {
+                                    const std::map<std::string, std::string>& metadata, int device) {
   const Reader read(metadata);
   if (read.text("format") != kFormat) {
     fail(kLoad, ": metadata 'format' is '", read.text("format"), "', expected '", kFormat, "'");
@@ -177,6 +191,7 @@ StreamingState StreamingState::load(const std::vector<NamedView>& views,
   c.beyond_mix = read.one_of<BeyondMix>("beyond_mix", {{"error", BeyondMix::kError}, {"extend", BeyondMix::kExtend}});
   c.den_features = read.one_of<bool>("den_features", {{"true", true}, {"false", false}});
   c.rollback = read.integer("rollback", 0);
+  if (read.text("candidate") == kStreamingCuda.name) c.device = device;
   // The rings are as long as the metadata say before anything of that size is allocated.
   const ConstView& v = find(views, "v");
   if (v.rank != 3 || v.shape[0] != c.chunk + *c.rollback) {
@@ -192,16 +207,18 @@ StreamingState StreamingState::load(const std::vector<NamedView>& views,
   layout.lanes = read.integer("lanes", s.layout.lanes == 0 ? 0 : 1, s.layout.lanes == 0 ? 0 : 64);
   const auto restore = [&](const char* name, const std::vector<std::int64_t>& shape, std::byte* to) {
     const ConstView& from = find(views, name, shape, s.element);
-    if (s.element == DType::kF64)
+    if (s.on_device())
+      copy_bytes(from, to, c.device);  // plain rows on both sides
+    else if (s.element == DType::kF64)
       copy_summaries<double>(from, layout, s.layout, to);
     else
       copy_summaries<float>(from, layout, s.layout, to);
   };
   restore("summaries", {s.blocks_kept(), c.Hkv, layout.stride()}, s.summaries);
   if (s.extend()) restore("summary_sum", {c.Hkv, layout.stride()}, s.sum);
-  copy_bytes(find(views, "k", {s.ring, c.Hkv, c.D}, s.key_dtype), s.k);
-  copy_bytes(find(views, "v", {s.ring, c.Hkv, c.E}, c.dtype), s.v);
-  if (c.den_features) copy_bytes(find(views, "k_den", {s.ring, c.Hkv, c.D}, s.key_dtype), s.k_den);
+  copy_bytes(find(views, "k", {s.ring, c.Hkv, c.D}, s.key_dtype), s.k, c.device);
+  copy_bytes(find(views, "v", {s.ring, c.Hkv, c.E}, c.dtype), s.v, c.device);
+  if (c.den_features) copy_bytes(find(views, "k_den", {s.ring, c.Hkv, c.D}, s.key_dtype), s.k_den, c.device);
   s.candidate->rebuild(s, /*same_chunk=*/false);
   return state;
 }

@@ -26,8 +26,8 @@ CausalSizes sizes_of(const Impl& state) {
   return causal_sizes(c.D, c.E, c.chunk, state.L, state.normalized(), c.den_features, c.feature_map, c.eps, *c.scale);
 }
 
-// f(unit) for every unit. A worker takes a run of neighbours, the same run in every call as long as it is not late: what
-// it read for the last token is still in its cache.
+// f(unit) for every unit. A worker takes a run of neighbours, the same run in every call as long as it is not late:
+// what it read for the last token is still in its cache.
 template <class F>
 void for_each_unit(Executor& executor, std::int64_t units, bool parallel, F&& f) {
   const std::int64_t parts = parallel ? HWY_MIN(units, executor.concurrency()) : 1;
@@ -160,9 +160,11 @@ std::string fit_simd(const StreamingConfig& c) {
 
 const StreamingCandidate kStreamingSimd = {
     .name = "simd",
+    .on_device = false,
     .fit = fit_simd,
     .element = DType::kF32,
     .keeps_features = true,
+    .extra_slots = 0,
     .lanes = [] { return HWY_DYNAMIC_DISPATCH(lanes_any)(); },
     .instruction_set = [] { return std::string(HWY_DYNAMIC_DISPATCH(target_any)()); },
     .append =

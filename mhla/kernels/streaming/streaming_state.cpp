@@ -1,5 +1,5 @@
-// The memory of a streaming state: sizes, one allocation, copies. Everything is zeroed at construction, so that no page
-// is touched for the first time while decoding.
+// The memory of a streaming state: sizes, one allocation, copies. On the CPU everything is zeroed at construction, so
+// that no page is touched for the first time while decoding; on a device nothing is read before it is written.
 #include "mhla/kernels/streaming/streaming_state.h"
 
 #include <algorithm>
@@ -40,14 +40,28 @@ StreamingState::Impl::Impl(const StreamingConfig& checked, const StreamingCandid
   key_map = features ? FeatureMap::kIdentity : config.feature_map;
   ring = config.chunk + *config.rollback;
   back = std::max<std::int64_t>(1, (*config.rollback + config.chunk - 1) / config.chunk);
-  slots = extend() ? most_blocks(L, back) : std::max<std::int64_t>(1, L - 1);
+  slots = extend() ? most_blocks(L, back) + chosen.extra_slots : std::max<std::int64_t>(1, L - 1);
   layout = {.D = config.D, .E = config.E, .lanes = chosen.lanes(), .normalized = normalized()};
   Workspace counting;
   carve(*this, counting);
-  memory = AlignedBuffer::for_workspace(counting.used());
-  Workspace real(memory.bytes());
+  if (on_device()) {
+    device_memory = DeviceBuffer(counting.used(), config.device);
+    device_synchronize(config.device);  // the first call may come on any stream
+    at.stale = true;
+  } else {
+    memory = AlignedBuffer::for_workspace(counting.used());
+    std::memset(memory.bytes().data(), 0, memory.bytes().size());
+  }
+  Workspace real(bytes());
   carve(*this, real);
-  std::memset(memory.bytes().data(), 0, memory.bytes().size());
+}
+
+StreamingState::Impl::~Impl() {
+  if (device_memory.data() == nullptr) return;
+  try {  // calls may still be under way, on whatever stream
+    device_wait(config.device);
+  } catch (const Error&) {  // the device has failed: nobody uses its memory any more
+  }
 }
 
 std::int64_t StreamingState::Impl::blocks_kept() const {
@@ -56,21 +70,29 @@ std::int64_t StreamingState::Impl::blocks_kept() const {
 
 void StreamingState::Impl::copy_from(const Impl& other) {
   // Summaries of chunks that have not come yet are the largest part and hold nothing.
-  const auto begin = static_cast<std::size_t>(summaries - memory.bytes().data());
+  const auto begin = static_cast<std::size_t>(summaries - bytes().data());
   const std::int64_t per_slot = config.Hkv * layout.stride() * size_of(element);
   const std::int64_t used = std::min(slots, other.at.position / config.chunk + 1);
   const auto kept = begin + static_cast<std::size_t>((other.extend() ? slots : used) * per_slot);
   const auto end = begin + static_cast<std::size_t>(slots * per_slot);
-  const std::byte* from = other.memory.bytes().data();
-  std::byte* to = memory.bytes().data();
-  std::memcpy(to, from, kept);
-  std::memcpy(to + end, from + end, memory.bytes().size() - end);
+  const std::byte* from = other.bytes().data();
+  std::byte* to = bytes().data();
+  if (on_device()) {
+    device_wait(config.device);
+    device_copy(to, from, static_cast<std::int64_t>(kept), config.device);
+    device_copy(to + end, from + end, static_cast<std::int64_t>(bytes().size() - end), config.device);
+    device_synchronize(config.device);
+  } else {
+    std::memcpy(to, from, kept);
+    std::memcpy(to + end, from + end, bytes().size() - end);
+  }
   at = other.at;
 }
 
 void StreamingState::Impl::clear() {
   at = {};
-  if (sum) std::memset(sum, 0, static_cast<std::size_t>(config.Hkv * layout.stride() * size_of(element)));
+  if (sum && !on_device())
+    std::memset(sum, 0, static_cast<std::size_t>(config.Hkv * layout.stride() * size_of(element)));
   candidate->rebuild(*this, /*same_chunk=*/false);
 }
 

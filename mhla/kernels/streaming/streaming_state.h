@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <string>
 
+#include "mhla/core/cuda.h"
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/summary_layout.h"
 #include "mhla/kernels/streaming/streaming.h"
@@ -24,6 +25,7 @@ struct StreamingCounters {
   std::int64_t folded = 0;    // tokens of the open chunk that are in its summary
   std::int64_t mixed = 0;     // columns of the next prefix that hold all finished blocks
   int open = 0;               // which of the two prefix buffers belongs to the open chunk
+  bool stale = false;         // on a device: the prefix of the open chunk is still to be mixed, by the next call
 };
 
 struct StreamingState::Impl {
@@ -40,11 +42,13 @@ struct StreamingState::Impl {
   StreamingCounters at;
   StreamingCounters next;  // written by one head during a call, taken over at its end
 
-  AlignedBuffer memory;
-  std::byte* mix = nullptr;        // [Hm][L][L]                 f32, f64 for f64
-  std::byte* summaries = nullptr;  // [slots][Hkv][stride]       element; block b in slot b % slots
-  std::byte* sum = nullptr;        // [Hkv][stride]              element; with kExtend
-  std::byte* prefix[2] = {};       // [prefixes][stride]         element
+  AlignedBuffer memory;                   // of a state on the CPU
+  DeviceBuffer device_memory;             // of one on a device
+  mutable std::vector<std::byte> staged;  // what views() of a device state point into
+  std::byte* mix = nullptr;               // [Hm][L][L]                 f32, f64 for f64
+  std::byte* summaries = nullptr;         // [slots][Hkv][stride]       element; block b in slot b % slots
+  std::byte* sum = nullptr;               // [Hkv][stride]              element; with kExtend
+  std::byte* prefix[2] = {};              // [prefixes][stride]         element
   std::byte* part = nullptr;   // [Hkv][stride]              element; long chunks: tokens on their way into a summary
   std::byte* ksum = nullptr;   // [Hkv][ksum_stride]         element; normalised: features summed over the open chunk
   std::byte* k = nullptr;      // [ring][Hkv][D]             key_dtype; token t in row t % ring
@@ -53,8 +57,14 @@ struct StreamingState::Impl {
 
   // Sizes and memory for a configuration that has been checked; counters at 0.
   Impl(const StreamingConfig& config, const StreamingCandidate& candidate, std::int64_t Hm, std::int64_t L);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
   void copy_from(const Impl& other);  // same sizes: contents and counters
   void clear();                       // counters at 0, sums of nothing
+
+  [[nodiscard]] bool on_device() const { return config.device != kCpu; }
+  [[nodiscard]] std::span<std::byte> bytes() const { return on_device() ? device_memory.bytes() : memory.bytes(); }
 
   [[nodiscard]] bool extend() const { return config.beyond_mix == BeyondMix::kExtend; }
   [[nodiscard]] bool normalized() const { return config.normalizer != Normalizer::kNone; }
@@ -93,6 +103,7 @@ struct StreamingAppend {
   ConstView q, k, v, maybe_q_den, maybe_k_den;
   View out;
   std::int64_t B = 0, T = 0;
+  void* stream = nullptr;  // of a call on a device
   [[nodiscard]] StreamingState::Impl& state(std::int64_t b) const {
     return states[static_cast<std::size_t>(b)]->impl();
   }
@@ -100,9 +111,11 @@ struct StreamingAppend {
 
 struct StreamingCandidate {
   const char* name;
+  bool on_device;                              // works on the memory of a CUDA device
   std::string (*fit)(const StreamingConfig&);  // empty, or the reason it steps aside
   DType element;                               // of summaries and prefixes
   bool keeps_features;                         // key rings of kElu1 hold features in f32 instead of raw keys
+  std::int64_t extra_slots;                    // with kExtend: summaries kept beyond what decode needs
   std::int64_t (*lanes)();                     // of its SummaryLayout; 0: plain rows
   std::string (*instruction_set)();            // what bits are promised for
   void (*append)(const StreamingAppend&, Workspace&, Executor&);  // moves the states; over a counting workspace: sizes
@@ -111,6 +124,7 @@ struct StreamingCandidate {
   void (*rebuild)(StreamingState::Impl&, bool same_chunk);
 };
 
+extern const StreamingCandidate kStreamingCuda;
 extern const StreamingCandidate kStreamingSimd;
 extern const StreamingCandidate kStreamingRef;
 std::span<const StreamingCandidate* const> streaming_candidates();  // fastest first, ref last

@@ -30,6 +30,7 @@ void device_fill(void* memory, unsigned char byte, std::int64_t bytes, int /*dev
   std::memset(memory, byte, static_cast<std::size_t>(bytes));
 }
 void device_synchronize(int /*device*/, void* /*stream*/) {}
+void device_wait(int /*device*/) {}
 
 DeviceTimer::DeviceTimer(int device) : device_(device) {}
 DeviceTimer::~DeviceTimer() = default;

@@ -13,7 +13,7 @@
 #define __host__
 #define __shared__ static  // one block at a time
 #define __grid_constant__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;

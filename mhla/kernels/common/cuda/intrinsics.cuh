@@ -50,6 +50,8 @@ __device__ inline void multiply_tf32(float (&c)[4], const float (&a)[4], const f
         "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 
+__device__ inline float lane_value(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
 // Sum over the lanes of a warp, the same bits in every lane.
 __device__ inline float warp_sum(float x) {
 #pragma unroll

@@ -87,6 +87,12 @@ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32
   }
 }
 
+inline std::uint32_t pack_bf16(float low, float high) {
+  return std::uint32_t{to_bf16(low).bits} | std::uint32_t{to_bf16(high).bits} << 16;
+}
+
+inline float lane_value(float x, int lane) { return emulator::warp_exchange(&x, 1)[lane]; }
+
 inline float warp_sum(float x) {
   for (int away = 16; away > 0; away /= 2) {
     const int lane = static_cast<int>(threadIdx.x % 32);

@@ -1,0 +1,43 @@
+// How a call is cut into pieces: every token once, in order, and a chunk is complete where its last token is.
+#include <gtest/gtest.h>
+
+#include "mhla/kernels/streaming/streaming_cuda.h"
+
+namespace mhla::cuda {
+namespace {
+
+TEST(StreamPieces, CoverEveryChunkOnce) {
+  for (const std::int64_t C : {1, 5, 64}) {
+    for (std::int64_t start = 0; start < 3 * C; ++start) {
+      for (std::int64_t T = 1; T < 4 * C + 2; ++T) {
+        for (const std::int64_t piece : {1, 2, 3, 100}) {
+          std::int64_t chunk = start / C, closed = 0, pieces = 0;
+          for (; pieces * piece < chunks_of(start, T, C); ++pieces) {
+            const PieceRange range = piece_range(start, T, C, piece, pieces);
+            ASSERT_EQ(range.first, chunk);
+            ASSERT_GE(range.chunks, 1);
+            ASSERT_LE(range.chunks, piece);
+            ASSERT_GE(range.closed, range.chunks - 1) << "only the last chunk of a call may stay open";
+            chunk += range.chunks, closed += range.closed;
+          }
+          ASSERT_EQ(chunk - 1, (start + T - 1) / C) << "start " << start << " T " << T << " C " << C;
+          ASSERT_EQ(closed, (start + T) / C - start / C);
+          const PieceRange beyond = piece_range(start, T, C, piece, pieces);
+          ASSERT_EQ(beyond.chunks, 0);
+          ASSERT_EQ(beyond.closed, 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(StreamPieces, AreNoLargerThanTheirMemory) {
+  EXPECT_EQ(piece_size(3, 1000, false), 3);
+  EXPECT_EQ(piece_size(100, kPieceBytes / 10, false), 10);
+  EXPECT_EQ(piece_size(100, 2 * kPieceBytes, false), 1);
+  EXPECT_EQ(piece_size(100, 1000, true), kExtendPiece);
+  EXPECT_EQ(piece_size(std::int64_t{1} << 40, 1000, false), kMaxPiece);
+}
+
+}  // namespace
+}  // namespace mhla::cuda

@@ -1,0 +1,357 @@
+// One token for each of many sequences in one launch (README.md, eq. 1 and 2). Blocks along x are 128 columns of a
+// head, 32 for each warp, along y heads, along z sequences, which may stand anywhere. What there is to do is to read P
+// once, D E floats a head: it goes from global memory into registers in pieces of 16 bytes, 128 of them side by side,
+// the first on their way while scores of the open chunk are computed. Query heads that share a prefix are rows of one
+// product. The order of every sum is that of the chunkwise pass. A sequence whose chunk is complete with this token
+// gets its summary in the same launch, from blocks beyond those of the columns.
+#include "mhla/kernels/common/cuda/quads.cuh"
+#include "mhla/kernels/common/cuda/summaries.cuh"
+#include "mhla/kernels/streaming/streaming_cuda.h"
+
+namespace mhla::cuda {
+namespace {
+
+constexpr int kWarps = kThreads / 32;
+constexpr int kMaxColumns = 256;  // D
+constexpr int kWide = 4;          // columns of a lane: 16 bytes of P
+constexpr int kTokensWide = 2;    // tokens of a lane
+constexpr int kWarpColumns = 8 * kWide, kWarpTokens = 8 * kTokensWide;
+constexpr int kTokens = kWarps * kWarpTokens;  // scores at a time
+constexpr int kSums = 32;                      // tokens of a running sum, as in denominators.cu
+constexpr int kQueryPitch = kMaxColumns + 8, kScorePitch = kTokens + 8;
+constexpr int kBlockColumns = kWarps * kWarpColumns;
+static_assert(kTokens % kDepth == 0);
+
+__host__ __device__ inline int column_blocks(const StreamShape& s) { return ceil_div(s.E, kBlockColumns); }
+
+// Where a sequence stands.
+struct OpenChunk {
+  std::int64_t chunk;
+  int inside, in_ring;  // place of the newest token, and row of the ring of place 0
+
+  __device__ OpenChunk(const StreamShape& s, const DecodeSequence& sequence) : chunk(sequence.position / s.C) {
+    const std::int64_t begin = chunk * s.C;
+    inside = static_cast<int>(sequence.position - begin);
+    in_ring = static_cast<int>(begin % s.ring);
+  }
+};
+
+// Tokens of the open chunk of one kv head, as a source of operands (tile.cuh): the newest from the call, the others
+// from the ring.
+template <class T>
+struct OpenRows {
+  using Element = T;
+  const T* newest;
+  const T* ring;  // row 0, of the head
+  std::int64_t ring_stride;
+  int in_ring, rows_of_ring, last, columns;
+  bool vector;
+  FeatureMap map;
+
+  __device__ OpenRows(const DecodeJob& job, const DecodeSequence& sequence, const OpenChunk& open,
+                      const DeviceTensor& tensor, std::int64_t offset, int batch, int head, FeatureMap feature_map)
+      : newest(static_cast<const T*>(tensor.data) + batch * tensor.batch_stride + head * tensor.head_stride),
+        ring(reinterpret_cast<const T*>(sequence.state + offset) + head * tensor.columns),
+        ring_stride(static_cast<std::int64_t>(job.shape.Hkv) * tensor.columns),
+        in_ring(open.in_ring),
+        rows_of_ring(job.shape.ring),
+        last(open.inside),
+        columns(tensor.columns),
+        vector(tensor.vector && tensor.columns % Piece<T>::kSize == 0),
+        map(feature_map) {}
+
+  [[nodiscard]] __device__ const T* row(int place) const {
+    if (place == last) return newest;
+    const int turned = in_ring + place;
+    return ring + static_cast<std::int64_t>(turned < rows_of_ring ? turned : turned - rows_of_ring) * ring_stride;
+  }
+  __device__ Piece<T> load(int place, int column) const {
+    if (place > last) return {};
+    return load_piece(row(place), column, columns, vector);
+  }
+  [[nodiscard]] __device__ bool verbatim() const { return map == FeatureMap::kIdentity; }
+  __device__ void finish(const Piece<T>& raw, int /*place*/, int column, float (&x)[Piece<T>::kSize]) const {
+#pragma unroll
+    for (int j = 0; j < Piece<T>::kSize; ++j) x[j] = column + j < columns ? feature(map, widen(raw.x[j])) : 0.0f;
+  }
+};
+
+// What a lane holds of a step over the features of a key: x[j] = phi(row[k + depth_of(j)]), anything beyond the last.
+template <class Products, class T>
+__device__ void load_key(const T* row, int k, int columns, bool vector, FeatureMap map, float (&x)[kLaneDepths]) {
+  if (sizeof(T) == 2 && vector && k + kDepth <= columns && Products::depth_of(1) == Products::depth_of(0) + 1) {
+#pragma unroll
+    for (int j = 0; j < kLaneDepths; j += 2) {  // bf16: depths come in pairs
+      const std::uint32_t pair = *reinterpret_cast<const std::uint32_t*>(row + k + Products::depth_of(j));
+      T low, high;
+      low.bits = static_cast<std::uint16_t>(pair), high.bits = static_cast<std::uint16_t>(pair >> 16);
+      x[j] = feature(map, widen(low)), x[j + 1] = feature(map, widen(high));
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kLaneDepths; ++j) {
+    const int d = k + Products::depth_of(j);
+    x[j] = d < columns ? feature(map, widen(row[d])) : 0.0f;
+  }
+}
+template <class Products>
+__device__ void load_key(const float* row, int k, int columns, bool vector, FeatureMap map, float (&x)[kLaneDepths]) {
+#pragma unroll
+  for (int j = 0; j < kLaneDepths; j += 4) {  // depths of a lane follow each other
+    const int d = k + Products::depth_of(j);
+    const Piece<float> four = load_piece(row, d, columns, vector);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[j + i] = d + i < columns ? feature(map, four.x[i]) : 0.0f;
+  }
+}
+
+// Four values of a row, zeros beyond its end.
+template <class T>
+__device__ void load_values(const T* row, int column, int columns, bool vector, float (&x)[kWide]) {
+  struct alignas(kWide * sizeof(T)) Few {
+    T x[kWide];
+  };
+  if (vector && column + kWide <= columns) {
+    const Few few = *reinterpret_cast<const Few*>(row + column);
+#pragma unroll
+    for (int j = 0; j < kWide; ++j) x[j] = widen(few.x[j]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kWide; ++j) x[j] = column + j < columns ? widen(row[column + j]) : 0.0f;
+  }
+}
+
+// Depths [k, k + kDepth) of a prefix, columns of this lane.
+template <class Products>
+__device__ void load_prefix(const float* P, int k, int column, const StreamShape& s, LaneOperand<kWide>& b) {
+#pragma unroll
+  for (int j = 0; j < kLaneDepths; ++j) {
+    const int d = k + Products::depth_of(j);
+    if (d < s.D) {
+      load_values(P + static_cast<std::int64_t>(d) * s.E, column, s.E, s.E % kWide == 0, b[j]);
+    } else {
+#pragma unroll
+      for (int w = 0; w < kWide; ++w) b[j][w] = 0.0f;
+    }
+  }
+}
+
+template <class T>
+__device__ void keep_row(const DecodeJob& job, const DecodeSequence& sequence, const OpenRows<T>& rows, int head,
+                         std::int64_t offset) {
+  const std::int64_t row = sequence.position % job.shape.ring * job.shape.Hkv + head;
+  T* const to = reinterpret_cast<T*>(sequence.state + offset) + row * rows.columns;
+  for (int c = threadIdx.x; c < rows.columns; c += kThreads) to[c] = rows.newest[c];
+}
+
+// The running sum of keys, as the chunkwise pass adds it up.
+template <class T>
+__device__ void sum_keys(const OpenRows<T>& k, int keys, int D, float* running) {
+  for (int c = threadIdx.x; c < D; c += kThreads) {
+    float base = 0;
+    for (int first = 0; first < keys; first += kSums) {
+      float part = 0;
+#pragma unroll 8
+      for (int w = first; w < min(first + kSums, keys); ++w) part += feature(k.map, widen(k.row(w)[c]));
+      base += part;
+    }
+    running[c] = base;
+  }
+}
+
+__device__ float diagonal_of(const StreamShape& s, const DecodeSequence& sequence, int head, std::int64_t chunk) {
+  DeviceMix mix;
+  mix.data = reinterpret_cast<const float*>(sequence.state + s.mix);
+  mix.row_stride = s.L, mix.column_stride = 1, mix.L = s.L;
+  mix.head_stride = s.per_head ? static_cast<std::int64_t>(s.L) * s.L : 0;
+  return mix.at(head, chunk, chunk);
+}
+
+// Scores of tokens [first, first + kTokens) times the diagonal of mix, for every row.
+template <class A, class T>
+__device__ void score_tokens(const OpenRows<T>& k, int first, int keys, const typename A::Operand* q, int rows, int D,
+                             float coefficient, typename A::Operand* scores) {
+  using Products = Quads<A, kTokensWide>;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = first + warp * kWarpTokens;
+  Products products;
+  if (own < keys) {
+    for (int d = 0; d < D; d += kDepth) {
+      LaneOperand<kTokensWide> b;
+#pragma unroll
+      for (int w = 0; w < kTokensWide; ++w) {
+        const int token = own + lane / 4 * kTokensWide + w;
+        float x[kLaneDepths] = {};
+        if (token < keys) load_key<Products>(k.row(token), d, D, k.vector, k.map, x);
+#pragma unroll
+        for (int j = 0; j < kLaneDepths; ++j) b[j][w] = x[j];
+      }
+      products.template add<kQueryPitch>(q + d, rows, b);
+    }
+  }
+  products.visit(rows, [&](int row, int column, const float(&x)[Products::kOwn]) {
+#pragma unroll
+    for (int j = 0; j < Products::kOwn; ++j) {
+      const bool given = own + column + j < keys;
+      scores[row * kScorePitch + warp * kWarpTokens + column + j] =
+          A::operand(given ? coefficient * (x[j] + 0.0f) : 0.0f);
+    }
+  });
+}
+
+constexpr int kCloseRows = 16;  // of a tile of a summary: small, for one sequence alone must keep a card busy
+
+template <class T, int kRows>
+union DecodeMemory {
+  struct {
+    alignas(16) typename Arithmetic<T>::Operand q[kRows * kQueryPitch];
+    alignas(16) typename Arithmetic<T>::Operand scores[kRows * kScorePitch];
+    float running[kMaxColumns], den[kRows];
+  } token;
+  SummaryMemory<T, kCloseRows> tile;
+  float vectors[kVectorMemory];
+};
+
+__host__ __device__ inline int summary_tiles(const StreamShape& s) {
+  return ceil_div(s.D, kCloseRows) * ceil_div(s.E, kColumns) + (s.normalized ? 1 : 0);
+}
+
+// Tile `tile` of the summary of a chunk that is complete now, or z.
+template <class T, class Memory>
+__device__ void close_chunk(const DecodeJob& job, const DecodeSequence& sequence, int batch, int head, int tile,
+                            Memory& memory) {
+  const StreamShape& s = job.shape;
+  const OpenChunk open(s, sequence);
+  if (open.inside + 1 < s.C || (!s.extend && open.chunk + 1 >= s.L)) return;
+  float* const out =
+      reinterpret_cast<float*>(sequence.state + s.summaries) + (open.chunk % s.slots * s.Hkv + head) * s.stride;
+  const int across = ceil_div(s.E, kColumns);
+  if (tile == ceil_div(s.D, kCloseRows) * across) {
+    const OpenRows<T> x(job, sequence, open, s.has_den ? job.k_den : job.k, s.has_den ? s.k_den : s.k, batch, head,
+                        s.feature_map);
+    sum_vectors(memory.vectors, x, s.C, nullptr, s.D, out + s.D * s.E);
+    return;
+  }
+  const OpenRows<T> k(job, sequence, open, job.k, s.k, batch, head, s.feature_map);
+  const OpenRows<T> v(job, sequence, open, job.v, s.v, batch, head, FeatureMap::kIdentity);
+  summary_tile<T, kCloseRows>(memory.tile, k, v, s.C, tile / across * kCloseRows, tile % across * kColumns, s.D, s.E,
+                              out);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, 4) decode_kernel(const __grid_constant__ DecodeJob job) {
+  using A = Arithmetic<T>;
+  using Products = Quads<A, kWide>;
+  constexpr int kRows = Products::kMostRows;
+  __shared__ DecodeMemory<T, kRows> shared;
+  const StreamShape& s = job.shape;
+  const DecodeSequence& sequence = job.sequences[blockIdx.z];
+  const int batch = job.first + static_cast<int>(blockIdx.z);
+  const int most = s.per_head ? 1 : min(s.group, kRows), tiles = ceil_div(s.group, most);
+  const int kv_head = static_cast<int>(blockIdx.y) / tiles, tile = static_cast<int>(blockIdx.y) % tiles;
+  if (const int beyond = static_cast<int>(blockIdx.x) - column_blocks(s); beyond >= 0) {
+    if (tile == 0) close_chunk<T>(job, sequence, batch, kv_head, beyond, shared);
+    return;
+  }
+  auto& memory = shared.token;
+  const int head = kv_head * s.group + tile * most, rows = min(most, s.group - tile * most);
+  const OpenChunk open(s, sequence);
+  const int keys = open.inside + 1;
+  const float* const P = sequence.prefix + (s.per_head ? head : kv_head) * s.stride;
+
+  const int lane = threadIdx.x % 32;
+  const int warp_column =
+      static_cast<int>(blockIdx.x) * kBlockColumns + static_cast<int>(threadIdx.x) / 32 * kWarpColumns;
+  const int column = warp_column + lane / 4 * kWide;
+  const bool works = warp_column < s.E;
+  LaneOperand<kWide> even, odd;  // steps of P that are on their way
+  if (works) load_prefix<Products>(P, 0, column, s, even);
+  if (works) load_prefix<Products>(P, kDepth, column, s, odd);
+
+  const OpenRows<T> k(job, sequence, open, job.k, s.k, batch, kv_head, s.feature_map);
+  const OpenRows<T> v(job, sequence, open, job.v, s.v, batch, kv_head, FeatureMap::kIdentity);
+  const OpenRows<T> k_den(job, sequence, open, s.has_den ? job.k_den : job.k, s.has_den ? s.k_den : s.k, batch, kv_head,
+                          s.feature_map);
+  const auto query = [&](const DeviceTensor& x, int row) {
+    return static_cast<const T*>(x.data) + batch * x.batch_stride + (head + row) * x.head_stride;
+  };
+  const int depths = ceil_div(s.D, kDepth) * kDepth;
+  for (int index = threadIdx.x; index < rows * depths; index += kThreads) {
+    const int row = index / depths, d = index % depths;
+    const float x = d < s.D ? feature(s.feature_map, widen(query(job.q, row)[d])) : 0.0f;
+    memory.q[row * kQueryPitch + d] = A::operand(x);
+  }
+  if (s.normalized) sum_keys(k_den, keys, s.D, memory.running);
+  if (blockIdx.x == 0 && tile == 0) {
+    keep_row(job, sequence, k, kv_head, s.k);
+    keep_row(job, sequence, v, kv_head, s.v);
+    if (s.has_den) keep_row(job, sequence, k_den, kv_head, s.k_den);
+  }
+  __syncthreads();
+  const float coefficient = diagonal_of(s, sequence, head, open.chunk);
+  for (int row = threadIdx.x / 32; s.normalized && row < rows; row += kWarps) {
+    const T* const features = query(s.has_den ? job.q_den : job.q, row);
+    const float before = dot_row(s.feature_map, features, P + static_cast<std::int64_t>(s.D) * s.E, s.D);
+    const float inside = dot_row(s.feature_map, features, memory.running, s.D);
+    if (lane == 0) memory.den[row] = fmaf(coefficient, inside, before + s.eps);
+  }
+  score_tokens<A>(k, 0, keys, memory.q, rows, s.D, coefficient, memory.scores);
+  __syncthreads();
+
+  Products sums;
+  for (int d = 0; works && d < s.D; d += 2 * kDepth) {
+    sums.template add<kQueryPitch>(memory.q + d, rows, even);
+    if (d + 2 * kDepth < s.D) load_prefix<Products>(P, d + 2 * kDepth, column, s, even);
+    if (d + kDepth < s.D) sums.template add<kQueryPitch>(memory.q + d + kDepth, rows, odd);
+    if (d + 3 * kDepth < s.D) load_prefix<Products>(P, d + 3 * kDepth, column, s, odd);
+  }
+  for (int first = 0; first < keys; first += kTokens) {
+    if (first > 0) {
+      __syncthreads();
+      score_tokens<A>(k, first, keys, memory.q, rows, s.D, coefficient, memory.scores);
+      __syncthreads();
+    }
+    for (int step = 0; works && step < kTokens && first + step < keys; step += kDepth) {
+      LaneOperand<kWide> b;
+#pragma unroll
+      for (int j = 0; j < kLaneDepths; ++j) {
+        const int token = first + step + Products::depth_of(j);
+        if (token < keys) {
+          load_values(v.row(token), column, s.E, v.vector, b[j]);
+        } else {
+#pragma unroll
+          for (int w = 0; w < kWide; ++w) b[j][w] = 0.0f;
+        }
+      }
+      sums.template add<kScorePitch>(memory.scores + step, rows, b);
+    }
+  }
+  if (!works) return;
+  sums.visit(rows, [&](int row, int place, const float(&x)[Products::kOwn]) {
+    static_assert(Products::kOwn == Piece<T>::kSize);
+    float y[Products::kOwn];
+#pragma unroll
+    for (int j = 0; j < Products::kOwn; ++j) {
+      y[j] = s.scale * x[j];
+      if (s.normalized) y[j] /= memory.den[row];
+    }
+    T* const out = static_cast<T*>(job.out.data) + batch * job.out.batch_stride + (head + row) * job.out.head_stride;
+    store_piece(out, warp_column + place, s.E, job.out.vector, y);
+  });
+}
+
+}  // namespace
+
+void stream_decode(DType dtype, const DecodeJob& job, void* stream) {
+  const StreamShape& s = job.shape;
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    constexpr int kRows = Quads<Arithmetic<T>, kWide>::kMostRows;
+    const int most = s.per_head ? 1 : (s.group < kRows ? s.group : kRows);
+    launch(decode_kernel<T>,
+           grid_of(column_blocks(s) + (job.closes ? summary_tiles(s) : 0), s.Hkv * ceil_div(s.group, most), job.count),
+           job, stream, "decode_kernel");
+  });
+}
+
+}  // namespace mhla::cuda
