@@ -1,6 +1,6 @@
 /* The operator for C, and for every language that can call C: forward and backward of the bidirectional and the
- * causal form, streaming, on raw pointers. The mathematics and the meaning of every field are those of the C++ headers
- * mhla/kernels/{bidirectional,chunkwise,streaming}/.
+ * causal form, streaming, on raw pointers to host memory or to that of a CUDA device. The mathematics and the meaning
+ * of every field are those of the C++ headers mhla/kernels/{bidirectional,chunkwise,streaming}/.
  *
  *   mhla_bidirectional_params params;
  *   mhla_bidirectional_params_init(&params, sizeof params);
@@ -107,10 +107,13 @@ int32_t mhla_threads(void);
 /* How to run a call; null stands for the defaults. Nothing here changes what is computed. */
 typedef struct mhla_run_options {
   size_t struct_size;
-  const char* candidate; /* "simd", "ref"; null: the first that takes the problem */
+  const char* candidate; /* "cuda", "simd", "ref"; null: the first that takes the problem */
   mhla_pool* pool;       /* null: the default pool */
-  void* workspace;       /* 64-byte aligned, at least *_workspace() bytes; null: allocated by the call */
+  void* workspace;       /* 64-byte aligned, at least *_workspace() bytes, where the tensors are; null: allocated by
+                            the call */
   size_t workspace_bytes;
+  void* stream; /* cudaStream_t for tensors on a CUDA device, null: the default stream; the call returns before it
+                   ran, and can be recorded into a graph when it is given its workspace */
 } mhla_run_options;
 void mhla_run_options_init(mhla_run_options* options, size_t struct_size);
 
@@ -214,10 +217,14 @@ typedef struct mhla_stream_config {
   int32_t has_scale;    /* as in mhla_chunkwise_params */
   double eps;           /* 1e-6 */
   double scale;
+  int32_t device;   /* whose memory holds the stream, as in mhla_tensor: 0: host memory; 1 + n: CUDA device n */
+  int32_t reserved; /* 0 */
 } mhla_stream_config;
 void mhla_stream_config_init(mhla_stream_config* config, size_t struct_size);
 
-/* mix, [L, L] or [H, L, L], is copied. The stream stays with its candidate. */
+/* mix, [L, L] or [H, L, L], in host memory or on the device of the stream, is copied. The stream stays with its
+ * candidate and its device; appended tensors are where it is. What is not an append and touches the memory of a stream
+ * on a device (fork, restore, tensors, destroy) waits for that device. */
 mhla_status mhla_stream_create(const mhla_stream_config* config, const mhla_tensor* mix, const char* maybe_candidate,
                                mhla_stream** stream);
 mhla_status mhla_stream_fork(const mhla_stream* stream, mhla_stream** fork);       /* both go on, independently */
@@ -256,11 +263,15 @@ mhla_status mhla_stream_append_workspace(const mhla_append_params* params, const
                                          const mhla_run_options* maybe_options, int64_t* bytes);
 
 /* Everything a stream needs to go on elsewhere, for the caller to write in a format of his choice, and back.
- * The lists belong to the stream and are valid until the next call that names it. */
+ * The lists belong to the stream and are valid until the next call that names it; the tensors are in host memory. A
+ * stream of a CUDA candidate goes to CUDA device 0, or with mhla_stream_load_on to the device that is named there (1 +
+ * n: CUDA device n), the others stay in host memory. */
 mhla_status mhla_stream_tensors(mhla_stream* stream, const mhla_named_tensor** tensors, size_t* count);
 mhla_status mhla_stream_metadata(mhla_stream* stream, const mhla_text_pair** pairs, size_t* count);
 mhla_status mhla_stream_load(const mhla_named_tensor* tensors, size_t tensor_count, const mhla_text_pair* pairs,
                              size_t pair_count, mhla_stream** stream);
+mhla_status mhla_stream_load_on(const mhla_named_tensor* tensors, size_t tensor_count, const mhla_text_pair* pairs,
+                                size_t pair_count, int32_t device, mhla_stream** stream);
 
 #ifdef __cplusplus
 }

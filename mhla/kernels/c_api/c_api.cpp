@@ -99,7 +99,7 @@ mhla_tensor tensor_of(const ConstView& view) {
 RunOptions run_options_of(const mhla_run_options* maybe_options, const char* entry) {
   if (maybe_options == nullptr) return {};
   const mhla_run_options options =
-      read(maybe_options, sizeof(mhla_run_options), default_run_options(), entry, "options");
+      read(maybe_options, offsetof(mhla_run_options, stream), default_run_options(), entry, "options");
   RunOptions run;
   if (options.candidate != nullptr) run.candidate = options.candidate;
   if (options.pool != nullptr) run.maybe_executor = options.pool->executor.get();
@@ -107,6 +107,7 @@ RunOptions run_options_of(const mhla_run_options* maybe_options, const char* ent
     fail(entry, ": options.workspace is null, but workspace_bytes is ", options.workspace_bytes);
   }
   run.workspace = {static_cast<std::byte*>(options.workspace), options.workspace_bytes};
+  run.stream = options.stream;
   return run;
 }
 

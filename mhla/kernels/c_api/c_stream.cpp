@@ -37,7 +37,7 @@ mhla_append_params append_defaults() {
 }
 
 StreamingConfig config_of(const mhla_stream_config* source, const char* entry) {
-  const auto c = read(source, sizeof(mhla_stream_config), config_defaults(), entry, "config");
+  const auto c = read(source, offsetof(mhla_stream_config, device), config_defaults(), entry, "config");
   StreamingConfig config;
   config.H = c.H;
   config.Hkv = c.Hkv;
@@ -53,6 +53,9 @@ StreamingConfig config_of(const mhla_stream_config* source, const char* entry) {
   config.den_features = c.den_features != 0;
   if (c.rollback < -1) fail(entry, ": rollback is ", c.rollback, ", expected -1 (one chunk) or a number of tokens");
   if (c.rollback >= 0) config.rollback = c.rollback;
+  if (c.device < 0) fail(entry, ": device is ", c.device, ", expected 0 (host memory) or more");
+  if (c.reserved != 0) fail(entry, ": reserved is ", c.reserved, ", expected 0");
+  config.device = c.device - 1;  // kCpu is -1
   return config;
 }
 
@@ -82,6 +85,29 @@ Append append_of(const mhla_append_params* source, const mhla_tensor* out, const
 }
 
 mhla_stream* stream_of(StreamingState&& state) { return new mhla_stream{std::move(state), {}, {}, {}, {}}; }
+
+mhla_status load_stream(const char* entry, const mhla_named_tensor* tensors, std::size_t tensor_count,
+                        const mhla_text_pair* pairs, std::size_t pair_count, std::int32_t device,
+                        mhla_stream** stream) {
+  return guarded([&] {
+    if (device < 1) fail(entry, ": device is ", device, ", expected 1 (CUDA device 0) or more");
+    mhla_stream*& result = required(stream, entry, "stream");
+    if (tensor_count != 0) required(tensors, entry, "tensors");
+    if (pair_count != 0) required(pairs, entry, "pairs");
+    std::vector<NamedView> views;
+    for (size_t i = 0; i < tensor_count; ++i) {
+      const char* name = &required(tensors[i].name, entry, "tensors[].name");
+      views.push_back({name, view_of(tensors[i].tensor, entry, name)});
+    }
+    std::map<std::string, std::string> metadata;
+    for (size_t i = 0; i < pair_count; ++i) {
+      const char* key = &required(pairs[i].key, entry, "pairs[].key");
+      if (!metadata.emplace(key, &required(pairs[i].value, entry, key)).second)
+        fail(entry, ": pairs has '", key, "' twice");
+    }
+    result = stream_of(StreamingState::load(views, metadata, device - 1));
+  });
+}
 
 }  // namespace
 }  // namespace mhla::c_api
@@ -191,22 +217,10 @@ mhla_status mhla_stream_metadata(mhla_stream* stream, const mhla_text_pair** pai
 
 mhla_status mhla_stream_load(const mhla_named_tensor* tensors, size_t tensor_count, const mhla_text_pair* pairs,
                              size_t pair_count, mhla_stream** stream) {
-  static constexpr char kEntry[] = "mhla_stream_load";
-  return guarded([&] {
-    mhla_stream*& result = required(stream, kEntry, "stream");
-    if (tensor_count != 0) required(tensors, kEntry, "tensors");
-    if (pair_count != 0) required(pairs, kEntry, "pairs");
-    std::vector<NamedView> views;
-    for (size_t i = 0; i < tensor_count; ++i) {
-      const char* name = &required(tensors[i].name, kEntry, "tensors[].name");
-      views.push_back({name, view_of(tensors[i].tensor, kEntry, name)});
-    }
-    std::map<std::string, std::string> metadata;
-    for (size_t i = 0; i < pair_count; ++i) {
-      const char* key = &required(pairs[i].key, kEntry, "pairs[].key");
-      if (!metadata.emplace(key, &required(pairs[i].value, kEntry, key)).second)
-        fail(kEntry, ": pairs has '", key, "' twice");
-    }
-    result = stream_of(StreamingState::load(views, metadata));
-  });
+  return load_stream("mhla_stream_load", tensors, tensor_count, pairs, pair_count, 1, stream);
+}
+
+mhla_status mhla_stream_load_on(const mhla_named_tensor* tensors, size_t tensor_count, const mhla_text_pair* pairs,
+                                size_t pair_count, int32_t device, mhla_stream** stream) {
+  return load_stream("mhla_stream_load_on", tensors, tensor_count, pairs, pair_count, device, stream);
 }
