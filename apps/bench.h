@@ -28,6 +28,8 @@ struct BenchOptions {
   double min_seconds = 1.0;
   double rival_limit = 30.0;  // seconds one call of a rival may take, by estimate
   int sets = 0;
+  std::int64_t sequences = 0;  // of a decode step; 0: --batch, else 1, on a device 64
+  std::int64_t layers = 0;     // of a decode step on a device; 0: 24
   bool scaling = false;
   std::string html;
   bool json = false;
@@ -64,6 +66,8 @@ JsonValue no_rivals(const std::string& reason);  // every rival without a time, 
 
 // The rows of one form; each returns the exit code.
 int bench_decode(const BenchOptions& options, BenchMachine& machine, const OpShape& shape, const Output& out);
+int bench_decode_device(const BenchOptions& options, const OpShape& shape, DType dtype, const std::string& backend,
+                        const Output& out);
 int bench_scaling(const BenchOptions& options, BenchMachine& machine, const Output& out);
 
 JsonValue number_or_null(double value);  // null unless positive

@@ -93,6 +93,14 @@ constexpr Counts count_decode(const OpSizes& s, std::int64_t open, std::int64_t 
   return counts;
 }
 
+// What the token that completes chunk number `chunks` of a sequence adds: its summary written and read, the summaries
+// before it read, the next prefix written.
+constexpr Counts count_boundary(const OpSizes& s, std::int64_t chunks) {
+  const auto Hkv = static_cast<double>(s.Hkv), D = static_cast<double>(s.D), E = static_cast<double>(s.E);
+  const auto M = static_cast<double>(chunks);
+  return {.flops = Hkv * 2.0 * D * E * (static_cast<double>(s.C) + M), .bytes = Hkv * D * E * 4.0 * (M + 2.0)};
+}
+
 // The most scratch memory a call of the vector kernels may take, in bytes. Per thread: the summaries of the heads it
 // works on, as many as fit a second-level cache and at least one (backward keeps S and S~), rows padded to whole vectors
 // and an odd number of cache lines, in the causal form 64 mixed prefixes beside them, and a fixed part for tiles; or,

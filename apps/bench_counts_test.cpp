@@ -64,5 +64,13 @@ TEST(BenchCounts, ADecodeStepReadsPrefixAndOpenChunk) {
   EXPECT_EQ(step.flops, 4.0 * (2.0 * 128 * 256 + 10 * 2.0 * 384));
 }
 
+TEST(BenchCounts, ABoundaryReadsEverySummary) {
+  const OpSizes s{true, 1, 64, 8, 4, 128, 256, 1, 64, 1};
+  const Counts third = count_boundary(s, 3);
+  EXPECT_EQ(third.bytes,
+            4.0 * 128 * 256 * 4 * 5);  // three summaries read, one of them written before, a prefix written
+  EXPECT_EQ(third.flops, 4.0 * 2.0 * 128 * 256 * (64 + 3));
+}
+
 }  // namespace
 }  // namespace mhla::apps

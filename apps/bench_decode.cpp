@@ -2,7 +2,8 @@
 //   cache    one state, visited again and again
 //   memory   as many states as it takes for the visited parts to be four times the last-level cache, in turn
 //   latency  by position in the chunk, with 32 finished chunks behind the token: the boundary must be no cliff
-// A step is held against the bandwidth of a plain read at the same footprint, measured in the same run.
+// A step is held against the bandwidth of a plain read at the same footprint, measured in the same run. On a CUDA
+// device: bench_decode_device.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "apps/commands.h"
 #include "mhla/core/error.h"
 #include "mhla/kernels/streaming/streaming.h"
+#include "mhla/testing/run_case.h"
 
 namespace mhla::apps {
 namespace {
@@ -196,7 +198,8 @@ class DecodeBench {
       out_.row(head(dtype, backend, "all").set("verified", false).set("failure", failure).set("ms", nullptr));
       return kFailed;
     }
-    const std::int64_t batch = options_.shape.batch > 0 ? options_.shape.batch : 1;
+    const std::int64_t given = options_.sequences > 0 ? options_.sequences : options_.shape.batch;
+    const std::int64_t batch = given > 0 ? given : 1;
     const DecodeSetup setup = make_setup(shape_, dtype, backend, 3);
     level("cache", dtype, setup, batch, batch, 40);
     const double visited = count_decode(shape_.sizes(), shape_.chunk() / 2, size_of(dtype)).bytes;
@@ -296,7 +299,8 @@ int bench_decode(const BenchOptions& options, BenchMachine& machine, const OpSha
   for (const std::string& dtype_name : split_list(options.dtypes)) {
     const DType dtype = parse_dtype(dtype_name);
     for (const std::string& backend : bench_backends(options, OpForm::kDecode, dtype))
-      code = std::max(code, bench.run(dtype, backend));
+      code = std::max(code, on_device(backend) ? bench_decode_device(options, shape, dtype, backend, out)
+                                               : bench.run(dtype, backend));
   }
   return code;
 }

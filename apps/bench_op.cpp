@@ -363,6 +363,11 @@ void add_bench(CLI::App& app, Job& job) {
   op->add_option("--min-time", o.min_seconds, "seconds of timed calls per row")->capture_default_str();
   op->add_option("--sets", o.sets, "sets of inputs visited in turn (default: past the second-level caches)")
       ->check(CLI::Range(1, 64));
+  op->add_option("--sequences", o.sequences, "decode: sequences in one step (default: --batch, or 1, on a device 64)")
+      ->check(CLI::Range(1, 1 << 20));
+  op->add_option("--layers", o.layers,
+                 "decode on a device: calls of one step, each with states of its own (default 24)")
+      ->check(CLI::Range(1, 1 << 20));
   op->add_option("--rivals", o.rivals, "LibTorch rivals: all, or plain, linear, softmax joined by commas")
       ->expected(0, 1)
       ->default_str("");

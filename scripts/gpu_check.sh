@@ -4,6 +4,7 @@
 # third_party_cache (scripts/gpu_headers.sh) when it is there, else from the system.
 #   BUILD=build/gpu   JOBS=cores   ARCHS=90a-real   BACKENDS="cuda sm90"   DTYPES=bf16
 #   SHAPES=all the named ones   MIN_TIME=0.2 seconds a row   LIMIT=240 seconds for one run under a sanitizer
+#   SEQUENCES=64   LAYERS=24   of a decode step; DECODE=lm_2048, empty: none
 # Logs, JSON rows and the table are left in $BUILD/check.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
@@ -16,6 +17,9 @@ DTYPES=${DTYPES:-bf16}
 BIDIRECTIONAL=deit_t_224,dit_s_256,dit_xl_512,sana_1024,dit_s_4096,wan_480p
 CAUSAL=lm_2048,lm_16384,lm_65536
 SHAPES=${SHAPES:-$BIDIRECTIONAL,$CAUSAL}
+DECODE=${DECODE-lm_2048}
+SEQUENCES=${SEQUENCES:-64}
+LAYERS=${LAYERS:-24}
 MIN_TIME=${MIN_TIME:-0.2}
 LIMIT=${LIMIT:-240}
 OUT=$BUILD/check
@@ -23,7 +27,7 @@ MHLA=$BUILD/bin/mhla
 mkdir -p "$OUT"
 
 # Programs of GoogleTest: those that run whole, and those of which the candidates on the device matter here.
-WHOLE="cuda_test cuda_call_test run_case_test call_test problem_test"
+WHOLE="cuda_test cuda_call_test cuda_stream_test c_device_test run_case_test call_test problem_test"
 BY_CANDIDATE="bidirectional_test chunkwise_test bidirectional_gradient_test chunkwise_gradient_test chunkwise_identity_test"
 # Plans of the kernels: plain code.
 PLANS=$(find mhla/kernels \( -path '*/cuda/*_test.cpp' -o -name '*cuda*_test.cpp' -o -name '*sm90*_test.cpp' \) \
@@ -139,7 +143,13 @@ bench() {
     "$MHLA" bench op --json --shape "$shape" --dtype "$DTYPES" --pass fwd,bwd,fwd+bwd --backend gpu \
       --min-time "$MIN_TIME" >>"$OUT/bench.json" 2>>"$OUT/bench.log" || failed "bench $shape"
   done
+  rm -f "$OUT/decode.json"
+  for shape in ${DECODE//,/ }; do
+    "$MHLA" bench op --json --shape "$shape" --form decode --dtype "$DTYPES" --backend cuda --sequences "$SEQUENCES" \
+      --layers "$LAYERS" >>"$OUT/decode.json" 2>>"$OUT/bench.log" || failed "bench decode $shape"
+  done
   grep -E '^mhla: ' "$OUT/bench.log" | cut -c 1-300 | head -n 10
+  [ ! -s "$OUT/decode.json" ] || python3 scripts/gpu_table.py --decode "$OUT/decode.json" | tee "$OUT/decode.txt"
   python3 scripts/gpu_table.py "$OUT/bench.json" | tee "$OUT/table.txt"
 }
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""gpu_table.py FILE: the rows of `mhla bench op --json` on a GPU as one short table, a line per shape and backend.
+"""gpu_table.py [--decode] FILE: the rows of `mhla bench op --json` on a GPU as one short table, a line per shape and
+backend.
 
 ms are medians of device time; floor is what the forward's bytes take at the measured copy bandwidth; host is how long
-the forward call takes to return.
+the forward call takes to return. With --decode the rows of `--form decode`: microseconds of one token for all sequences
+and layers, the mean over a chunk and the median step that completes no chunk, and their share of that bandwidth.
 """
 import json
 import subprocess
@@ -16,6 +18,24 @@ def commit():
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def decode(path):
+    rows = [json.loads(line) for line in open(path) if line.strip()]
+    print(f"{'decode':<12} {'dtype':<5} {'backend':<7} {'sequences':>9} {'layers':>6} {'level':<9} {'us a token':>10} "
+          f"{'of copy':>8} {'no boundary':>11} {'of copy':>8} {'host us':>8}")
+    for row in rows:
+        name = f"{row['shape']:<12} {row['dtype']:<5} {row['backend']:<7} {row['sequences']:>9} {row['layers']:>6} " \
+               f"{row['level']:<9}"
+        if row.get("ms") is None:
+            print(f"{name} WRONG {row.get('failure', '')}")
+            continue
+        quiet = row.get("quiet_ms")
+        share = f"{100 * row['quiet_of_bandwidth']:.0f} %" if quiet else "-"
+        print(f"{name} {1e3 * row['mean_ms']:>10.1f} {100 * row['of_bandwidth']:>6.0f} % "
+              f"{f'{1e3 * quiet:.1f}' if quiet else '-':>11} "
+              f"{share:>8} {1e3 * row['host_ms']:>8.1f}")
+    return 0 if rows else 1
 
 
 def main(path):
@@ -58,4 +78,4 @@ def main(path):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(decode(sys.argv[2]) if sys.argv[1] == "--decode" else main(sys.argv[1]))
