@@ -76,6 +76,7 @@ class DeviceAppend {
   }
 
   void run() {
+    look_at(0);
     mix_stale();
     a_.T == 1 ? decode() : append();
     for (std::int64_t b = 0; b < a_.B; ++b) {
@@ -87,6 +88,11 @@ class DeviceAppend {
   }
 
  private:
+  // What piece `index` is for every sequence.
+  void look_at(std::int64_t index) {
+    piece_.clear();
+    for (std::int64_t b = 0; b < a_.B; ++b) piece_.push_back(sequence_of(b, index));
+  }
   [[nodiscard]] StreamSequence sequence_of(std::int64_t b, std::int64_t index) const {
     const Impl& state = a_.state(b);
     const StreamingCounters& at = next_[static_cast<std::size_t>(b)];
@@ -104,42 +110,37 @@ class DeviceAppend {
     return s;
   }
 
-  // f() for lists of the sequences that are wanted, as many as one launch takes.
+  // f() for lists of the sequences of the piece that are wanted, as many as one launch takes.
   template <class Wanted, class F>
-  void in_lists(std::int64_t index, const Wanted& wanted, const F& f) {
+  void in_lists(const Wanted& wanted, const F& f) {
     job_.count = 0;
-    for (std::int64_t b = 0; b < a_.B; ++b) {
-      const StreamSequence s = sequence_of(b, index);
-      if (wanted(b, s)) job_.sequences[job_.count++] = s;
-      if (job_.count == kSequences || (b + 1 == a_.B && job_.count > 0)) f(), job_.count = 0;
+    for (const StreamSequence& s : piece_) {
+      if (wanted(s)) job_.sequences[job_.count++] = s;
+      if (job_.count == kSequences) f(), job_.count = 0;
     }
+    if (job_.count > 0) f();
   }
 
   void mix_stale() {
     job_.open_only = true;
-    in_lists(
-        0, [&](std::int64_t b, const StreamSequence&) { return a_.state(b).at.stale; },
-        [&] { stream_prefixes(dtype_, job_, a_.stream); });
+    in_lists([&](const StreamSequence& s) { return next_[static_cast<std::size_t>(s.batch)].stale; },
+             [&] { stream_prefixes(dtype_, job_, a_.stream); });
     job_.open_only = false;
     for (StreamingCounters& at : next_) at.stale = false;
   }
 
-  // Summaries (decode has them already) and prefixes of what a piece completes.
-  void close(std::int64_t index, bool summaries) {
-    in_lists(
-        index, [](std::int64_t, const StreamSequence& s) { return s.closed > 0; },
-        [&] {
-          if (summaries) stream_summaries(dtype_, job_, a_.stream);
-          stream_prefixes(dtype_, job_, a_.stream);
-        });
+  // Summaries (decode has them already) and prefixes of what the piece completes.
+  void close(bool summaries) {
+    in_lists([](const StreamSequence& s) { return s.closed > 0; },
+             [&] {
+               if (summaries) stream_summaries(dtype_, job_, a_.stream);
+               stream_prefixes(dtype_, job_, a_.stream);
+             });
   }
-  void moved(std::int64_t index) {
-    in_lists(
-        index, [](std::int64_t, const StreamSequence& s) { return s.base < s.next_base; },
-        [&] { stream_fold(job_, a_.stream); });
-    for (std::int64_t b = 0; b < a_.B; ++b) {
-      const StreamSequence s = sequence_of(b, index);
-      StreamingCounters& at = next_[static_cast<std::size_t>(b)];
+  void moved() {
+    in_lists([](const StreamSequence& s) { return s.base < s.next_base; }, [&] { stream_fold(job_, a_.stream); });
+    for (const StreamSequence& s : piece_) {
+      StreamingCounters& at = next_[static_cast<std::size_t>(s.batch)];
       at.base = s.next_base;
       if (s.closed > 0) at.open ^= 1;
     }
@@ -156,25 +157,26 @@ class DeviceAppend {
       for (std::int64_t n = 0; n < job.count; ++n) {
         const Impl& state = a_.state(b + n);
         job.sequences[n] = {state.bytes().data(), Impl::as<float>(state.prefix[state.at.open]), state.at.position};
-        job.closes = job.closes || sequence_of(b + n, 0).closed > 0;
+        job.closes = job.closes || piece_[static_cast<std::size_t>(b + n)].closed > 0;
       }
       stream_decode(dtype_, job, a_.stream);
     }
-    close(0, /*summaries=*/false);
-    moved(0);
+    close(/*summaries=*/false);
+    moved();
   }
 
   void append() {
-    const auto any = [](std::int64_t, const StreamSequence& s) { return s.chunks > 0; };
+    const auto any = [](const StreamSequence& s) { return s.chunks > 0; };
     for (std::int64_t index = 0; index * job_.piece < longest_; ++index) {
-      close(index, /*summaries=*/true);
-      in_lists(index, any, [&] {
+      if (index > 0) look_at(index);
+      close(/*summaries=*/true);
+      in_lists(any, [&] {
         if (job_.shape.normalized) stream_denominators(dtype_, job_, a_.stream);
         stream_read_out(dtype_, job_, a_.stream);
       });
-      moved(index);
+      moved();
     }
-    in_lists(0, any, [&] { stream_keep(dtype_, job_, a_.stream); });
+    in_lists([](const StreamSequence&) { return true; }, [&] { stream_keep(dtype_, job_, a_.stream); });
   }
 
   const StreamingAppend& a_;
@@ -182,6 +184,7 @@ class DeviceAppend {
   StreamJob job_;
   std::int64_t longest_ = 0;
   std::vector<StreamingCounters> next_;
+  std::vector<StreamSequence> piece_;
 };
 
 void append_cuda(const StreamingAppend& a, Workspace& workspace, Executor& /*executor*/) {

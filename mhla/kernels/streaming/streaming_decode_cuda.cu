@@ -145,6 +145,16 @@ __device__ void keep_row(const DecodeJob& job, const DecodeSequence& sequence, c
   for (int c = threadIdx.x; c < rows.columns; c += kThreads) to[c] = rows.newest[c];
 }
 
+// `rows` rows of `bytes` bytes are on their way from here on, whoever asks for them later. Registers hold too little of
+// what a block will read to keep the memory busy while it computes scores.
+template <class Row>
+__device__ void prefetch_rows(int rows, int bytes, const Row& row) {
+  constexpr int kLine = 128;
+  const int lines = ceil_div(bytes, kLine);
+  for (int index = threadIdx.x; index < rows * lines; index += kThreads)
+    prefetch_line(reinterpret_cast<const char*>(row(index / lines)) + index % lines * kLine);
+}
+
 // The running sum of keys, as the chunkwise pass adds it up.
 template <class T>
 __device__ void sum_keys(const OpenRows<T>& k, int keys, int D, float* running) {
@@ -260,16 +270,19 @@ __global__ void __launch_bounds__(kThreads, 4) decode_kernel(const __grid_consta
   const float* const P = sequence.prefix + (s.per_head ? head : kv_head) * s.stride;
 
   const int lane = threadIdx.x % 32;
-  const int warp_column =
-      static_cast<int>(blockIdx.x) * kBlockColumns + static_cast<int>(threadIdx.x) / 32 * kWarpColumns;
-  const int column = warp_column + lane / 4 * kWide;
+  const OpenRows<T> k(job, sequence, open, job.k, s.k, batch, kv_head, s.feature_map);
+  const OpenRows<T> v(job, sequence, open, job.v, s.v, batch, kv_head, FeatureMap::kIdentity);
+  const int block_column = static_cast<int>(blockIdx.x) * kBlockColumns;
+  const int warp_column = block_column + static_cast<int>(threadIdx.x) / 32 * kWarpColumns;
+  const int column = warp_column + lane / 4 * kWide, width = min(kBlockColumns, s.E - block_column);
   const bool works = warp_column < s.E;
+  prefetch_rows(keys, s.D * static_cast<int>(sizeof(T)), [&](int place) { return k.row(place); });
+  prefetch_rows(s.D, width * 4, [&](int d) { return P + static_cast<std::int64_t>(d) * s.E + block_column; });
+  prefetch_rows(keys, width * static_cast<int>(sizeof(T)), [&](int place) { return v.row(place) + block_column; });
   LaneOperand<kWide> even, odd;  // steps of P that are on their way
   if (works) load_prefix<Products>(P, 0, column, s, even);
   if (works) load_prefix<Products>(P, kDepth, column, s, odd);
 
-  const OpenRows<T> k(job, sequence, open, job.k, s.k, batch, kv_head, s.feature_map);
-  const OpenRows<T> v(job, sequence, open, job.v, s.v, batch, kv_head, FeatureMap::kIdentity);
   const OpenRows<T> k_den(job, sequence, open, s.has_den ? job.k_den : job.k, s.has_den ? s.k_den : s.k, batch, kv_head,
                           s.feature_map);
   const auto query = [&](const DeviceTensor& x, int row) {

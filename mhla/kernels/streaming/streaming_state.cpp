@@ -1,5 +1,5 @@
-// The memory of a streaming state: sizes, one allocation, copies. On the CPU everything is zeroed at construction, so
-// that no page is touched for the first time while decoding; on a device nothing is read before it is written.
+// The memory of a streaming state: sizes, one allocation, copies. Everything is zeroed at construction, so that no page
+// is touched for the first time while decoding, and a copy reads nothing that was never written.
 #include "mhla/kernels/streaming/streaming_state.h"
 
 #include <algorithm>
@@ -46,6 +46,7 @@ StreamingState::Impl::Impl(const StreamingConfig& checked, const StreamingCandid
   carve(*this, counting);
   if (on_device()) {
     device_memory = DeviceBuffer(counting.used(), config.device);
+    device_fill(device_memory.data(), 0, device_memory.size(), config.device);
     device_synchronize(config.device);  // the first call may come on any stream
     at.stale = true;
   } else {

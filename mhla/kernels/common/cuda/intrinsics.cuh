@@ -50,6 +50,9 @@ __device__ inline void multiply_tf32(float (&c)[4], const float (&a)[4], const f
         "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 
+// Asks for a line of 128 bytes to be in the second-level cache soon.
+__device__ inline void prefetch_line(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
+
 __device__ inline float lane_value(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
 // Sum over the lanes of a warp, the same bits in every lane.

@@ -91,6 +91,8 @@ inline std::uint32_t pack_bf16(float low, float high) {
   return std::uint32_t{to_bf16(low).bits} | std::uint32_t{to_bf16(high).bits} << 16;
 }
 
+inline void prefetch_line(const void* /*global*/) {}
+
 inline float lane_value(float x, int lane) { return emulator::warp_exchange(&x, 1)[lane]; }
 
 inline float warp_sum(float x) {
