@@ -106,34 +106,31 @@ __device__ void load_key(const float* row, int k, int columns, bool vector, Feat
   }
 }
 
-// Four values of a row, zeros beyond its end.
-template <class T>
-__device__ void load_values(const T* row, int column, int columns, bool vector, float (&x)[kWide]) {
+// What a lane holds of a step over `depths` rows of a matrix: its columns of the rows row(d), zeros beyond the last row
+// and the last column. `whole`: there are kDepth rows, all columns of the warp exist, and rows begin at multiples of 16
+// bytes. Then all loads are under way before one is waited for.
+template <class Products, class Row>
+__device__ void load_matrix(const Row& row, int depths, int column, int columns, bool whole, LaneOperand<kWide>& b) {
+  using T = std::remove_cvref_t<decltype(*row(0))>;
   struct alignas(kWide * sizeof(T)) Few {
     T x[kWide];
   };
-  if (vector && column + kWide <= columns) {
-    const Few few = *reinterpret_cast<const Few*>(row + column);
+  if (whole) {
+    Few few[kLaneDepths];
 #pragma unroll
-    for (int j = 0; j < kWide; ++j) x[j] = widen(few.x[j]);
-  } else {
+    for (int j = 0; j < kLaneDepths; ++j) few[j] = *reinterpret_cast<const Few*>(row(Products::depth_of(j)) + column);
 #pragma unroll
-    for (int j = 0; j < kWide; ++j) x[j] = column + j < columns ? widen(row[column + j]) : 0.0f;
+    for (int j = 0; j < kLaneDepths; ++j) {
+#pragma unroll
+      for (int w = 0; w < kWide; ++w) b[j][w] = widen(few[j].x[w]);
+    }
+    return;
   }
-}
-
-// Depths [k, k + kDepth) of a prefix, columns of this lane.
-template <class Products>
-__device__ void load_prefix(const float* P, int k, int column, const StreamShape& s, LaneOperand<kWide>& b) {
 #pragma unroll
   for (int j = 0; j < kLaneDepths; ++j) {
-    const int d = k + Products::depth_of(j);
-    if (d < s.D) {
-      load_values(P + static_cast<std::int64_t>(d) * s.E, column, s.E, s.E % kWide == 0, b[j]);
-    } else {
+    const int d = Products::depth_of(j);
 #pragma unroll
-      for (int w = 0; w < kWide; ++w) b[j][w] = 0.0f;
-    }
+    for (int w = 0; w < kWide; ++w) b[j][w] = d < depths && column + w < columns ? widen(row(d)[column + w]) : 0.0f;
   }
 }
 
@@ -186,13 +183,14 @@ __device__ void score_tokens(const OpenRows<T>& k, int first, int keys, const ty
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = first + warp * kWarpTokens;
   Products products;
   if (own < keys) {
+#pragma unroll 2
     for (int d = 0; d < D; d += kDepth) {
       LaneOperand<kTokensWide> b;
 #pragma unroll
       for (int w = 0; w < kTokensWide; ++w) {
-        const int token = own + lane / 4 * kTokensWide + w;
-        float x[kLaneDepths] = {};
-        if (token < keys) load_key<Products>(k.row(token), d, D, k.vector, k.map, x);
+        const int token = min(own + lane / 4 * kTokensWide + w, keys - 1);  // scores beyond the last are zeroed below
+        float x[kLaneDepths];
+        load_key<Products>(k.row(token), d, D, k.vector, k.map, x);
 #pragma unroll
         for (int j = 0; j < kLaneDepths; ++j) b[j][w] = x[j];
       }
@@ -279,9 +277,14 @@ __global__ void __launch_bounds__(kThreads, 4) decode_kernel(const __grid_consta
   prefetch_rows(keys, s.D * static_cast<int>(sizeof(T)), [&](int place) { return k.row(place); });
   prefetch_rows(s.D, width * 4, [&](int d) { return P + static_cast<std::int64_t>(d) * s.E + block_column; });
   prefetch_rows(keys, width * static_cast<int>(sizeof(T)), [&](int place) { return v.row(place) + block_column; });
-  LaneOperand<kWide> even, odd;  // steps of P that are on their way
-  if (works) load_prefix<Products>(P, 0, column, s, even);
-  if (works) load_prefix<Products>(P, kDepth, column, s, odd);
+  LaneOperand<kWide> even, odd;  // steps of P on their way; the second not before the scores, which need registers too
+  const bool all_columns = warp_column + kWarpColumns <= s.E;
+  const auto load_prefix = [&](int d, LaneOperand<kWide>& step) {
+    if (!works || d >= s.D) return;
+    load_matrix<Products>([&](int depth) { return P + (d + depth) * s.E; }, s.D - d, column, s.E,
+                          all_columns && s.E % kWide == 0 && d + kDepth <= s.D, step);
+  };
+  load_prefix(0, even);
 
   const OpenRows<T> k_den(job, sequence, open, s.has_den ? job.k_den : job.k, s.has_den ? s.k_den : s.k, batch, kv_head,
                           s.feature_map);
@@ -312,11 +315,12 @@ __global__ void __launch_bounds__(kThreads, 4) decode_kernel(const __grid_consta
   __syncthreads();
 
   Products sums;
+  load_prefix(kDepth, odd);
   for (int d = 0; works && d < s.D; d += 2 * kDepth) {
     sums.template add<kQueryPitch>(memory.q + d, rows, even);
-    if (d + 2 * kDepth < s.D) load_prefix<Products>(P, d + 2 * kDepth, column, s, even);
+    load_prefix(d + 2 * kDepth, even);
     if (d + kDepth < s.D) sums.template add<kQueryPitch>(memory.q + d + kDepth, rows, odd);
-    if (d + 3 * kDepth < s.D) load_prefix<Products>(P, d + 3 * kDepth, column, s, odd);
+    load_prefix(d + 3 * kDepth, odd);
   }
   for (int first = 0; first < keys; first += kTokens) {
     if (first > 0) {
@@ -326,16 +330,9 @@ __global__ void __launch_bounds__(kThreads, 4) decode_kernel(const __grid_consta
     }
     for (int step = 0; works && step < kTokens && first + step < keys; step += kDepth) {
       LaneOperand<kWide> b;
-#pragma unroll
-      for (int j = 0; j < kLaneDepths; ++j) {
-        const int token = first + step + Products::depth_of(j);
-        if (token < keys) {
-          load_values(v.row(token), column, s.E, v.vector, b[j]);
-        } else {
-#pragma unroll
-          for (int w = 0; w < kWide; ++w) b[j][w] = 0.0f;
-        }
-      }
+      const int token = first + step;
+      load_matrix<Products>([&](int depth) { return v.row(token + depth); }, keys - token, column, s.E,
+                            all_columns && v.vector && token + kDepth <= keys, b);
       sums.template add<kScorePitch>(memory.scores + step, rows, b);
     }
   }
