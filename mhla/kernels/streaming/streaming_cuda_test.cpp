@@ -3,7 +3,9 @@
 // where there is no device; the emulator of tests/gpu runs the same tests on the CPU, with every 4th case of the lists.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
@@ -169,6 +171,37 @@ TEST_F(StreamingCuda, RandomSplitsOfRandomShapes) {
     c.feature_map = static_cast<FeatureMap>(random.below(4));
     c.dtype = static_cast<DType>(random.below(3));
     check_splits(c);
+  }
+}
+
+// What is not finite reaches the tokens it may reach, whatever the split, and no other sequence. Bits are promised for
+// finite numbers alone: a tile with others in it adds term by term.
+TEST_F(StreamingCuda, NonFiniteValuesStayWhereTheyBelong) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    Case c;
+    c.form = Form::kCausal, c.dtype = dtype, c.B = 2, c.N = 60, c.layout = Layout::line(16);
+    c.H = c.Hkv = 2, c.D = 20, c.E = 36;
+    c.normalizer = Normalizer::kPaper, c.eps = 0.1;
+    const CaseInputs inputs(c);
+    const std::int64_t row = c.H * c.E;
+    CaseInputs::set(inputs.v, 20 * row + 3, std::nan(""));
+    CaseInputs::set(inputs.v, 45 * row + 40, std::numeric_limits<double>::infinity());
+    const Tensor want = wanted(c, inputs);
+    ASSERT_TRUE(std::isnan(want.at(20 * row + 3)) && std::isfinite(want.at(19 * row + 3)));
+    const std::vector<std::int64_t> ones(60, 1);
+    for (const auto& lengths : {std::vector<std::int64_t>{60}, ones, {18, 5, 20, 1, 16}}) {
+      Placed placed(c, inputs, kCuda);
+      std::vector<StreamingState> states = states_of(c, inputs, kCuda, c.B);
+      for (std::int64_t t = 0, call = 0; t < c.N; t += lengths[static_cast<std::size_t>(call++)])
+        placed.append(pointers(states), t, lengths[static_cast<std::size_t>(call)]);
+      const Tensor& got = placed.finish();
+      for (std::int64_t i = 0; i < got.numel(); ++i) {
+        const double x = got.at(i), y = want.at(i), tolerance = 0.02 * std::abs(y) + 1e-3;
+        ASSERT_EQ(std::isfinite(x), std::isfinite(y)) << "element " << i << " of " << name_of(dtype);
+        if (!std::isfinite(y)) continue;
+        ASSERT_LE(std::abs(x - y), tolerance) << "element " << i << " of " << name_of(dtype);
+      }
+    }
   }
 }
 
