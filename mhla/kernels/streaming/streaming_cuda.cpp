@@ -153,11 +153,12 @@ class DeviceAppend {
     for (std::int64_t b = 0; b < a_.B; b += job.count) {
       job.first = static_cast<std::int32_t>(b);
       job.count = static_cast<std::int32_t>(std::min<std::int64_t>(kDecodeSequences, a_.B - b));
-      job.closes = false;
+      job.closers = 0;
       for (std::int64_t n = 0; n < job.count; ++n) {
         const Impl& state = a_.state(b + n);
         job.sequences[n] = {state.bytes().data(), Impl::as<float>(state.prefix[state.at.open]), state.at.position};
-        job.closes = job.closes || piece_[static_cast<std::size_t>(b + n)].closed > 0;
+        if (piece_[static_cast<std::size_t>(b + n)].closed > 0)
+          job.closing[job.closers++] = static_cast<std::uint8_t>(n);
       }
       stream_decode(dtype_, job, a_.stream);
     }

@@ -101,7 +101,8 @@ struct DecodeJob {
   DeviceTensor q, k, v, q_den, k_den, out;
   std::int32_t first = 0;  // batch element of sequence 0
   std::int32_t count = 0;
-  bool closes = false;  // a chunk of one of them is complete with this token, and read by a later one
+  std::int32_t closers = 0;  // sequences whose chunk is complete with this token, and read by a later one
+  std::uint8_t closing[kDecodeSequences] = {};
   DecodeSequence sequences[kDecodeSequences];
 };
 static_assert(sizeof(StreamJob) <= 4000 && sizeof(DecodeJob) <= 4000, "arguments of a kernel take 4 KiB at most");

@@ -1,9 +1,9 @@
-// One token for each of many sequences in one launch (README.md, eq. 1 and 2). Blocks along x are 128 columns of a
-// head, 32 for each warp, along y heads, along z sequences, which may stand anywhere. What there is to do is to read P
-// once, D E floats a head: it goes from global memory into registers in pieces of 16 bytes, 128 of them side by side,
-// the first on their way while scores of the open chunk are computed. Query heads that share a prefix are rows of one
-// product. The order of every sum is that of the chunkwise pass. A sequence whose chunk is complete with this token
-// gets its summary in the same launch, from blocks beyond those of the columns.
+// One token for each of many sequences in one launch (README.md, eq. 1 and 2). A block of threads is 128 columns of a
+// head of a sequence, 32 for each warp; sequences may stand anywhere. What there is to do is to read P once, D E floats
+// a head: it goes from global memory into registers in pieces of 16 bytes, 128 of them side by side, the first on their
+// way while scores of the open chunk are computed. Query heads that share a prefix are rows of one product. The order
+// of every sum is that of the chunkwise pass. A sequence whose chunk is complete with this token gets its summary in
+// the same launch, from the blocks that come last.
 #include "mhla/kernels/common/cuda/quads.cuh"
 #include "mhla/kernels/common/cuda/summaries.cuh"
 #include "mhla/kernels/streaming/streaming_cuda.h"
@@ -230,7 +230,6 @@ __device__ void close_chunk(const DecodeJob& job, const DecodeSequence& sequence
                             Memory& memory) {
   const StreamShape& s = job.shape;
   const OpenChunk open(s, sequence);
-  if (open.inside + 1 < s.C || (!s.extend && open.chunk + 1 >= s.L)) return;
   float* const out =
       reinterpret_cast<float*>(sequence.state + s.summaries) + (open.chunk % s.slots * s.Hkv + head) * s.stride;
   const int across = ceil_div(s.E, kColumns);
@@ -253,14 +252,17 @@ __global__ void __launch_bounds__(kThreads, 4) decode_kernel(const __grid_consta
   constexpr int kRows = Products::kMostRows;
   __shared__ DecodeMemory<T, kRows> shared;
   const StreamShape& s = job.shape;
-  const DecodeSequence& sequence = job.sequences[blockIdx.z];
-  const int batch = job.first + static_cast<int>(blockIdx.z);
-  const int most = s.per_head ? 1 : min(s.group, kRows), tiles = ceil_div(s.group, most);
-  const int kv_head = static_cast<int>(blockIdx.y) / tiles, tile = static_cast<int>(blockIdx.y) % tiles;
-  if (const int beyond = static_cast<int>(blockIdx.x) - column_blocks(s); beyond >= 0) {
-    if (tile == 0) close_chunk<T>(job, sequence, batch, kv_head, beyond, shared);
+  const int most = s.per_head ? 1 : min(s.group, kRows), tiles = ceil_div(s.group, most), heads = s.Hkv * tiles;
+  const int across = column_blocks(s), block = static_cast<int>(blockIdx.x);
+  if (const int beyond = block - job.count * heads * across; beyond >= 0) {
+    const int parts = summary_tiles(s), closer = job.closing[beyond / parts / s.Hkv];
+    close_chunk<T>(job, job.sequences[closer], job.first + closer, beyond / parts % s.Hkv, beyond % parts, shared);
     return;
   }
+  const int number = block / across / heads, column_block = block % across;
+  const int kv_head = block / across % heads / tiles, tile = block / across % tiles;
+  const DecodeSequence& sequence = job.sequences[number];
+  const int batch = job.first + number;
   auto& memory = shared.token;
   const int head = kv_head * s.group + tile * most, rows = min(most, s.group - tile * most);
   const OpenChunk open(s, sequence);
@@ -270,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 4) decode_kernel(const __grid_consta
   const int lane = threadIdx.x % 32;
   const OpenRows<T> k(job, sequence, open, job.k, s.k, batch, kv_head, s.feature_map);
   const OpenRows<T> v(job, sequence, open, job.v, s.v, batch, kv_head, FeatureMap::kIdentity);
-  const int block_column = static_cast<int>(blockIdx.x) * kBlockColumns;
+  const int block_column = column_block * kBlockColumns;
   const int warp_column = block_column + static_cast<int>(threadIdx.x) / 32 * kWarpColumns;
   const int column = warp_column + lane / 4 * kWide, width = min(kBlockColumns, s.E - block_column);
   const bool works = warp_column < s.E;
@@ -298,7 +300,7 @@ __global__ void __launch_bounds__(kThreads, 4) decode_kernel(const __grid_consta
     memory.q[row * kQueryPitch + d] = A::operand(x);
   }
   if (s.normalized) sum_keys(k_den, keys, s.D, memory.running);
-  if (blockIdx.x == 0 && tile == 0) {
+  if (column_block == 0 && tile == 0) {
     keep_row(job, sequence, k, kv_head, s.k);
     keep_row(job, sequence, v, kv_head, s.v);
     if (s.has_den) keep_row(job, sequence, k_den, kv_head, s.k_den);
@@ -358,9 +360,10 @@ void stream_decode(DType dtype, const DecodeJob& job, void* stream) {
     using T = decltype(type);
     constexpr int kRows = Quads<Arithmetic<T>, kWide>::kMostRows;
     const int most = s.per_head ? 1 : (s.group < kRows ? s.group : kRows);
-    launch(decode_kernel<T>,
-           grid_of(column_blocks(s) + (job.closes ? summary_tiles(s) : 0), s.Hkv * ceil_div(s.group, most), job.count),
-           job, stream, "decode_kernel");
+    const std::int64_t tokens =
+        static_cast<std::int64_t>(job.count) * s.Hkv * ceil_div(s.group, most) * column_blocks(s);
+    const std::int64_t closings = static_cast<std::int64_t>(job.closers) * s.Hkv * summary_tiles(s);
+    launch(decode_kernel<T>, grid_of(tokens + closings), job, stream, "decode_kernel");
   });
 }
 
