@@ -62,7 +62,7 @@ bench:  ## the tables of docs/benchmarks.md: text here, JSON lines and the scali
 	@$(BENCH) --shape dit_s_256,dit_xl_512,dit_s_4096,wan_480p,sana_1024 --batch 4 --pass fwd,bwd >build/bench/op.json
 	@$(BENCH) --shape lm_2048 --batch 4 --pass fwd,bwd >build/bench/causal.json
 	@$(BENCH) --shape lm_2048 --form decode >build/bench/decode.json
-	@$(BENCH) --shape deit_t_224,dit_s_256,dit_xl_512,sana_1024,dit_s_4096,wan_480p --batch 4 --pass fwd,fwd+bwd \
+	@$(BENCH) --shape deit_t_224,dit_s_256,dit_xl_512,sana_1024,dit_s_4096,wan_480p --pass fwd,fwd+bwd \
 	  --rivals plain >build/bench/plain.json
 	@$(BENCH) --h 6 --d 64 --grid 64x64 --blocks 4x4 --rivals softmax >build/bench/softmax.json
 	@$(BENCH) --scaling --html build/bench/scaling.html >build/bench/scaling.json
