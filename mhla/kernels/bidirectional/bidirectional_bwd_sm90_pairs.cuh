@@ -105,6 +105,31 @@ __global__ void __launch_bounds__(kPairThreads, S::kRows >= 8 ? 1 : 2)
   }
 }
 
+// acc of one tile of keys over all queries in shared memory: left (the keys' side) with `right` gives the products,
+// which times m w_t, `shifted` by c_t first, weigh the rows of `values`.
+template <class S, bool kShifted>
+__device__ inline void add_queries(PairWork<S>& work, bool arriving, float (&acc)[1][S::kColumns][4],
+                                   const std::uint32_t (&left)[1][S::kRows][4], const char* right, int X,
+                                   const char* values, int own) {
+  const PairTable& table = work.table;
+  for (int stage = 0; stage * kPairStageTiles < work.shape.tiles; ++stage) {
+    if (arriving) work.arrive(stage);
+    work.each_tile(stage, [&](int, int tile, auto) {
+      float x[1][2][4] = {};
+      multiply_pairs<S, 1>(x, left, right + tile * 16 * S::kPitch, X);
+      const float m = table.mix[tile][min(own, work.shape.tiles - 1)];
+      const float2* weights = table.weights + tile * 16;
+      each_pair([&](int t, int j, int column) {  // queries that do not exist have w = 0
+        const float2 wc = weights[column];
+        x[0][t][j] = m * wc.x * (kShifted ? x[0][t][j] + wc.y : x[0][t][j]);
+      });
+      std::uint32_t a[1][4];
+      pair_fragment(x[0], a[0]);
+      multiply_values<S, 1>(acc, a, values + tile * 16 * S::kPitch);
+    });
+  }
+}
+
 // dk and dv, for the queries of one head of the group after the other.
 template <class S>
 __global__ void __launch_bounds__(kPairThreads, S::kRows >= 8 ? 1 : 2)
@@ -113,52 +138,32 @@ __global__ void __launch_bounds__(kPairThreads, S::kRows >= 8 ? 1 : 2)
   PairWork<S> work(p, shape, shared);
   PairTable& table = work.table;
   const int tiles = shape.tiles, warp = threadIdx.x / 32, D = S::D(p), E = S::E(p);
-  constexpr int kMine = kMaxPairTiles / kPairWarps;  // tiles of keys of a warp, one after the other
-  const int turns = p.group == 1 ? 1 : kMine;        // with a group, dk and dv of a tile need all its heads in turn
   work.fill_tokens();
   work.fill_mix(work.head);
+  // A head of queries at a time serves every tile of keys; with several heads the sums of a tile wait for all of them,
+  // so the tiles of a warp take turns.
+  const int turns = p.group == 1 ? 1 : (tiles + kPairWarps - 1) / kPairWarps;
   for (int turn = 0; turn < turns; ++turn) {
-    for (int own = warp + turn * kPairWarps; own == warp + turn * kPairWarps || (turns == 1 && own < tiles);
-         own += kPairWarps) {
+    const int begin = warp + turn * kPairWarps, end = turns == 1 ? max(tiles, begin + 1) : begin + 1;
+    for (int own = begin; own < end; own += kPairWarps) {
       const TileRows rows(table, own, tiles);
-      std::uint32_t k[1][S::kRows][4], v[1][S::kRows][4];
-      rows.load(k[0], p.k.at(work.batch, work.head), p.k.token, D);
-      rows.load(v[0], p.v.at(work.batch, work.head), p.v.token, E);
-      map_fragments<S>(p, k[0]);
+      const float one[2] = {1.0f, 1.0f};
       float dk[1][S::kColumns][4] = {}, dv[1][S::kColumns][4] = {};
       for (int h = 0; h < p.group; ++h) {
         const int head = work.head * p.group + h;
-        const bool fetched = own != warp + turn * kPairWarps;
-        if (!fetched) {
+        if (own == begin) {
           if (turn + h > 0) __syncthreads();  // all are done with the head before
           const std::int64_t at = (static_cast<std::int64_t>(work.batch) * p.Hkv * p.group + head) * tiles * 16;
           if (threadIdx.x < tiles * 16) table.weights[threadIdx.x] = g.weights[at + threadIdx.x];
           work.fetch(p.q.at(work.batch, head), p.q.token, g.dout.at(work.batch, head), g.dout.token);
         }
-        for (int stage = 0; stage * kPairStageTiles < tiles; ++stage) {
-          if (!fetched) work.arrive(stage);
-          work.template each_tile<2>(stage, [&](int, int tile, auto) {
-            const char *q = work.first + tile * 16 * S::kPitch, *dout = work.second + tile * 16 * S::kPitch;
-            float s[1][2][4] = {}, x[1][2][4] = {};
-            multiply_pairs<S, 1>(s, k, q, D);
-            multiply_pairs<S, 1>(x, v, dout, E);
-            const float m = table.mix[tile][min(own, tiles - 1)];
-            const float2* weights = table.weights + tile * 16;
-            each_pair([&](int t, int j, int column) {  // queries that do not exist have w = 0
-              const float2 wc = weights[column];
-              const float mw = m * wc.x;
-              x[0][t][j] = mw * (x[0][t][j] + wc.y);
-              s[0][t][j] *= mw;
-            });
-            std::uint32_t a[1][4];
-            pair_fragment(x[0], a[0]);
-            multiply_values<S, 1>(dk, a, q);
-            pair_fragment(s[0], a[0]);
-            multiply_values<S, 1>(dv, a, dout);
-          });
-        }
+        std::uint32_t left[1][S::kRows][4];
+        rows.load(left[0], p.v.at(work.batch, work.head), p.v.token, E);
+        add_queries<S, true>(work, own == begin, dk, left, work.second, E, work.first, own);
+        rows.load(left[0], p.k.at(work.batch, work.head), p.k.token, D);
+        map_fragments<S>(p, left[0]);
+        add_queries<S, false>(work, false, dv, left, work.first, D, work.second, own);
       }
-      const float one[2] = {1.0f, 1.0f};
       if (g.dk.data != nullptr) {
         rows.write<true>(dk[0], one, g.dk.at(work.batch, work.head), g.dk.token, D, S::map(p),
                          p.k.at(work.batch, work.head), p.k.token);

@@ -122,13 +122,13 @@ struct PairWork {
 
   // f(i, tile, whole) for the tiles of a stage that have tokens, i from 0; `whole` is a constant, true where all have
   // 16: no branches then, so that the products of one tile hide the latency of another's.
-  template <int kUnroll = kPairStageTiles, class F>
+  template <class F>
   __device__ void each_tile(int stage, const F& f) const {
     const int at = stage * kPairStageTiles;
     const int* counts = table.counts + at;
     const bool whole = at + 4 <= shape.tiles && counts[0] + counts[1] + counts[2] + counts[3] == 64;
     if (whole) {
-#pragma unroll kUnroll
+#pragma unroll
       for (int i = 0; i < kPairStageTiles; ++i) f(i, at + i, std::true_type{});
     } else {
 #pragma unroll

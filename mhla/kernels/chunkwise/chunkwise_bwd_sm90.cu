@@ -61,7 +61,7 @@ class CausalBackward {
       launch_mix(unmix, true, stream);
       const int weights = kPhaseTokens * 8;
       if (p_.dk.given() || p_.dmix.given()) {
-        launch(causal_key_gradient_kernel<S>, heads, (a.parts + 1) * kTile + streamed + weights, a, g, stream,
+        launch(causal_key_gradient_kernel<S>, heads, a.parts * kTile + streamed + weights, a, g, stream,
                "sm90 causal_key_gradient_kernel");
       }
       if (p_.dv.given()) {

@@ -3,7 +3,7 @@
 //   dq~_t = w_t (a_t + c_t b_t),  a_t = P_i dout_t + m sum_{s <= t} x k~_s,  b_t = zP_i + m sum_{s <= t} k~_s,
 //           and den = eps + q~ b, num . dout = q~ a
 //   dk~_s = dS_i v_s + dz_i + m sum_{t >= s} r q~_t,  dv_s = dS_i^T k~_s + m sum_{t >= s} w_t (q~_t k~_s) dout_t
-//   dmix[i,i] = sum_{s <= t} (q~_t k~_s) r
+//   dmix[i,i] = sum_{s <= t} (q~_t k~_s) r = sum_s k~_s (sum_{t >= s} r q~_t)
 // Sums over E go part by part (chunkwise_sm90_plan.h).
 #pragma once
 
@@ -219,10 +219,11 @@ __device__ inline void copy_weights(const float2* from, int first, int size, flo
 
 // dk, and dmix[i,i] in parts.
 template <class S>
-__global__ void __launch_bounds__(kChunkThreads, 2) causal_key_gradient_kernel(Arguments p, Gradients g, int tiles) {
+__global__ void __launch_bounds__(kChunkThreads, S::kRows >= 8 ? 3 : 4)
+    causal_key_gradient_kernel(Arguments p, Gradients g, int tiles) {
   constexpr int kTile = kChunkTileBytes<S>;
-  extern __shared__ __align__(16) char shared[];  // v [parts], k; stream: dS, or dout and q; weights
-  char *own = shared, *own_keys = shared + p.parts * kTile, *stream = own_keys + kTile, *queries = stream + kTile;
+  extern __shared__ __align__(16) char shared[];  // v [parts]; stream: dS, or dout and q; weights
+  char *own = shared, *stream = own + p.parts * kTile, *queries = stream + kTile;
   auto* weights = reinterpret_cast<float2*>(stream + chunk_stream_bytes<S>(S::D(p)));
   const ChunkTile at(p, tiles);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
@@ -239,30 +240,14 @@ __global__ void __launch_bounds__(kChunkThreads, 2) causal_key_gradient_kernel(A
   for (int part = 0; part < p.parts; ++part) {
     copy_tile<S>(v + part * E, p.v.token, first, size, E, own + part * kTile);
   }
-  copy_tile<S>(k, p.k.token, first, size, D, own_keys);
-  copy_commit();
-  copy_wait<0>();
-  map_tile<S>(p, own_keys);
   const char* mine = own + warp * 16 * S::kPitch;
-  float acc[1][S::kColumns][4] = {}, d_mix = 0;
-  multiply_parts<S>(p, acc[0], mine, at.row, at.index, stream, [&](int part) {
-    const auto* z = reinterpret_cast<const Bf16*>(stream + summary_row(D, S::kPitch)) + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < S::kColumns; ++j) {
-      if (part > 0 || !p.normalized || j * 8 >= D) break;
-      const float2 zz = unpack_bf16(*reinterpret_cast<const std::uint32_t*>(z + j * 8));
-      acc[0][j][0] += zz.x, acc[0][j][1] += zz.y, acc[0][j][2] += zz.x, acc[0][j][3] += zz.y;
-    }
-  });
-  std::uint32_t keys[1][S::kRows][4];
-  load_tile<S>(keys[0], own_keys + warp * 16 * S::kPitch, D);
-  for (int h = 0; h < p.group; ++h) {
+  float acc[1][S::kColumns][4] = {};
+  for (int h = 0; h < p.group; ++h) {  // the heads of a group share mix
     const int head = u.head * p.group + h;
     const Bf16* q = p.q.at(u.batch, head) + block.origin * p.q.token;
     const Bf16* dout = g.dout.at(u.batch, head) + block.origin * g.dout.token;
     const float2* all_weights =
         g.weights + (static_cast<std::int64_t>(u.batch) * p.Hkv * p.group + head) * p.N + block.origin;
-    const float m = diagonal_of(p, head, at.index);
     for (int j = at.tile; j * kPhaseTokens < size; ++j) {
       __syncthreads();
       const auto copy_part = [&](int part) {
@@ -283,23 +268,42 @@ __global__ void __launch_bounds__(kChunkThreads, 2) causal_key_gradient_kernel(A
         if (step < begin) continue;
         const bool diagonal = j == at.tile && step == warp;
         const auto used = [&](int s, int t) { return !diagonal || t >= s; };
-        float score[1][2][4] = {};
-        const char* rows = queries + step * 16 * S::kPitch;
-        if (g.dmix != nullptr) multiply_pairs<S, 1>(score, keys, rows, D);
         each_pair([&](int tile, int i, int column) {
           const float2 wc = weights[step * 16 + column];
           const bool here = used(lane / 4 + i / 2 * 8, column) && j * kPhaseTokens + step * 16 + column < size;
-          const float r = here ? wc.x * (x[step][0][tile][i] + wc.y) : 0.0f;
-          if (here) d_mix = fmaf(score[0][tile][i], r, d_mix);
-          x[step][0][tile][i] = m * r;
+          x[step][0][tile][i] = here ? wc.x * (x[step][0][tile][i] + wc.y) : 0.0f;
         });
         std::uint32_t left[4];
         pair_fragment(x[step][0], left);
-        multiply_used_or_all<S::kColumns>(diagonal, acc[0], left, rows, S::kPitch, D, used);
+        multiply_used_or_all<S::kColumns>(diagonal, acc[0], left, queries + step * 16 * S::kPitch, S::kPitch, D, used);
       }
     }
   }
   const int place = first + warp * 16 + lane / 4, upper = min(place, size - 1), lower = min(place + 8, size - 1);
+  const float m = diagonal_of(p, u.head * p.group, at.index);
+  float d_mix = 0;
+#pragma unroll
+  for (int j = 0; j < S::kColumns; ++j) {
+    if (j * 8 >= D) break;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Bf16* row = k + (half ? lower : upper) * p.k.token + j * 8 + lane % 4 * 2;
+      const float2 x = unpack_bf16(feature_pair(S::map(p), *reinterpret_cast<const std::uint32_t*>(row)));
+      float &low = acc[0][j][2 * half], &high = acc[0][j][2 * half + 1];
+      if (place + half * 8 < size) d_mix = fmaf(x.x, low, fmaf(x.y, high, d_mix));
+      low *= m, high *= m;
+    }
+  }
+  __syncthreads();
+  multiply_parts<S>(p, acc[0], mine, at.row, at.index, stream, [&](int part) {
+    const auto* z = reinterpret_cast<const Bf16*>(stream + summary_row(D, S::kPitch)) + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < S::kColumns; ++j) {
+      if (part > 0 || !p.normalized || j * 8 >= D) break;
+      const float2 zz = unpack_bf16(*reinterpret_cast<const std::uint32_t*>(z + j * 8));
+      acc[0][j][0] += zz.x, acc[0][j][1] += zz.y, acc[0][j][2] += zz.x, acc[0][j][3] += zz.y;
+    }
+  });
   if (g.dk.data != nullptr) {
     Bf16* dk = g.dk.at(u.batch, u.head) + block.origin * g.dk.token;
     write_row<0, true>(acc[0], 1.0f, place < size, dk + upper * g.dk.token, D, S::map(p), k + upper * p.k.token);
@@ -307,7 +311,6 @@ __global__ void __launch_bounds__(kChunkThreads, 2) causal_key_gradient_kernel(A
   }
   if (g.dmix == nullptr) return;
   for (int away = 16; away > 0; away /= 2) d_mix += __shfl_down_sync(0xffffffffu, d_mix, away);
-  __syncthreads();
   auto* sums = reinterpret_cast<float*>(weights);
   if (lane == 0) sums[warp] = d_mix;
   __syncthreads();
