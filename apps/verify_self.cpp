@@ -292,20 +292,25 @@ void SelfCheck::splits(const std::string& backend, DType dtype) {
 }  // namespace
 
 int verify_self(const std::string& backend, bool quick, const Output& out) {
-  if (!backend.empty()) require_available(backend, OpForm::kBidirectional, DType::kF32, "verify");
+  // The candidates of a form and an element type, or the one that was asked for: it may take one of the types alone.
+  const auto backends_of = [&](OpForm form, DType dtype) {
+    std::vector<std::string> backends = available_candidates(form, dtype);
+    if (!backend.empty()) std::erase_if(backends, [&](const std::string& name) { return name != backend; });
+    return backends;
+  };
+  const bool any = std::any_of(std::begin(kDTypes), std::end(kDTypes),
+                               [&](DType dtype) { return !backends_of(OpForm::kBidirectional, dtype).empty(); });
+  if (!any) require_available(backend, OpForm::kBidirectional, DType::kF32, "verify");
   SelfCheck check(out, quick);
   for (const Form form : {Form::kBidirectional, Form::kCausal}) {
-    const OpForm op_form = form == Form::kCausal ? OpForm::kCausal : OpForm::kBidirectional;
-    std::vector<std::string> backends = available_candidates(op_form);
-    if (!backend.empty()) std::erase_if(backends, [&](const std::string& name) { return name != backend; });
     for (const DType dtype : kDTypes) {
+      const auto backends = backends_of(form == Form::kCausal ? OpForm::kCausal : OpForm::kBidirectional, dtype);
       if (!backends.empty()) check.accuracy(form, backends, dtype);
       for (const std::string& name : backends) check.bits(form, name, dtype);
     }
   }
-  for (const std::string& name : available_candidates(OpForm::kDecode)) {
-    if (!backend.empty() && name != backend) continue;
-    for (const DType dtype : kDTypes) check.splits(name, dtype);
+  for (const DType dtype : kDTypes) {
+    for (const std::string& name : backends_of(OpForm::kDecode, dtype)) check.splits(name, dtype);
   }
   const bool good = check.failed == 0 && check.checked > 0;
   out.line(fmt::format("{} checks, {} failed", check.checked, check.failed));

@@ -56,7 +56,7 @@ TEST(Sm90Plan, FusedWhereSummariesFit) {
 
 TEST(Sm90Plan, RoundsOfEqualSize) {
   EXPECT_EQ(units_at_once(6, 2 << 20), 6);
-  EXPECT_EQ(units_at_once(100, std::int64_t{4} << 20), 34);  // three rounds of 34, 34, 32
+  EXPECT_EQ(units_at_once(100, std::int64_t{8} << 20), 34);  // three rounds of 34, 34, 32
   EXPECT_EQ(units_at_once(3, std::int64_t{1} << 40), 1);
 }
 

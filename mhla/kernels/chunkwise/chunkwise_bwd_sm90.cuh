@@ -40,9 +40,13 @@ __device__ inline void multiply_parts(const Arguments& p, float (&acc)[S::kColum
     if (part > 0) __syncthreads();
     copy_summary<S>(p, p.mixed + (static_cast<std::int64_t>(local * p.parts + part) * p.M + index) * X, stream);
     all_there();
-    const std::uint32_t left = shared_address(a + part * kChunkTileBytes<S>) + lane % 16 * S::kPitch + lane / 16 * 16;
+    const std::uint32_t left = shared_address(a + part * kChunkTileBytes<S>) + lane % 16 * S::kPitch;
     multiply_by_rows<S>(
-        p, acc, [&](int step, std::uint32_t(&x)[4]) { load_matrices(x, left + step * 32); }, stream, 0);
+        p, acc,
+        [&](int step, std::uint32_t(&x)[4]) {
+          load_matrices(x, left + step * 32 + lane / 16 * second_half(step, S::E(p)));
+        },
+        stream, 0);
     at_part(part);
   }
 }

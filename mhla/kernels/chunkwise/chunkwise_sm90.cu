@@ -23,7 +23,8 @@ __device__ inline void attend(const Arguments& p, const std::uint32_t (&q)[S::kR
   for (int step = 0; step < S::kRows; ++step) {
     if (step * 16 >= S::D(p)) break;
     std::uint32_t b[4];
-    load_matrices(b, keys + (lane % 8 + lane / 16 * 8) * S::kPitch + (step * 16 + lane / 8 % 2 * 8) * 2);
+    load_matrices(
+        b, keys + (lane % 8 + lane / 16 * 8) * S::kPitch + step * 32 + lane / 8 % 2 * second_half(step, S::D(p)));
     feature_fragment(S::map(p), b);
     if (step * 16 + 8 >= S::D(p)) b[1] = b[3] = 0;
     multiply_add(scores[0], q[step], b[0], b[1]);
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_t
 #pragma unroll
   for (int step = 0; step < S::kRows; ++step) {
     if (step * 16 >= D) break;
-    load_matrices(a[step], own + lane % 16 * S::kPitch + (step * 16 + lane / 16 * 8) * 2);
+    load_matrices(a[step], own + lane % 16 * S::kPitch + step * 32 + lane / 16 * second_half(step, D));
     feature_fragment(S::map(p), a[step]);
     if (step * 16 + 8 >= D) a[step][2] = a[step][3] = 0;
   }

@@ -47,7 +47,7 @@ __device__ inline void load_tile(std::uint32_t (&a)[S::kRows][4], const char* ro
 #pragma unroll
   for (int step = 0; step < S::kRows; ++step) {
     if (step * 16 >= X) break;
-    load_matrices(a[step], shared_address(rows) + lane % 16 * S::kPitch + (step * 16 + lane / 16 * 8) * 2);
+    load_matrices(a[step], shared_address(rows) + lane % 16 * S::kPitch + step * 32 + lane / 16 * second_half(step, X));
     if (step * 16 + 8 >= X) a[step][2] = a[step][3] = 0;
   }
 }

@@ -55,7 +55,7 @@ template <class S, int kTiles, class F>
 __device__ inline void multiply_by_rows(const Arguments& p, float (&acc)[kTiles][4], const F& fragment,
                                         const char* summary, int d0) {
   const int lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
-  const std::uint32_t rows = shared_address(summary) + lane / 8 % 2 * 16;
+  const std::uint32_t rows = shared_address(summary);
 #pragma unroll
   for (int step = 0; step < S::kRows; ++step) {
     if (step * 16 >= E) break;
@@ -65,7 +65,8 @@ __device__ inline void multiply_by_rows(const Arguments& p, float (&acc)[kTiles]
     for (int j = 0; j < kTiles; j += 2) {
       if (d0 + j * 8 >= D) break;
       std::uint32_t b[4];
-      load_matrices(b, rows + summary_row(min(d0 + j * 8 + lane % 8 + lane / 16 * 8, D - 1), S::kPitch) + step * 32);
+      load_matrices(b, rows + summary_row(min(d0 + j * 8 + lane % 8 + lane / 16 * 8, D - 1), S::kPitch) + step * 32 +
+                           lane / 8 % 2 * second_half(step, E));
       if (step * 16 + 8 >= E) a[2] = a[3] = b[1] = b[3] = 0;  // what lies there may be NaN
       multiply_add(acc[j], a, b[0], b[1]);
       if (j + 1 < kTiles) multiply_add(acc[j + 1], a, b[2], b[3]);
@@ -81,9 +82,13 @@ struct QueryGradient {
 
   __device__ void compute(const Arguments& p, const char* q, const char* dout, const char* summary, int d0) {
     const int lane = threadIdx.x % 32;
-    const std::uint32_t left = shared_address(dout) + lane % 16 * S::kPitch + lane / 16 * 16;
+    const std::uint32_t left = shared_address(dout) + lane % 16 * S::kPitch;
     multiply_by_rows<S>(
-        p, acc, [&](int step, std::uint32_t(&a)[4]) { load_matrices(a, left + step * 32); }, summary, d0);
+        p, acc,
+        [&](int step, std::uint32_t(&a)[4]) {
+          load_matrices(a, left + step * 32 + lane / 16 * second_half(step, S::E(p)));
+        },
+        summary, d0);
     const auto* rows = reinterpret_cast<const Bf16*>(q + lane / 4 * S::kPitch) + d0 + lane % 4 * 2;
     each_z(p, summary, d0, [&](int j, float2 z) {
 #pragma unroll

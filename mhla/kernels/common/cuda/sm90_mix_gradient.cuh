@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(128) mix_product_kernel(Arguments p, Gradients
 }
 
 // Sums of dmix: a block of threads takes kMixSumEntries neighbours of a row, every kMixSumLanes-th part per lane.
-inline constexpr int kMixSumEntries = 32, kMixSumLanes = 8, kMixSumThreads = kMixSumEntries * kMixSumLanes;
+inline constexpr int kMixSumEntries = 32, kMixSumLanes = 32, kMixSumThreads = kMixSumEntries * kMixSumLanes;
 inline dim3 mix_sum_grid(std::int64_t L, std::int64_t matrices) {
   return {static_cast<unsigned>((L + kMixSumEntries - 1) / kMixSumEntries), static_cast<unsigned>(L),
           static_cast<unsigned>(matrices)};

@@ -22,12 +22,12 @@ template <class S, int R>
 __device__ inline void multiply_pairs(float (&c)[R][2][4], const std::uint32_t (&a)[R][S::kRows][4], const char* y,
                                       int X) {
   const int lane = threadIdx.x % 32;
-  const std::uint32_t row = shared_address(y) + (lane % 8 + lane / 16 * 8) * S::kPitch + lane / 8 % 2 * 16;
+  const std::uint32_t row = shared_address(y) + (lane % 8 + lane / 16 * 8) * S::kPitch;
 #pragma unroll
   for (int step = 0; step < S::kRows; ++step) {
     if (step * 16 >= X) break;
     std::uint32_t b[4];
-    load_matrices(b, row + step * 32);
+    load_matrices(b, row + step * 32 + lane / 8 % 2 * second_half(step, X));
     if (step * 16 + 8 >= X) b[1] = b[3] = 0;  // what lies there may be NaN
 #pragma unroll
     for (int r = 0; r < R; ++r) {

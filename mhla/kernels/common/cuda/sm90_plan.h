@@ -41,18 +41,18 @@ inline constexpr int kPhaseTokens = 64;             // of one pipeline stage of 
 constexpr int phase_stages(Tiles t) { return t.rows >= 8 ? 2 : 3; }  // two blocks of threads a multiprocessor
 
 // Heads whose summaries pass between the phases together, in rounds of equal size. Few rounds count for more than
-// summaries that stay in the second-level cache (50 MiB): with 160 MiB instead of 44 the backward pass of lm_2048 took 0.97
-// ms instead of 1.35, that of wan_480p 0.62 instead of 0.70.
-inline constexpr std::int64_t kRoundBytes = std::int64_t{160} << 20;
+// summaries that stay in the second-level cache (50 MiB): the backward pass of lm_2048 took 1.35 ms with 44 MiB, 1.03
+// with 160 and 0.93 with 300, that of wan_480p 0.70 with 44 and 0.62 with 100.
+inline constexpr std::int64_t kRoundBytes = std::int64_t{320} << 20;
 constexpr std::int64_t units_at_once(std::int64_t units, std::int64_t unit_bytes) {
   const std::int64_t most = kRoundBytes / unit_bytes > 1 ? kRoundBytes / unit_bytes : 1;
   const std::int64_t rounds = (units + most - 1) / most;
   return (units + rounds - 1) / rounds;
 }
 
-// Parts of dmix: enough blocks of threads for the largest card twice, each with at least 16 pieces of 64 columns.
+// Parts of dmix: enough blocks of threads for the largest card four times, each with at least 16 pieces of 64 columns.
 constexpr std::int64_t mix_splits(std::int64_t tiles, std::int64_t units, std::int64_t columns) {
-  const std::int64_t wanted = 2 * 132 / (tiles > 0 ? tiles : 1), pieces = units * ((columns + 63) / 64) / 16;
+  const std::int64_t wanted = 4 * 132 / (tiles > 0 ? tiles : 1), pieces = units * ((columns + 63) / 64) / 16;
   const std::int64_t splits = wanted < pieces ? wanted : pieces;
   return splits > 1 ? splits : 1;
 }

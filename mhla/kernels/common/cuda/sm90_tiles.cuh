@@ -146,6 +146,10 @@ struct Summary {
   }
 };
 
+// Bytes from the first to the second 8 columns of a step of 16, of X: where X ends between them the first again, as
+// what lies behind a row may be on its way.
+__device__ inline int second_half(int step, int X) { return step * 16 + 8 < X ? 16 : 0; }
+
 // Stores a tile of 16 rows and kTiles * 8 columns in bf16 to shared memory: `row` is the address of the row of the tile
 // that this lane provides (lane % 16), column 0.
 template <int kTiles>
