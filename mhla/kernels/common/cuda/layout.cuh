@@ -86,8 +86,8 @@ struct DeviceLayout {
       return at;
     }
     const auto b = static_cast<std::uint32_t>(block);
-    const std::uint32_t line = per_row.divide(b), frame = per_frame.divide(line);
-    const std::int64_t k = b - line * per_row.divisor, j = line - frame * per_frame.divisor, i = frame;
+    const std::uint32_t band = per_row.divide(b), frame = per_frame.divide(band);
+    const std::int64_t k = b - band * per_row.divisor, j = band - frame * per_frame.divisor, i = frame;
     at.origin = (i * step[0] * grid[1] + j * step[1]) * grid[2] + k * step[2];
     at.columns = columns[k + 1 == blocks[2]];
     at.rows = rows[j + 1 == blocks[1]];
