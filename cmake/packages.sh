@@ -5,12 +5,13 @@ set -eu
 
 build="g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev"
 tests="libgtest-dev librapidcheck-dev"
-# LibTorch with a threaded BLAS: the rivals of `mhla bench op`. Without libopenblas0-pthread its products crawl.
-rivals="libtorch-dev libopenblas0-pthread libopenblas-pthread-dev"
+# LibTorch with a threaded BLAS: mhla/ops and the rivals of `mhla bench op`. Without libopenblas0-pthread its products
+# crawl.
+torch="libtorch-dev libopenblas0-pthread libopenblas-pthread-dev"
 
 case "${1:-}" in
   build) wanted="$build $tests" ;;  # the tests are part of every configuration, so their headers are too
-  test | demo | bench) wanted="$build $tests $rivals" ;;
+  test | demo | bench) wanted="$build $tests $torch" ;;
   asan | tsan) wanted="$build $tests" ;;
   fuzz) wanted="$build $tests clang libclang-rt-14-dev" ;;
   format) wanted="clang-format" ;;

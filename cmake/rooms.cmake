@@ -1,7 +1,8 @@
-# mhla_room(NAME USES room... [PRIVATE_LINKS lib...]): the library of one room, from every source of its
+# mhla_room(NAME USES room... [PRIVATE_LINKS lib...] [TORCH header]): the library of one room, from every source of its
 # folder but *_test.cpp, *_bench.cpp and *_fuzz.cpp. Every *_test.cpp becomes one test of its own name,
 # with MHLA_FUZZ every *_fuzz.cpp a libFuzzer program. With MHLA_CUDA the *.cu belong to the library, without it
-# the *_off.cpp that stand in for them.
+# the *_off.cpp that stand in for them. TORCH: the room is built over LibTorch, whose part of it that `header` includes is
+# compiled once, for the library and its tests.
 include(GNUInstallDirs)
 include(CTest)
 
@@ -19,6 +20,7 @@ if(MHLA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 include(cuda)
 include(deps)
+include(torch)
 
 add_library(mhla_flags INTERFACE)
 # No contraction: a*b+c must round the same in main and remainder loops; kernels spell fma where they want it.
@@ -51,8 +53,16 @@ set(MHLA_PUBLIC_ROOMS core io kernels)  # cmake/install.cmake
 add_custom_target(mhla_product)  # what is installed, without the tests
 add_custom_target(mhla_fuzzers)
 
+# mhla_targets(LIST): names of rooms into what is linked. Operators register themselves when a program starts: none of
+# ops/ may be left out for want of a caller.
+function(mhla_targets LIST)
+  list(TRANSFORM ${LIST} PREPEND mhla::)
+  list(TRANSFORM ${LIST} REPLACE "^mhla::ops$" "$<LINK_LIBRARY:WHOLE_ARCHIVE,mhla::ops>")
+  set(${LIST} ${${LIST}} PARENT_SCOPE)
+endfunction()
+
 function(mhla_room NAME)
-  cmake_parse_arguments(ROOM "" "" "USES;PRIVATE_LINKS" ${ARGN})
+  cmake_parse_arguments(ROOM "" "TORCH" "USES;PRIVATE_LINKS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   set(tests ${sources})
   set(fuzzers ${sources})
@@ -73,17 +83,30 @@ function(mhla_room NAME)
                         SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   target_include_directories(mhla_${NAME} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  list(TRANSFORM ROOM_USES PREPEND mhla::)
+  mhla_targets(ROOM_USES)
   target_link_libraries(mhla_${NAME} PUBLIC ${ROOM_USES} Threads::Threads
                         PRIVATE $<BUILD_INTERFACE:mhla_flags> ${ROOM_PRIVATE_LINKS})
   target_compile_features(mhla_${NAME} PUBLIC cxx_std_20)
+  if(ROOM_TORCH)
+    target_link_libraries(mhla_${NAME} PUBLIC mhla_libtorch)
+    target_precompile_headers(mhla_${NAME} PRIVATE ${ROOM_TORCH})
+  endif()
   if(cuda_sources)
     target_compile_definitions(mhla_${NAME} PRIVATE MHLA_HAS_CUDA=1)
     mhla_add_cuda(mhla_${NAME} ${cuda_sources})
   endif()
   if(MHLA_TESTS)
+    set(room ${NAME})
+    mhla_targets(room)
     foreach(test ${tests})
       get_filename_component(test_name ${test} NAME_WE)
+      if(ROOM_TORCH)
+        add_library(${test_name}_object OBJECT ${test})  # as position independent as the library: one header for both
+        target_link_libraries(${test_name}_object PRIVATE mhla::testing mhla_flags GTest::gtest)
+        target_link_libraries(${test_name}_object PRIVATE ${room})
+        target_precompile_headers(${test_name}_object REUSE_FROM mhla_${NAME})
+        set(test $<TARGET_OBJECTS:${test_name}_object>)
+      endif()
       mhla_test(${test_name} SOURCES ${test} USES ${NAME})
     endforeach()
   endif()
@@ -105,7 +128,7 @@ function(mhla_test NAME)
   cmake_parse_arguments(TEST "" "" "SOURCES;USES;LINKS" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${NAME} ${TEST_SOURCES})
-  list(TRANSFORM TEST_USES PREPEND mhla::)
+  mhla_targets(TEST_USES)
   target_link_libraries(${NAME} PRIVATE ${TEST_USES} mhla::testing mhla_flags GTest::gtest GTest::gtest_main rapidcheck
                         ${TEST_LINKS})
   target_compile_definitions(${NAME} PRIVATE MHLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

@@ -41,7 +41,7 @@ TEST(RoomMap, TheHouseIsInOrder) {
 
 TEST(RoomMap, TheTreeWasRead) {
   const Arrows drawn = drawn_arrows(read_tree(MHLA_SOURCE_DIR));
-  for (const char* room : {"io", "kernels", "testing"}) {
+  for (const char* room : {"io", "kernels", "testing", "ops"}) {
     ASSERT_EQ(drawn.count(room), 1u) << room;
     EXPECT_EQ(drawn.at(room).count("core"), 1u) << room;
   }
@@ -98,6 +98,22 @@ TEST(RoomMap, SeesLibTorchBelowOps) {
   const std::string line = violation_of("mhla/kernels/a.cpp", "#include <torch/torch.h>\n");
   EXPECT_TRUE(contains(line, "LibTorch begins at ops")) << line;
   EXPECT_EQ(violation_of("apps/rivals.cpp", "#include <torch/torch.h>\n"), "violations: 0");
+}
+
+TEST(RoomMap, OpsStandOnTheKernelsAndOnNothingAbove) {
+  Sources house = small_house();
+  house["mhla/ops/CMakeLists.txt"] = "mhla_room(ops USES kernels core TORCH torch.h PRIVATE_LINKS dl)\n";
+  house["mhla/ops/ops.cpp"] = "#include <torch/library.h>\n#include \"mhla/kernels/form/form.h\"\n";
+  house["mhla/ops/ops_test.cpp"] = "#include \"mhla/testing/cases.h\"\n";
+  house["mhla/modules/attention.h"] = "#include <torch/torch.h>\n";
+  EXPECT_EQ(violations(house), std::vector<std::string>{});
+  house["mhla/ops/up.cpp"] = "#include \"mhla/modules/attention.h\"\n";
+  house["mhla/kernels/up.cpp"] = "#include \"mhla/ops/torch.h\"\n";
+  house["mhla/ops/torch.h"] = "#include <ATen/ATen.h>\n";
+  const std::vector<std::string> wrong = violations(house);
+  ASSERT_EQ(wrong.size(), 2u);
+  EXPECT_TRUE(contains(wrong[0], "kernels includes mhla/ops/torch.h: an arrow turns round")) << wrong[0];
+  EXPECT_TRUE(contains(wrong[1], "ops includes mhla/modules/attention.h: an arrow turns round")) << wrong[1];
 }
 
 TEST(RoomMap, SeesSpellingsThatHideTheArrow) {

@@ -1,0 +1,57 @@
+# LibTorch is optional: MHLA_TORCH is ON where it is found, and rooms from ops/ on are built. Debian's libtorch-dev is
+# found by itself; MHLA_TORCH_DIR names the folder of another, such as the torch package of a Python. Only g++: the
+# headers of 1.13 refuse clang 14; and not under sanitizers, which LibTorch was not built for.
+set(MHLA_TORCH_DIR "" CACHE PATH "A LibTorch folder (with include/ and lib/) in the place of the system's")
+set(torch_found OFF)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT MHLA_SANITIZE)
+  set(hints)
+  if(MHLA_TORCH_DIR)
+    set(hints HINTS ${MHLA_TORCH_DIR}/include ${MHLA_TORCH_DIR}/lib NO_DEFAULT_PATH)
+  endif()
+  find_path(MHLA_TORCH_INCLUDE ATen/ATen.h ${hints})
+  foreach(library torch torch_cpu c10)
+    find_library(MHLA_LIB_${library} ${library} ${hints})
+  endforeach()
+  find_library(MHLA_LIB_c10_cuda c10_cuda ${hints})
+  find_library(MHLA_LIB_torch_cuda torch_cuda ${hints})
+  mark_as_advanced(MHLA_TORCH_INCLUDE MHLA_LIB_torch MHLA_LIB_torch_cpu MHLA_LIB_c10 MHLA_LIB_c10_cuda
+                   MHLA_LIB_torch_cuda)
+  if(MHLA_TORCH_INCLUDE AND MHLA_LIB_torch AND MHLA_LIB_torch_cpu AND MHLA_LIB_c10)
+    set(torch_found ON)
+  elseif(MHLA_TORCH_DIR)
+    message(FATAL_ERROR "MHLA_TORCH_DIR is ${MHLA_TORCH_DIR}, expected a folder with include/ATen and lib/libtorch.so")
+  endif()
+endif()
+option(MHLA_TORCH "Build the rooms over LibTorch: ops and above" ${torch_found})
+
+if(NOT MHLA_TORCH)
+  message(STATUS "LibTorch is off (MHLA_TORCH): no ops, and `mhla bench op --rivals` will say so")
+  return()
+endif()
+if(NOT torch_found)
+  message(FATAL_ERROR "MHLA_TORCH is ON, but LibTorch was not found (g++, no sanitizers; Debian package libtorch-dev)")
+endif()
+
+set(torch_api ${MHLA_TORCH_INCLUDE}/torch/csrc/api/include)
+set(MHLA_TORCH_VERSION "")
+foreach(header ${torch_api}/torch/version.h ${MHLA_TORCH_INCLUDE}/torch/headeronly/version.h)  # 2.x moved the numbers
+  if(EXISTS ${header} AND NOT MHLA_TORCH_VERSION)
+    file(STRINGS ${header} numbers REGEX "define TORCH_VERSION_(MAJOR|MINOR) [0-9]+")
+    string(REGEX REPLACE "[^0-9;]" "" numbers "${numbers}")
+    string(REPLACE ";" "." MHLA_TORCH_VERSION "${numbers}")
+  endif()
+endforeach()
+# Its headers are not written for our warnings: they come in as system headers.
+add_library(mhla_libtorch INTERFACE)
+target_include_directories(mhla_libtorch SYSTEM INTERFACE ${MHLA_TORCH_INCLUDE} ${torch_api})
+target_link_libraries(mhla_libtorch INTERFACE ${MHLA_LIB_torch} ${MHLA_LIB_torch_cpu} ${MHLA_LIB_c10})
+set(torch_cuda "")
+if(MHLA_CUDA AND MHLA_LIB_c10_cuda AND MHLA_LIB_torch_cuda)
+  # No symbol of torch_cuda is used by name: it registers the CUDA side of ATen when it is loaded.
+  target_compile_definitions(mhla_libtorch INTERFACE MHLA_TORCH_CUDA=1)
+  target_include_directories(mhla_libtorch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+  target_link_libraries(mhla_libtorch INTERFACE ${MHLA_LIB_c10_cuda}
+                        -Wl,--no-as-needed,${MHLA_LIB_torch_cuda},--as-needed)
+  set(torch_cuda " with CUDA")
+endif()
+message(STATUS "LibTorch ${MHLA_TORCH_VERSION}${torch_cuda}: ${MHLA_TORCH_INCLUDE}")

@@ -1,0 +1,274 @@
+// What the two forms share on their way through PyTorch's dispatcher. A Form brings its options, its schema and its two
+// kernels; from it come the functions behind the dispatch keys:
+//
+//   Autocast      casts q, k, v, q_den and k_den to autocast's dtype, never mix
+//   Autograd      saves the inputs; backward computes the gradients that are asked for, and is itself not
+//   differentiable CPU, CUDA     checks, allocates, calls the kernel Meta          the same checks on shapes alone
+//
+// Backward returns a list of the gradients asked for, in the order q, k, v, mix, q_den, k_den.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "mhla/core/error.h"
+#include "mhla/core/threads.h"
+#include "mhla/ops/ops.h"
+#include "mhla/ops/tensor_view.h"
+
+namespace mhla::ops {
+
+inline constexpr std::size_t kGradients = 6;
+using Wanted = std::array<bool, kGradients>;
+
+inline at::Tensor value_or_undefined(const Optional<at::Tensor>& x) { return x.has_value() ? *x : at::Tensor(); }
+inline Optional<at::Tensor> maybe(const at::Tensor& x) { return x.defined() ? Optional<at::Tensor>(x) : kNone; }
+
+// The six differentiable inputs in the order of the gradients.
+inline std::array<const at::Tensor*, kGradients> differentiable(const AttentionInputs& in) {
+  return {&in.q, &in.k, &in.v, &in.mix, &in.q_den, &in.k_den};
+}
+
+// mix as the kernels want it: a 16-bit one widened, any other as it is.
+inline at::Tensor wide_mix(const at::Tensor& mix) {
+  const bool narrow = mix.defined() && (mix.scalar_type() == at::kBFloat16 || mix.scalar_type() == at::kHalf);
+  return narrow ? mix.to(at::kFloat) : mix;
+}
+
+// Scratch memory on the device comes from PyTorch's allocator, in the order of its current stream.
+inline at::Tensor device_workspace(const at::Tensor& q, std::int64_t bytes) {
+  return at::empty({bytes}, q.options().dtype(at::kByte));
+}
+inline std::span<std::byte> bytes_of(const at::Tensor& memory) {
+  return {static_cast<std::byte*>(memory.data_ptr()), static_cast<std::size_t>(memory.numel())};
+}
+
+template <class Form>
+using Params = typename Form::Params;
+template <class Form>
+using Options = typename Form::Options;
+
+// Views of the inputs. `mix` and `cu` are the widened mix and cu_seqlens in host memory: both outlive the call.
+template <class Form, class ToView>
+Params<Form> params_of(const AttentionInputs& in, const at::Tensor& mix, const at::Tensor& cu,
+                       const Options<Form>& options, const ToView& view) {
+  Params<Form> params = Form::params(options);
+  params.q = view(in.q, "q"), params.k = view(in.k, "k"), params.v = view(in.v, "v");
+  params.mix = view(mix, "mix");
+  params.maybe_q_den = view(in.q_den, "q_den"), params.maybe_k_den = view(in.k_den, "k_den");
+  params.maybe_cu_seqlens = view(cu, "cu_seqlens");
+  return params;
+}
+
+// The shape of out as far as q and v tell; whatever is wrong with them the kernel's checks say better.
+inline std::vector<c10::SymInt> out_sizes(const AttentionInputs& in) {
+  if (in.q.dim() != 4 || in.v.dim() != 4) return {0};
+  return {in.q.sym_size(0), in.q.sym_size(1), in.q.sym_size(2), in.v.sym_size(3)};
+}
+
+template <class Form>
+at::Tensor forward_kernel(const AttentionInputs& in, const Options<Form>& options) {
+  const auto view = [](const at::Tensor& x, const char* name) { return view_of(x, Form::kForwardEntry, name); };
+  const at::Tensor mix = wide_mix(in.mix), cu = on_host(in.cu_seqlens, Form::kForwardEntry);
+  const Params<Form> params = params_of<Form>(in, mix, cu, options, view);
+  const at::Tensor out = in.q.dim() == 4 && in.v.dim() == 4
+                             ? at::empty({in.q.size(0), in.q.size(1), in.q.size(2), in.v.size(3)}, in.q.options())
+                             : at::empty({0}, in.q.options());
+  const View out_view = output_view(out, Form::kForwardEntry, "out");
+  RunOptions run;
+  at::Tensor memory;
+  if (in.q.is_cuda()) {
+    run.stream = current_stream(in.q);
+    memory = device_workspace(in.q, Form::forward_workspace(params, out_view, run));
+    run.workspace = bytes_of(memory);
+  }
+  Form::forward(params, out_view, run);
+  return out;
+}
+
+template <class Form>
+std::vector<at::Tensor> backward_kernel(const at::Tensor& dout, const AttentionInputs& in, const Options<Form>& options,
+                                        const Wanted& wanted) {
+  const auto view = [](const at::Tensor& x, const char* name) { return view_of(x, Form::kBackwardEntry, name); };
+  const at::Tensor mix = wide_mix(in.mix), cu = on_host(in.cu_seqlens, Form::kBackwardEntry);
+  const Params<Form> params = params_of<Form>(in, mix, cu, options, view);
+  const at::Tensor dense_dout = with_dense_rows(dout);
+  typename Form::Grads grads;
+  grads.dout = view(dense_dout, "dout");
+  const auto like = differentiable(in);
+  const std::array<View*, kGradients> views = {&grads.dq,   &grads.dk,           &grads.dv,
+                                               &grads.dmix, &grads.maybe_dq_den, &grads.maybe_dk_den};
+  constexpr const char* kNames[kGradients] = {"dq", "dk", "dv", "dmix", "dq_den", "dk_den"};
+  std::vector<at::Tensor> gradients;
+  for (std::size_t i = 0; i < kGradients; ++i) {
+    if (!wanted[i]) continue;
+    if (!like[i]->defined()) fail(Form::kBackwardEntry, ": ", kNames[i], " is wanted, but its input is not given");
+    const at::Tensor& input = i == 3 ? mix : *like[i];  // dmix comes as wide as the kernels' mix
+    gradients.push_back(at::empty(input.sizes(), input.options()));
+    *views[i] = output_view(gradients.back(), Form::kBackwardEntry, kNames[i]);
+  }
+  RunOptions run;
+  at::Tensor memory;
+  if (in.q.is_cuda()) {
+    run.stream = current_stream(in.q);
+    memory = device_workspace(in.q, Form::backward_workspace(params, grads, run));
+    run.workspace = bytes_of(memory);
+  }
+  Form::backward(params, grads, run);
+  if (wanted[3]) {
+    at::Tensor& dmix = gradients[static_cast<std::size_t>(wanted[0]) + wanted[1] + wanted[2]];
+    dmix = dmix.to(in.mix.scalar_type());
+  }
+  return gradients;
+}
+
+// Shapes alone. Sizes that are symbols, and packed sequences whose lengths nobody knows yet, are checked when the
+// numbers are there.
+template <class Form>
+at::Tensor forward_meta(const AttentionInputs& in, const Options<Form>& options) {
+  const at::Tensor out = in.q.new_empty_symint(out_sizes(in));
+  bool known = !in.cu_seqlens.defined();
+  for (const at::Tensor* x : differentiable(in)) known = known && !symbolic(*x);
+  if (known) {
+    const auto view = [](const at::Tensor& x, const char* name) { return shape_view(x, Form::kForwardEntry, name); };
+    InlineExecutor nobody;
+    RunOptions run;
+    run.maybe_executor = &nobody;
+    const Params<Form> params = params_of<Form>(in, wide_mix(in.mix), at::Tensor(), options, view);
+    (void)Form::forward_workspace(params, shape_view(out, Form::kForwardEntry, "out"), run);
+  }
+  return out;
+}
+
+template <class Form>
+std::vector<at::Tensor> backward_meta(const at::Tensor& /*dout*/, const AttentionInputs& in,
+                                      const Options<Form>& /*options*/, const Wanted& wanted) {
+  std::vector<at::Tensor> gradients;
+  const auto like = differentiable(in);
+  for (std::size_t i = 0; i < kGradients; ++i) {
+    if (wanted[i]) gradients.push_back(like[i]->new_empty_symint(like[i]->sym_sizes()));
+  }
+  return gradients;
+}
+
+// ---- Autocast
+
+inline AttentionInputs autocast_inputs(const AttentionInputs& in) {
+  const c10::DeviceType device = in.q.device().type();
+  const at::ScalarType to = at::autocast::get_lower_precision_fp_from_device_type(device);
+  AttentionInputs cast = in;
+  for (at::Tensor* x : {&cast.q, &cast.k, &cast.v, &cast.q_den, &cast.k_den}) {
+    if (x->defined()) *x = at::autocast::cached_cast(to, *x, device);
+  }
+  return cast;
+}
+
+template <class Form>
+at::Tensor forward_autocast(const AttentionInputs& in, const Options<Form>& options) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return Form::call(autocast_inputs(in), options);
+}
+
+// ---- Autograd
+
+template <class Form>
+struct SavedOptions : torch::CustomClassHolder {
+  explicit SavedOptions(const Options<Form>& given) : options(given) {}
+  Options<Form> options;
+};
+
+template <class Form>
+struct Differentiable : torch::autograd::Function<Differentiable<Form>> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const at::Tensor& mix, const Optional<at::Tensor>& q_den,
+                            const Optional<at::Tensor>& k_den, const Optional<at::Tensor>& cu_seqlens,
+                            const Options<Form>& options) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const AttentionInputs in{
+        q, k, v, mix, value_or_undefined(q_den), value_or_undefined(k_den), value_or_undefined(cu_seqlens)};
+    context->save_for_backward({in.q, in.k, in.v, in.mix, in.q_den, in.k_den, in.cu_seqlens});
+    context->saved_data["options"] = c10::IValue::make_capsule(c10::make_intrusive<SavedOptions<Form>>(options));
+    return Form::call(in, options);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& dout) {
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const AttentionInputs in{saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6]};
+    const auto options =
+        c10::static_intrusive_pointer_cast<SavedOptions<Form>>(context->saved_data["options"].toCapsule());
+    const auto inputs = differentiable(in);
+    Wanted wanted{};
+    std::size_t edge = 0;  // inputs that are not given have none
+    for (std::size_t i = 0; i < kGradients; ++i) {
+      if (inputs[i]->defined()) wanted[i] = context->needs_input_grad(edge++);
+    }
+    const std::vector<at::Tensor> gradients = Form::call_backward(dout[0], in, options->options, wanted);
+    torch::autograd::variable_list all(8);  // one per argument of forward
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < kGradients; ++i) {
+      if (wanted[i]) all[i] = gradients[next++];
+    }
+    return all;
+  }
+};
+
+template <class Form>
+struct NoSecondDerivative : torch::autograd::Function<NoSecondDerivative<Form>> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext*, const at::Tensor& dout,
+                                                const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                const at::Tensor& mix, const Optional<at::Tensor>& q_den,
+                                                const Optional<at::Tensor>& k_den, const AttentionInputs& in,
+                                                const Options<Form>& options, const Wanted& wanted) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    (void)q, (void)k, (void)v, (void)mix, (void)q_den, (void)k_den;  // they are there for autograd to see
+    return Form::call_backward(dout, in, options, wanted);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
+    fail(Form::kBackwardEntry,
+         ": the gradient of a gradient is not implemented; call backward() without create_graph=True, or detach the "
+         "gradients first");
+  }
+};
+
+inline bool wants_gradient(const at::Tensor& x) {
+  return x.defined() && (x.requires_grad() || x._fw_grad(/*level=*/0).defined());
+}
+
+inline void refuse_forward_mode(const AttentionInputs& in, const char* entry) {
+  for (const at::Tensor* x : differentiable(in)) {
+    if (x->defined() && x->_fw_grad(/*level=*/0).defined())
+      fail(entry, ": forward-mode derivatives are not implemented; use backward()");
+  }
+}
+
+template <class Form>
+at::Tensor forward_autograd(const AttentionInputs& in, const Options<Form>& options) {
+  refuse_forward_mode(in, Form::kForwardEntry);
+  bool differentiate = false;
+  for (const at::Tensor* x : differentiable(in)) differentiate = differentiate || wants_gradient(*x);
+  if (!differentiate || !at::GradMode::is_enabled()) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return Form::call(in, options);
+  }
+  return Differentiable<Form>::apply(in.q, in.k, in.v, in.mix, maybe(in.q_den), maybe(in.k_den),
+                                     maybe(on_host(in.cu_seqlens, Form::kForwardEntry)), options);
+}
+
+template <class Form>
+std::vector<at::Tensor> backward_autograd(const at::Tensor& dout, const AttentionInputs& in,
+                                          const Options<Form>& options, const Wanted& wanted) {
+  bool differentiate = wants_gradient(dout);
+  for (const at::Tensor* x : differentiable(in)) differentiate = differentiate || wants_gradient(*x);
+  if (!differentiate || !at::GradMode::is_enabled()) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return Form::call_backward(dout, in, options, wanted);
+  }
+  return NoSecondDerivative<Form>::apply(dout, in.q, in.k, in.v, in.mix, maybe(in.q_den), maybe(in.k_den), in, options,
+                                         wanted);
+}
+
+}  // namespace mhla::ops

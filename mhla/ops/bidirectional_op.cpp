@@ -1,0 +1,149 @@
+// torch.ops.mhla.bidirectional and its backward. The layout crosses as block_size (1D), or grid and blocks (2D, 3D).
+#include "mhla/ops/attention_op.h"
+
+namespace mhla::ops {
+namespace {
+
+constexpr const char* kSchema =
+    "bidirectional(Tensor q, Tensor k, Tensor v, Tensor mix, int block_size=0, int[] grid=[], int[] blocks=[], "
+    "Tensor? q_den=None, Tensor? k_den=None, Tensor? cu_seqlens=None, str feature_map=\"relu_eps\", "
+    "str normalizer=\"paper\", float eps=1e-6, float scale=1.0) -> Tensor";
+constexpr const char* kBackwardSchema =
+    "bidirectional_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor mix, int block_size, int[] grid, "
+    "int[] blocks, Tensor? q_den, Tensor? k_den, Tensor? cu_seqlens, str feature_map, str normalizer, float eps, "
+    "float scale, bool[6] wanted) -> Tensor[]";
+
+using Ints = at::IntArrayRef;
+using MaybeTensor = const Optional<at::Tensor>&;
+
+// The schemas' arguments, spelled once for both.
+using ForwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                    std::int64_t, Ints, Ints, MaybeTensor, MaybeTensor, MaybeTensor, Text, Text, double,
+                                    double);
+using BackwardSignature = std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                                  const at::Tensor&, const at::Tensor&, std::int64_t, Ints, Ints,
+                                                  MaybeTensor, MaybeTensor, MaybeTensor, Text, Text, double, double,
+                                                  Wanted);
+
+Layout layout_of(std::int64_t block_size, Ints grid, Ints blocks) {
+  constexpr const char* kEntry = "bidirectional_forward";
+  if (grid.empty() && blocks.empty()) {
+    if (block_size == 0) fail(kEntry, ": no layout is given, expected block_size, or grid and blocks");
+    return Layout::line(block_size);
+  }
+  if (block_size != 0)
+    fail(kEntry, ": block_size is ", block_size, " beside grid and blocks, expected one or the other");
+  if (grid.size() != blocks.size() || (grid.size() != 2 && grid.size() != 3)) {
+    fail(kEntry, ": grid has ", grid.size(), " axes and blocks has ", blocks.size(), ", expected 2 or 3 of each");
+  }
+  if (grid.size() == 2) return Layout::grid2d(grid[0], grid[1], blocks[0], blocks[1]);
+  return Layout::grid3d({grid[0], grid[1], grid[2]}, {blocks[0], blocks[1], blocks[2]});
+}
+
+// A layout as the schemas spell it.
+struct LayoutArguments {
+  explicit LayoutArguments(const Layout& layout) : block_size(layout.rank == 1 ? layout.block_size : 0) {
+    if (layout.rank < 2) return;
+    grid.assign(layout.grid.end() - layout.rank, layout.grid.end());
+    blocks.assign(layout.blocks.end() - layout.rank, layout.blocks.end());
+  }
+  std::int64_t block_size;
+  std::vector<std::int64_t> grid, blocks;
+};
+
+struct Bidirectional {
+  using Options = BidirectionalOptions;
+  using Params = BidirectionalParams;
+  using Grads = BidirectionalGrads;
+  static constexpr const char* kForwardEntry = "bidirectional_forward";
+  static constexpr const char* kBackwardEntry = "bidirectional_backward";
+  static constexpr auto forward = bidirectional_forward;
+  static constexpr auto backward = bidirectional_backward;
+  static constexpr auto forward_workspace = bidirectional_forward_workspace;
+  static constexpr auto backward_workspace = bidirectional_backward_workspace;
+
+  static Options options(std::int64_t block_size, Ints grid, Ints blocks, Text feature_map, Text normalizer, double eps,
+                         double scale) {
+    return {.layout = layout_of(block_size, grid, blocks),
+            .feature_map = parse_feature_map(view_of(feature_map)),
+            .normalizer = parse_normalizer(view_of(normalizer)),
+            .eps = eps,
+            .scale = scale};
+  }
+  static Params params(const Options& options) {
+    Params params;
+    params.layout = options.layout;
+    params.feature_map = options.feature_map;
+    params.normalizer = options.normalizer;
+    params.eps = options.eps;
+    params.scale = options.scale;
+    return params;
+  }
+  static at::Tensor call(const AttentionInputs& in, const Options& o) {
+    static const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow("mhla::bidirectional", "").typed<ForwardSignature>();
+    const LayoutArguments layout(o.layout);
+    return op.call(in.q, in.k, in.v, in.mix, layout.block_size, layout.grid, layout.blocks, maybe(in.q_den),
+                   maybe(in.k_den), maybe(in.cu_seqlens), text_of(name_of(o.feature_map)),
+                   text_of(name_of(o.normalizer)), o.eps, o.scale);
+  }
+  static std::vector<at::Tensor> call_backward(const at::Tensor& dout, const AttentionInputs& in, const Options& o,
+                                               const Wanted& wanted) {
+    static const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow("mhla::bidirectional_backward", "").typed<BackwardSignature>();
+    const LayoutArguments layout(o.layout);
+    return op.call(dout, in.q, in.k, in.v, in.mix, layout.block_size, layout.grid, layout.blocks, maybe(in.q_den),
+                   maybe(in.k_den), maybe(in.cu_seqlens), text_of(name_of(o.feature_map)),
+                   text_of(name_of(o.normalizer)), o.eps, o.scale, wanted);
+  }
+};
+
+// The function behind a dispatch key: the schema's arguments, gathered.
+template <at::Tensor (*run)(const AttentionInputs&, const BidirectionalOptions&)>
+at::Tensor entry(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mix,
+                 std::int64_t block_size, Ints grid, Ints blocks, MaybeTensor q_den, MaybeTensor k_den,
+                 MaybeTensor cu_seqlens, Text feature_map, Text normalizer, double eps, double scale) {
+  return run({q, k, v, mix, value_or_undefined(q_den), value_or_undefined(k_den), value_or_undefined(cu_seqlens)},
+             Bidirectional::options(block_size, grid, blocks, feature_map, normalizer, eps, scale));
+}
+
+template <std::vector<at::Tensor> (*run)(const at::Tensor&, const AttentionInputs&, const BidirectionalOptions&,
+                                         const Wanted&)>
+std::vector<at::Tensor> backward_entry(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                                       const at::Tensor& v, const at::Tensor& mix, std::int64_t block_size, Ints grid,
+                                       Ints blocks, MaybeTensor q_den, MaybeTensor k_den, MaybeTensor cu_seqlens,
+                                       Text feature_map, Text normalizer, double eps, double scale, Wanted wanted) {
+  return run(dout, {q, k, v, mix, value_or_undefined(q_den), value_or_undefined(k_den), value_or_undefined(cu_seqlens)},
+             Bidirectional::options(block_size, grid, blocks, feature_map, normalizer, eps, scale), wanted);
+}
+
+TORCH_LIBRARY_FRAGMENT(mhla, m) {
+  m.def(kSchema);
+  m.def(kBackwardSchema);
+}
+
+template <class Library>
+void implement(Library& m) {
+  m.impl("bidirectional", entry<forward_kernel<Bidirectional>>);
+  m.impl("bidirectional_backward", backward_entry<backward_kernel<Bidirectional>>);
+}
+TORCH_LIBRARY_IMPL(mhla, CPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(mhla, CUDA, m) { implement(m); }
+TORCH_LIBRARY_IMPL(mhla, Meta, m) {
+  m.impl("bidirectional", entry<forward_meta<Bidirectional>>);
+  m.impl("bidirectional_backward", backward_entry<backward_meta<Bidirectional>>);
+}
+TORCH_LIBRARY_IMPL(mhla, Autograd, m) {
+  m.impl("bidirectional", entry<forward_autograd<Bidirectional>>);
+  m.impl("bidirectional_backward", backward_entry<backward_autograd<Bidirectional>>);
+}
+TORCH_LIBRARY_IMPL(mhla, AutocastCPU, m) { m.impl("bidirectional", entry<forward_autocast<Bidirectional>>); }
+TORCH_LIBRARY_IMPL(mhla, Autocast, m) { m.impl("bidirectional", entry<forward_autocast<Bidirectional>>); }
+
+}  // namespace
+
+at::Tensor bidirectional(const AttentionInputs& inputs, const BidirectionalOptions& options) {
+  return Bidirectional::call(inputs, options);
+}
+
+}  // namespace mhla::ops

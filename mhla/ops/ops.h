@@ -1,0 +1,51 @@
+// The operator on LibTorch tensors: forward and backward through the kernels, autograd, autocast, shapes under
+// torch.compile. The same operators are registered with PyTorch as torch.ops.mhla.* (README.md); these functions call
+// them the way PyTorch does, so that modes and transforms of the dispatcher see them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "mhla/kernels/bidirectional/bidirectional.h"
+#include "mhla/kernels/chunkwise/chunkwise.h"
+
+namespace mhla::ops {
+
+// Inputs of both forms. q, k, v and the features of the normaliser share one dtype; strides are free but for the last,
+// so slices of a fused projection pass through without a copy. An undefined tensor is one that is not given.
+struct AttentionInputs {
+  at::Tensor q;           // [B, N, H, D]
+  at::Tensor k;           // [B, N, Hkv, D]
+  at::Tensor v;           // [B, N, Hkv, E]
+  at::Tensor mix;         // [M, M] or [H, M, M]: f32 (f64 for f64), or a 16-bit float, which is widened
+  at::Tensor q_den;       // [B, N, H, D]    features of the normaliser: both or none
+  at::Tensor k_den;       // [B, N, Hkv, D]
+  at::Tensor cu_seqlens;  // [S + 1] int32 or int64; one on a device costs a copy that waits for it
+};
+
+struct BidirectionalOptions {
+  Layout layout;
+  FeatureMap feature_map = FeatureMap::kReluEps;
+  Normalizer normalizer = Normalizer::kPaper;
+  double eps = 1e-6;
+  double scale = 1.0;
+};
+at::Tensor bidirectional(const AttentionInputs& inputs, const BidirectionalOptions& options);  // [B, N, H, E]
+
+struct ChunkwiseOptions {
+  std::int64_t chunk = 64;
+  FeatureMap feature_map = FeatureMap::kReluEps;
+  Normalizer normalizer = Normalizer::kNone;
+  double eps = 1e-6;
+  std::optional<double> scale = {};  // default: D^-1/2 with kNone, 1 with kPaper
+  BeyondMix beyond_mix = BeyondMix::kError;
+};
+at::Tensor chunkwise(const AttentionInputs& inputs, const ChunkwiseOptions& options);  // [B, N, H, E]
+
+// Threads of the kernels, of ATen and of OpenBLAS, which are three pools. The kernels start with OMP_NUM_THREADS where
+// it is set and with all cores otherwise.
+void set_num_threads(std::int64_t threads);
+std::int64_t num_threads();
+
+}  // namespace mhla::ops
