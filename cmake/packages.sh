@@ -8,10 +8,13 @@ tests="libgtest-dev librapidcheck-dev"
 # LibTorch with a threaded BLAS: mhla/ops and the rivals of `mhla bench op`. Without libopenblas0-pthread its products
 # crawl.
 torch="libtorch-dev libopenblas0-pthread libopenblas-pthread-dev"
+# The Python package is tested with Debian's torch; pip brings what builds it (pyproject.toml).
+python="python3-torch python3-pytest"
 
 case "${1:-}" in
   build) wanted="$build $tests" ;;  # the tests are part of every configuration, so their headers are too
-  test | demo | bench) wanted="$build $tests $torch" ;;
+  test) wanted="$build $tests $torch $python" ;;
+  demo | bench) wanted="$build $tests $torch" ;;
   asan | tsan) wanted="$build $tests" ;;
   fuzz) wanted="$build $tests clang libclang-rt-14-dev" ;;
   format) wanted="clang-format" ;;

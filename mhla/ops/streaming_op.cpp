@@ -149,6 +149,10 @@ struct StreamingBatch : torch::CustomClassHolder {
 
 using Handle = c10::intrusive_ptr<StreamingBatch>;
 
+Handle load_streaming_state(const Tensors& tensors, const Texts& texts) {
+  return StreamingBatch::load({tensors, texts});
+}
+
 TORCH_LIBRARY_FRAGMENT(mhla, m) {
   m.class_<StreamingBatch>("StreamingState")
       .def(torch::init<const at::Tensor&, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
@@ -168,6 +172,7 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
       .def("snapshot", [](const Handle& self) { return self->snapshot(); })
       .def_pickle([](const Handle& self) { return self->snapshot(); },
                   [](const std::tuple<Tensors, Texts>& saved) { return StreamingBatch::load(saved); });
+  m.def("load_streaming_state", load_streaming_state);
 }
 
 }  // namespace

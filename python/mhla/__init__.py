@@ -1,0 +1,28 @@
+"""Multi-head linear attention (arXiv 2601.07832) for PyTorch, forward and backward on CPU and CUDA.
+
+out = mhla.attention(q, k, v, mix, block_size=64)      # or grid= and blocks=, or causal=True
+layer = mhla.nn.MHLA(384, 6, grid=(16, 16), blocks=(4, 4))
+"""
+
+from . import _library
+
+_library.load()
+
+from . import convert, nn  # noqa: E402  (they need the library)
+from .functional import attention, get_num_threads, set_num_threads  # noqa: E402
+from .mixing import constrain_mix_, init_causal_mix, init_mix, resample_mix  # noqa: E402
+from .streaming import StreamingState  # noqa: E402
+
+__version__ = "0.1.0"
+__all__ = [
+    "StreamingState",
+    "attention",
+    "constrain_mix_",
+    "convert",
+    "get_num_threads",
+    "init_causal_mix",
+    "init_mix",
+    "nn",
+    "resample_mix",
+    "set_num_threads",
+]

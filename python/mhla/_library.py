@@ -1,0 +1,46 @@
+"""Finds and loads libmhla_torch.so, which registers ``torch.ops.mhla`` and ``torch.classes.mhla``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+NAME = "libmhla_torch.so"
+
+
+def _path() -> Path:
+    """The library named by MHLA_LIBRARY, or the one beside this file."""
+    named = os.environ.get("MHLA_LIBRARY")
+    path = Path(named) if named else Path(__file__).with_name(NAME)
+    if not path.is_file():
+        where = "MHLA_LIBRARY" if named else "the package"
+        raise ImportError(
+            f"mhla: {where} has no {path}: build it with `pip install --no-build-isolation .` beside the torch it is for"
+        )
+    return path
+
+
+def _check_torch(path: Path) -> None:
+    """A library built for another torch would fail with undefined symbols: say so first."""
+    note = path.with_name("libmhla_torch.built_for")
+    built_for = note.read_text().strip() if note.is_file() else ""
+    here = ".".join(torch.__version__.split("+")[0].split(".")[:2])
+    if built_for and built_for != here:
+        raise ImportError(
+            f"mhla: {path} was built for torch {built_for}, but this Python has torch {torch.__version__}: "
+            "build it again with `pip install --no-build-isolation .`"
+        )
+
+
+def load() -> None:
+    """Loads the library once."""
+    if getattr(torch.ops.mhla, "bidirectional", None) is not None:
+        return
+    path = _path()
+    _check_torch(path)
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        raise ImportError(f"mhla: {path} could not be loaded: {error}") from error

@@ -1,0 +1,383 @@
+"""``MHLA``: the attention layer, in the place of softmax attention. The parameters have the names of the C++ module
+``mhla::MhlaAttention``, so weights go both ways; :mod:`mhla.convert` knows the published names."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional, Sequence, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import rope as rotary
+from .functional import attention
+from .mixing import constrain_mix_, init_causal_mix, init_mix
+from .streaming import StreamingState
+
+_FEATURE_MAPS = {
+    "relu_eps": lambda x: x.relu() + 1e-6,
+    "relu": torch.relu,
+    "elu1": lambda x: F.elu(x) + 1,
+    "identity": lambda x: x,
+}
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis, statistics in float32. eps None: that of the dtype."""
+
+    def __init__(self, size: int, eps: Optional[float] = None, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size, device=device, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * self.weight
+
+
+class MHLA(nn.Module):
+    """Multi-head linear attention with its projections. Input and output are ``[B, N, dim]``, tokens in raster order.
+
+    The layout is ``block_size`` (1D), ``grid`` and ``blocks`` (2D, 3D), or ``causal=True`` with ``chunk``; 1D and causal
+    layers serve sequences of up to ``max_tokens``. :meth:`image`, :meth:`dit`, :meth:`video` and :meth:`lm` are the
+    published settings, with ``official=True`` to the last deviation of the published code.
+
+    Args:
+        dim: channels C.
+        num_heads: H. ``num_kv_heads`` (H unless told) divides it.
+        head_dim, value_dim: D and E per head; dim / H unless told.
+        qkv_bias, out_bias, gate_bias: biases of the projections.
+        inner_norm: a LayerNorm before the projections, as the published image code has.
+        qk_norm: RMSNorm of q and of k over their full width; ``qk_norm_eps`` None is the dtype's epsilon.
+        feature_map: ``relu_eps``, ``relu``, ``elu1`` or ``identity``.
+        rope: rotates the features in the numerator; the normaliser, if any, sees them unrotated.
+        normalizer, eps, scale: as in :func:`mhla.attention`.
+        head_norm: RMSNorm over each head's output, ``norm_eps``.
+        gate: ``silu`` or ``linear``: the output times act(x W_g). LePE is added behind it, with ``lepe_inside_gate`` before.
+        lepe: kernel size of a depth-wise convolution of v over the grid (2D, 3D), added to the output; 0: none.
+        mix: initial values: ``linear``, ``cos``, ``exp``, ``gaussian``, ``local``, ``uniform``; causal ``prefix``, ``linear``, ``exp``.
+        mix_official: normalised as in the published code. mix_per_head: ``[H, M, M]``. learn_mix: whether it has a gradient.
+        mix_range: what :meth:`constrain_` clips mix to after an optimiser step; None leaves it free.
+        official_causal_clamp: clips mix to [1e-5, 1] before every forward, as the published language model does.
+        dropout: behind the output projection, in training.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        block_size: Optional[int] = None,
+        grid: Optional[Sequence[int]] = None,
+        blocks: Optional[Sequence[int]] = None,
+        causal: bool = False,
+        chunk: int = 64,
+        max_tokens: int = 2048,
+        num_kv_heads: Optional[int] = None,
+        head_dim: Optional[int] = None,
+        value_dim: Optional[int] = None,
+        qkv_bias: bool = False,
+        out_bias: bool = True,
+        inner_norm: bool = False,
+        qk_norm: bool = False,
+        qk_norm_eps: Optional[float] = None,
+        feature_map: str = "relu_eps",
+        rope: bool = False,
+        rope_base: float = 10000.0,
+        normalizer: Optional[str] = None,
+        eps: float = 1e-6,
+        scale: Optional[float] = None,
+        head_norm: bool = False,
+        norm_eps: float = 1e-6,
+        gate: Optional[str] = None,
+        gate_bias: bool = False,
+        lepe: int = 0,
+        lepe_inside_gate: bool = False,
+        mix: Optional[str] = None,
+        mix_official: bool = False,
+        mix_exp_sigma: float = 3.0,
+        mix_local_threshold: float = 1.5,
+        mix_per_head: bool = False,
+        learn_mix: bool = True,
+        mix_range: Optional[Tuple[float, float]] = (0.0, 1.0),
+        official_causal_clamp: bool = False,
+        beyond_mix: str = "error",
+        dropout: float = 0.0,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        given = [
+            name
+            for name, on in (("block_size", block_size is not None), ("grid", grid is not None), ("causal", causal))
+            if on
+        ]
+        if len(given) != 1 or (grid is None) != (blocks is None):
+            raise RuntimeError(
+                f"MHLA: the layout is {given or 'not given'}, expected one of block_size, grid with blocks, causal"
+            )
+        if dim % num_heads and (head_dim is None or value_dim is None):
+            raise RuntimeError(f"MHLA: dim is {dim}, expected a multiple of num_heads = {num_heads}")
+        kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if kv_heads < 1 or num_heads % kv_heads:
+            raise RuntimeError(f"MHLA: num_kv_heads is {kv_heads}, expected a divisor of num_heads = {num_heads}")
+        if feature_map not in _FEATURE_MAPS:
+            raise RuntimeError(f"MHLA: feature_map is '{feature_map}', expected one of {', '.join(_FEATURE_MAPS)}")
+        if gate not in (None, "silu", "linear"):
+            raise RuntimeError(f"MHLA: gate is '{gate}', expected silu, linear or None")
+        if lepe and (grid is None or lepe % 2 == 0):
+            raise RuntimeError(f"MHLA: lepe is {lepe}, expected an odd kernel size on a 2D or 3D grid")
+        self.dim, self.num_heads, self.num_kv_heads = dim, num_heads, kv_heads
+        self.head_dim = dim // num_heads if head_dim is None else head_dim
+        self.value_dim = dim // num_heads if value_dim is None else value_dim
+        self.block_size, self.causal, self.chunk = block_size, causal, chunk
+        self.grid = None if grid is None else tuple(grid)
+        self.blocks = None if blocks is None else tuple(blocks)
+        self.feature_map, self.rope, self.rope_base = feature_map, rope, rope_base
+        self.normalizer = normalizer or ("none" if causal else "paper")
+        self.eps, self.scale, self.beyond_mix = eps, scale, beyond_mix
+        self.lepe_inside_gate, self.mix_range, self.official_causal_clamp = (
+            lepe_inside_gate,
+            mix_range,
+            official_causal_clamp,
+        )
+
+        like = {"device": device, "dtype": dtype}
+        widths = (num_heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_dim)
+        self._widths = widths
+        value_width = num_heads * self.value_dim
+        self.norm = nn.LayerNorm(dim, **like) if inner_norm else None
+        self.qkv = nn.Linear(dim, sum(widths), bias=qkv_bias, **like)
+        self.q_norm = RMSNorm(widths[0], qk_norm_eps, **like) if qk_norm else None
+        self.k_norm = RMSNorm(widths[1], qk_norm_eps, **like) if qk_norm else None
+        self.lepe = self._make_lepe(lepe, widths[2], like)
+        self.gate_activation = gate
+        self.gate = nn.Linear(dim, value_width, bias=gate_bias, **like) if gate else None
+        self.head_norm = RMSNorm(self.value_dim, norm_eps, **like) if head_norm else None
+        self.out = nn.Linear(value_width, dim, bias=out_bias, **like)
+        self.dropout = nn.Dropout(dropout)
+
+        if causal:
+            values = init_causal_mix(math.ceil(max_tokens / chunk), mix or "prefix", exp_sigma=mix_exp_sigma)
+        else:
+            counts = [math.ceil(max_tokens / block_size)] if block_size is not None else self.blocks
+            values = init_mix(counts, mix or "linear", official=mix_official, exp_sigma=mix_exp_sigma,
+                              local_threshold=mix_local_threshold)  # fmt: skip
+        if mix_per_head:
+            values = values.expand(num_heads, -1, -1).clone()
+        # float32 whatever the layer's dtype: the kernels mix in it.
+        self.mix = nn.Parameter(
+            values.to(device=device, dtype=dtype if dtype == torch.float64 else None), requires_grad=learn_mix
+        )
+        self._tables: dict = {}
+
+    # ---- The published settings
+
+    @classmethod
+    def image(
+        cls,
+        dim: int,
+        num_heads: int,
+        grid: Sequence[int],
+        blocks: Sequence[int],
+        *,
+        official: bool = False,
+        **options: Any,
+    ) -> "MHLA":
+        """Image classification: qk-norm, LePE 5x5. official: inner LayerNorm, its normaliser and mix."""
+        settings = dict(
+            qk_norm=True,
+            lepe=5,
+            inner_norm=official,
+            mix_official=official,
+            normalizer="official" if official else "paper",
+        )
+        return cls(dim, num_heads, grid=grid, blocks=blocks, **{**settings, **options})
+
+    @classmethod
+    def dit(
+        cls,
+        dim: int,
+        num_heads: int,
+        grid: Sequence[int],
+        blocks: Sequence[int],
+        *,
+        official: bool = False,
+        **options: Any,
+    ) -> "MHLA":
+        """DiT: biases, LePE 3x3. official: inner LayerNorm, its normaliser and mix, dropout 0.1."""
+        settings = dict(qkv_bias=True, lepe=3, inner_norm=official, mix_official=official, dropout=0.1 if official else 0.0,
+                        normalizer="official" if official else "paper")  # fmt: skip
+        return cls(dim, num_heads, grid=grid, blocks=blocks, **{**settings, **options})
+
+    @classmethod
+    def video(
+        cls,
+        dim: int,
+        num_heads: int,
+        grid: Sequence[int],
+        blocks: Sequence[int],
+        *,
+        official: bool = False,
+        gated: bool = False,
+        **options: Any,
+    ) -> "MHLA":
+        """Wan: biases, qk-norm, 3D RoPE, no normaliser but an RMSNorm per head. official: its mix, unconstrained."""
+        settings = dict(qkv_bias=True, qk_norm=True, qk_norm_eps=1e-6, rope=True, head_norm=True, normalizer="none",
+                        gate="silu" if gated else None, gate_bias=True, mix_official=official,
+                        mix_range=None if official else (0.0, 1.0))  # fmt: skip
+        return cls(dim, num_heads, grid=grid, blocks=blocks, **{**settings, **options})
+
+    @classmethod
+    def lm(
+        cls,
+        dim: int,
+        num_heads: int,
+        *,
+        expand_k: float = 0.5,
+        expand_v: float = 1.0,
+        gated: bool = True,
+        official: bool = False,
+        **options: Any,
+    ) -> "MHLA":
+        """The language model's layer: causal, ReLU, RoPE behind it, RMSNorm per head times SiLU(gate), no biases."""
+        settings = dict(causal=True, head_dim=int(dim * expand_k) // num_heads, value_dim=int(dim * expand_v) // num_heads,
+                        out_bias=False, feature_map="relu", rope=True, head_norm=True, gate="silu" if gated else None,
+                        official_causal_clamp=official)  # fmt: skip
+        return cls(dim, num_heads, **{**settings, **options})
+
+    # ---- Forward
+
+    def forward(self, x: Tensor, cu_seqlens: Optional[Tensor] = None) -> Tensor:
+        """x ``[B, N, dim]`` to ``[B, N, dim]``. ``cu_seqlens`` ``[S + 1]``: B = 1 holds packed sequences (1D and causal)."""
+        if self.official_causal_clamp:
+            constrain_mix_(self.mix, 1e-5, 1.0)
+        y, q, k, v = self._project(x)
+        positions = self._positions(x.shape[1], cu_seqlens, x.device) if self.rope else None
+        arguments = self._features(q, k, positions)
+        layout = (
+            {"causal": True, "chunk": self.chunk, "beyond_mix": self.beyond_mix}
+            if self.causal
+            else {"block_size": self.block_size, "grid": self.grid, "blocks": self.blocks}
+        )
+        out = attention(v=v, mix=self.mix, normalizer=self.normalizer, eps=self.eps, scale=self.scale, cu_seqlens=cu_seqlens,
+                        **layout, **arguments)  # fmt: skip
+        return self._finish(y, v, out)
+
+    def streaming_state(self, batch: int = 1, rollback: Optional[int] = None) -> StreamingState:
+        """An empty state of this layer for B sequences; mix is copied as it is now."""
+        if not self.causal:
+            raise RuntimeError("MHLA.streaming_state: the layer is not causal, expected causal=True")
+        if self.official_causal_clamp:
+            constrain_mix_(self.mix, 1e-5, 1.0)
+        return StreamingState(
+            self.mix, heads=self.num_heads, kv_heads=self.num_kv_heads, key_size=self.head_dim, value_size=self.value_dim,
+            batch=batch, chunk=self.chunk, dtype=self.qkv.weight.dtype, normalizer=self.normalizer, eps=self.eps,
+            scale=self.scale, beyond_mix=self.beyond_mix, rollback=rollback,
+            feature_map="identity" if self.rope else self.feature_map, den_features=self.rope and self.normalizer != "none",
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def stream(self, x: Tensor, state: StreamingState) -> Tensor:
+        """T more tokens ``[B, T, dim]`` of the sequences in ``state``: what :meth:`forward` gives over all of them."""
+        y, q, k, v = self._project(x)
+        positions = None
+        if self.rope:
+            begin = torch.tensor(state.positions, device=x.device)
+            positions = begin[:, None] + torch.arange(x.shape[1], device=x.device)
+        arguments = self._features(q, k, positions)
+        arguments.pop("feature_map")
+        return self._finish(y, v, state.append(v=v, **arguments))
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Holds mix in ``mix_range`` (and causal layers below the diagonal): call it after every optimiser step."""
+        if self.mix_range is not None:
+            constrain_mix_(self.mix, *self.mix_range, causal=self.causal)
+
+    def extra_repr(self) -> str:
+        layout = (
+            f"chunk={self.chunk}, causal"
+            if self.causal
+            else f"block_size={self.block_size}" if self.grid is None else f"grid={self.grid}, blocks={self.blocks}"
+        )
+        return (
+            f"{self.dim}, heads={self.num_heads}, {layout}, mix={tuple(self.mix.shape)}, normalizer={self.normalizer}"
+        )
+
+    # ---- Parts
+
+    def _make_lepe(self, kernel: int, channels: int, like: dict) -> Optional[nn.Module]:
+        if not kernel:
+            return None
+        conv = nn.Conv2d if len(self.grid) == 2 else nn.Conv3d
+        return conv(channels, channels, kernel, padding=kernel // 2, groups=channels, **like)
+
+    def _project(self, x: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the gate sees, and q, k, v by heads: slices of one product where no norm stands between."""
+        y = x if self.norm is None else self.norm(x)
+        q, k, v = self.qkv(y).split(self._widths, -1)
+        if self.q_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        heads = ((q, self.num_heads), (k, self.num_kv_heads), (v, self.num_kv_heads))
+        return (y, *(part.unflatten(-1, (count, -1)) for part, count in heads))
+
+    def _features(self, q: Tensor, k: Tensor, positions: Optional[Tensor]) -> dict:
+        if not self.rope:
+            return {"q": q, "k": k, "feature_map": self.feature_map}
+        phi = _FEATURE_MAPS[self.feature_map]
+        q, k = phi(q), phi(k)
+        cos, sin = self._angles(positions, q.device)
+        halves = self.grid is None
+        den = {} if self.normalizer == "none" else {"q_den": q, "k_den": k}
+        return {
+            "q": rotary.rotate(q, cos, sin, halves),
+            "k": rotary.rotate(k, cos, sin, halves),
+            "feature_map": "identity",
+            **den,
+        }
+
+    def _positions(self, tokens: int, cu_seqlens: Optional[Tensor], device: torch.device) -> Optional[Tensor]:
+        """Places of tokens in their sequences; None on a grid."""
+        if self.grid is not None:
+            return None
+        places = torch.arange(tokens, device=device)
+        if cu_seqlens is None:
+            return places
+        bounds = cu_seqlens.to(device=device, dtype=torch.int64)
+        starts = torch.repeat_interleave(bounds[:-1], bounds[1:] - bounds[:-1], output_size=tokens)
+        return places - starts
+
+    def _angles(self, positions: Optional[Tensor], device: torch.device) -> Tuple[Tensor, Tensor]:
+        if positions is not None:
+            angles = rotary.angles_1d(positions, self.head_dim, self.rope_base)
+            return angles.cos(), angles.sin()
+        if device not in self._tables:  # the tables of a grid never change
+            make = rotary.angles_2d if len(self.grid) == 2 else rotary.angles_3d
+            angles = make(self.grid, self.head_dim, self.rope_base).to(device)
+            self._tables[device] = angles.cos().float(), angles.sin().float()
+        return self._tables[device]
+
+    def _finish(self, y: Tensor, v: Tensor, out: Tensor) -> Tensor:
+        if self.head_norm is not None:
+            out = self.head_norm(out)
+        out = out.flatten(-2)
+        if self.lepe is not None and self.lepe_inside_gate:
+            out = out + self._lepe_of(v)
+        if self.gate is not None:
+            gate = self.gate(y)
+            out = out * (F.silu(gate) if self.gate_activation == "silu" else gate)
+        if self.lepe is not None and not self.lepe_inside_gate:
+            out = out + self._lepe_of(v)
+        return self.dropout(self.out(out))
+
+    def _lepe_of(self, v: Tensor) -> Tensor:
+        """The convolution of v over the grid, ``[B, N, H * E]``: query heads that share a value head share it too."""
+        raster = v.flatten(-2).transpose(1, 2).unflatten(-1, self.grid)
+        local = self.lepe(raster).flatten(2).transpose(1, 2)
+        if self.num_kv_heads == self.num_heads:
+            return local
+        shared = local.unflatten(-1, (self.num_kv_heads, self.value_dim))
+        return shared.repeat_interleave(self.num_heads // self.num_kv_heads, 2).flatten(-2)

@@ -1,0 +1,127 @@
+"""The causal operator a few tokens at a time."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+Snapshot = Tuple[Dict[str, Tensor], Dict[str, str]]
+
+
+class StreamingState:
+    """What the causal form remembers of B sequences. However a sequence is split into ``append`` calls, the outputs have
+    the bits of one ``mhla.attention(..., causal=True)`` over all of it.
+
+    A state can be copied (``fork``, ``select``), taken back (``rollback``), pickled and saved with ``torch.save``.
+
+    Args:
+        mix: ``[L, L]`` or ``[H, L, L]``; copied.
+        heads, kv_heads, key_size, value_size: H, Hkv (0: as H), D and E.
+        batch: B.
+        dtype: of q, k and v.
+        den_features: whether tokens come with q_den and k_den.
+        rollback: tokens that can be taken back; one chunk unless told.
+        The rest as in :func:`mhla.attention`.
+    """
+
+    def __init__(
+        self,
+        mix: Tensor,
+        *,
+        heads: int,
+        key_size: int,
+        value_size: int,
+        kv_heads: int = 0,
+        batch: int = 1,
+        chunk: int = 64,
+        dtype: torch.dtype = torch.float32,
+        feature_map: str = "relu_eps",
+        normalizer: str = "none",
+        eps: float = 1e-6,
+        scale: Optional[float] = None,
+        beyond_mix: str = "error",
+        den_features: bool = False,
+        rollback: Optional[int] = None,
+    ) -> None:
+        self._state = torch.classes.mhla.StreamingState(
+            mix.detach(), batch, heads, kv_heads, key_size, value_size, chunk, dtype, feature_map, normalizer, eps, scale,
+            beyond_mix, den_features, rollback,
+        )  # fmt: skip
+
+    @classmethod
+    def _wrap(cls, state: torch.ScriptObject) -> "StreamingState":
+        wrapped = cls.__new__(cls)
+        wrapped._state = state
+        return wrapped
+
+    def append(
+        self, q: Tensor, k: Tensor, v: Tensor, q_den: Optional[Tensor] = None, k_den: Optional[Tensor] = None
+    ) -> Tensor:
+        """T more tokens of every sequence: prefill, append and decode (T = 1) alike.
+
+        q ``[B, T, H, D]``, k ``[B, T, Hkv, D]``, v ``[B, T, Hkv, E]``; returns ``[B, T, H, E]``. After an error no
+        sequence has moved.
+        """
+        return self._state.append(q, k, v, q_den, k_den)
+
+    @property
+    def positions(self) -> List[int]:
+        """Tokens seen by each sequence."""
+        return list(self._state.positions())
+
+    @property
+    def batch(self) -> int:
+        """B."""
+        return len(self._state.positions())
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that mix has rows for."""
+        return self._state.capacity()
+
+    @property
+    def rollback_limit(self) -> int:
+        """Tokens that can be taken back now."""
+        return self._state.rollback_limit()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return self._state.bytes()
+
+    def rollback(self, tokens: int) -> None:
+        """Takes the last tokens of every sequence back, as if they had never come."""
+        self._state.rollback(tokens)
+
+    def reset(self) -> None:
+        """As new."""
+        self._state.reset()
+
+    def fork(self) -> "StreamingState":
+        """An independent copy."""
+        return self.select(range(self.batch))
+
+    def select(self, sequences: Sequence[int]) -> "StreamingState":
+        """A new state with copies of the sequences named, in that order: beams, a batch grown or shrunk."""
+        return self._wrap(self._state.select(list(sequences)))
+
+    def snapshot(self) -> Snapshot:
+        """Everything needed to go on elsewhere, as named tensors and text."""
+        tensors, texts = self._state.snapshot()
+        return dict(tensors), dict(texts)
+
+    @classmethod
+    def load(cls, snapshot: Snapshot) -> "StreamingState":
+        """The state of a :meth:`snapshot`."""
+        return cls._wrap(torch.ops.mhla.load_streaming_state(*snapshot))
+
+    def __getstate__(self) -> Snapshot:
+        return self.snapshot()
+
+    def __setstate__(self, snapshot: Snapshot) -> None:
+        self._state = torch.ops.mhla.load_streaming_state(*snapshot)
+
+    def __repr__(self) -> str:
+        return f"mhla.StreamingState(positions={self.positions}, nbytes={self.nbytes})"
