@@ -1,0 +1,20 @@
+// One interface for every attention: tokens [B, N, C] in, tokens [B, N, C] out. A model holds an AnyAttention and never
+// asks which.
+#pragma once
+
+#include <memory>
+
+#include "mhla/modules/torch.h"
+
+namespace mhla {
+
+class Attention : public torch::nn::Module {
+ public:
+  // `cu_seqlens` [S + 1]: B = 1 holds packed sequences, none sees another. Those that cannot refuse by name.
+  virtual torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) = 0;
+  torch::Tensor forward(const torch::Tensor& x) { return forward(x, {}); }
+  virtual void constrain() {}  // after an optimiser step: what must hold for the weights (MHLA: the range of mix)
+};
+using AnyAttention = std::shared_ptr<Attention>;
+
+}  // namespace mhla

@@ -1,0 +1,59 @@
+#include "mhla/modules/convolutions.h"
+
+#include <cmath>
+
+#include "mhla/core/error.h"
+
+namespace mhla {
+namespace {
+
+// The framework's default: uniform in +-1/sqrt(fan in), fan in being the taps of one channel.
+torch::Tensor uniform(const std::vector<std::int64_t>& shape, std::int64_t taps) {
+  const double bound = 1.0 / std::sqrt(static_cast<double>(taps));
+  return torch::empty(shape).uniform_(-bound, bound);
+}
+
+}  // namespace
+
+GridConvImpl::GridConvImpl(const Layout& layout, std::int64_t channels, std::int64_t kernel)
+    : grid_(layout.grid.end() - layout.rank, layout.grid.end()), kernel_(kernel) {
+  if (layout.rank < 2) fail("GridConv: the layout is ", describe(layout), ", expected a 2D or 3D grid");
+  if (kernel < 1 || kernel % 2 == 0) fail("GridConv: kernel is ", kernel, ", expected an odd number");
+  std::vector<std::int64_t> shape{channels, 1};
+  std::int64_t taps = 1;
+  for (int axis = 0; axis < layout.rank; ++axis) shape.push_back(kernel), taps *= kernel;
+  weight = register_parameter("weight", uniform(shape, taps));
+  bias = register_parameter("bias", uniform({channels}, taps));
+}
+
+torch::Tensor GridConvImpl::forward(const torch::Tensor& x) {
+  const torch::Tensor raster = x.transpose(1, 2).unflatten(-1, grid_);  // [B, C, grid]
+  const std::int64_t channels = x.size(-1);
+  const std::vector<std::int64_t> once(grid_.size(), 1), padding(grid_.size(), kernel_ / 2);
+  const torch::Tensor out = grid_.size() == 2 ? torch::conv2d(raster, weight, bias, once, padding, once, channels)
+                                              : torch::conv3d(raster, weight, bias, once, padding, once, channels);
+  return out.flatten(2).transpose(1, 2);
+}
+
+void GridConvImpl::set_identity() {
+  const torch::NoGradGuard no_gradient;
+  weight.zero_();
+  weight.flatten(1).select(1, weight[0].numel() / 2).fill_(1);
+  bias.zero_();
+}
+
+ShortConvImpl::ShortConvImpl(std::int64_t channels, std::int64_t kernel, bool with_bias) {
+  if (kernel < 1) fail("ShortConv: kernel is ", kernel, ", expected at least 1");
+  weight = register_parameter("weight", uniform({channels, 1, kernel}, kernel));
+  if (with_bias) bias = register_parameter("bias", uniform({channels}, kernel));
+}
+
+torch::Tensor ShortConvImpl::forward(const torch::Tensor& x) {
+  const std::int64_t tokens = x.size(1), kernel = weight.size(2);
+  const torch::Tensor padded = torch::constant_pad_nd(x.transpose(1, 2), {kernel - 1, 0});
+  const std::vector<std::int64_t> once{1}, none{0};
+  const torch::Tensor out = torch::conv1d(padded, weight, bias, once, none, once, weight.size(0));
+  return torch::silu(out.narrow(2, 0, tokens)).transpose(1, 2);
+}
+
+}  // namespace mhla

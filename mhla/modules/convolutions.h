@@ -1,0 +1,49 @@
+// The convolutions around attention: depth-wise over the token grid (LePE on v, CPE on the residual stream), and short
+// causal ones along a sequence. Tokens are [B, N, C] in raster order everywhere.
+#pragma once
+
+#include "mhla/kernels/common/layout.h"
+#include "mhla/modules/torch.h"
+
+namespace mhla {
+
+// Depth-wise over a 2D or 3D grid, odd kernel, zero padding: weight [C, 1, k, k] or [C, 1, k, k, k], bias [C].
+class GridConvImpl : public torch::nn::Module {
+ public:
+  GridConvImpl(const Layout& layout, std::int64_t channels, std::int64_t kernel);
+  torch::Tensor forward(const torch::Tensor& x);  // [B, N, C]
+  void set_identity();                            // centre 1, rest 0, bias 0: the start of DiT's
+
+  torch::Tensor weight, bias;
+
+ private:
+  std::vector<std::int64_t> grid_;
+  std::int64_t kernel_;
+};
+TORCH_MODULE(GridConv);
+
+// x + GridConv(x): the conditional position encoding at a block's start.
+class CpeImpl : public torch::nn::Module {
+ public:
+  CpeImpl(const Layout& layout, std::int64_t channels, std::int64_t kernel = 3)
+      : conv_(register_module("conv", GridConv(layout, channels, kernel))) {}
+  torch::Tensor forward(const torch::Tensor& x) { return x + conv_(x); }
+
+ private:
+  GridConv conv_;
+};
+TORCH_MODULE(Cpe);
+
+// SiLU of a causal depth-wise convolution along the tokens: out_t = silu(sum_j weight[c, j] x_{t - k + 1 + j, c} +
+// bias).
+class ShortConvImpl : public torch::nn::Module {
+ public:
+  explicit ShortConvImpl(std::int64_t channels, std::int64_t kernel = 4, bool bias = false);
+  torch::Tensor forward(const torch::Tensor& x);  // [B, N, C]
+
+  torch::Tensor weight;  // [C, 1, k]
+  torch::Tensor bias;    // [C], or undefined
+};
+TORCH_MODULE(ShortConv);
+
+}  // namespace mhla

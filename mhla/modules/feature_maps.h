@@ -1,0 +1,36 @@
+// Feature maps of q and k: the four the kernels fuse, and the learnable ones of the language models. A learnable map
+// works on each head's channels and may change their number:
+//   t2r       relu(W x)                                                     D
+//   hedgehog  softmax([2 y, -2 y]), y = W x + b, W = I and b = 0 at first   2 D
+//   hadamard  (W1 x + b1) * (W2 x + b2)                                     D
+//   dpfp      [r r^(1), ..., r r^(4)], r = [relu(x), relu(-x)], r^(j) rolled by j: nothing to learn   8 D
+#pragma once
+
+#include <string_view>
+
+#include "mhla/kernels/common/options.h"
+#include "mhla/modules/torch.h"
+
+namespace mhla {
+
+enum class Features : std::uint8_t { kReluEps, kRelu, kElu1, kIdentity, kT2r, kHedgehog, kHadamard, kDpfp };
+
+std::string_view name_of(Features features);  // "relu_eps", "relu", "elu1", "identity", "t2r", "hedgehog", ...
+Features parse_features(std::string_view name);
+
+constexpr bool is_fused(Features features) { return features <= Features::kIdentity; }
+FeatureMap fused_map(Features features);  // of a fused one
+std::int64_t feature_size(Features features, std::int64_t head_dim);
+
+class HeadFeaturesImpl : public torch::nn::Module {
+ public:
+  HeadFeaturesImpl(Features features, std::int64_t head_dim);
+  torch::Tensor forward(const torch::Tensor& x);  // [..., D] to [..., feature_size]
+
+ private:
+  Features features_;
+  torch::nn::Linear layer_{nullptr}, layer1_{nullptr}, layer2_{nullptr};
+};
+TORCH_MODULE(HeadFeatures);
+
+}  // namespace mhla

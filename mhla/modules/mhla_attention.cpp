@@ -1,0 +1,295 @@
+#include "mhla/modules/mhla_attention.h"
+
+#include "mhla/core/error.h"
+#include "mhla/ops/tensor_view.h"
+
+namespace mhla {
+namespace {
+
+constexpr const char* kEntry = "MhlaAttention";
+
+MhlaAttentionOptions checked(MhlaAttentionOptions o) {
+  const auto at_least_one = [](std::int64_t value, const char* name) {
+    if (value < 1) fail(kEntry, ": ", name, " is ", value, ", expected at least 1");
+  };
+  at_least_one(o.dim, "dim"), at_least_one(o.heads, "heads"), at_least_one(o.chunk, "chunk");
+  at_least_one(o.max_tokens, "max_tokens");
+  if (o.kv_heads == 0) o.kv_heads = o.heads;
+  if (o.kv_heads < 1 || o.heads % o.kv_heads != 0)
+    fail(kEntry, ": kv_heads is ", o.kv_heads, ", expected a divisor of heads = ", o.heads);
+  if ((o.head_dim == 0 || o.value_dim == 0) && o.dim % o.heads != 0)
+    fail(kEntry, ": dim is ", o.dim, ", expected a multiple of heads = ", o.heads);
+  if (o.head_dim == 0) o.head_dim = o.dim / o.heads;
+  if (o.value_dim == 0) o.value_dim = o.dim / o.heads;
+  at_least_one(o.head_dim, "head_dim"), at_least_one(o.value_dim, "value_dim");
+  if (o.causal == (o.layout.rank != 0)) {
+    fail(kEntry, ": the layout is ", o.causal ? describe(o.layout) + " and causal" : "not given",
+         ", expected a layout or causal");
+  }
+  if (o.lepe != 0 && o.layout.rank < 2) fail(kEntry, ": lepe is ", o.lepe, ", expected a 2D or 3D layout for it");
+  if (o.short_conv != 0 && !o.causal)
+    fail(kEntry, ": short_conv is ", o.short_conv, ", expected the causal form for it");
+  return o;
+}
+
+torch::nn::Linear linear(std::int64_t in, std::int64_t out, bool bias) {
+  return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
+}
+
+torch::Tensor initial_mix(const MhlaAttentionOptions& o) {
+  const auto rows_of = [&](std::int64_t block) { return (o.max_tokens + block - 1) / block; };
+  torch::Tensor mix;
+  if (o.causal) {
+    mix = torch::empty({rows_of(o.chunk), rows_of(o.chunk)});
+    init_causal_mix(o.causal_init, ops::output_view(mix, kEntry, "mix"), o.mix_init.exp_sigma);
+  } else {
+    const BlockGrid grid = BlockGrid::of(
+        o.layout, o.layout.rank == 1 ? o.max_tokens : o.layout.grid[0] * o.layout.grid[1] * o.layout.grid[2]);
+    mix = torch::empty({grid.count(), grid.count()});
+    init_mix(o.mix_init, grid, ops::output_view(mix, kEntry, "mix"));
+  }
+  return o.mix_per_head ? mix.expand({o.heads, -1, -1}).clone() : mix;
+}
+
+}  // namespace
+
+MhlaAttentionOptions MhlaAttentionOptions::image(std::int64_t dim, std::int64_t heads, const Layout& layout,
+                                                 bool official) {
+  MhlaAttentionOptions o;
+  o.dim = dim, o.heads = heads, o.layout = layout;
+  o.qk_norm = true, o.lepe = 5;
+  o.inner_norm = o.mix_init.official = official;
+  if (official) o.normalizer = Normalizer::kOfficial;
+  return o;
+}
+
+MhlaAttentionOptions MhlaAttentionOptions::dit(std::int64_t dim, std::int64_t heads, const Layout& layout,
+                                               bool official) {
+  MhlaAttentionOptions o = image(dim, heads, layout, official);
+  o.qk_norm = false, o.qkv_bias = true, o.lepe = 3, o.lepe_identity = true;
+  if (official) o.dropout = 0.1;
+  return o;
+}
+
+MhlaAttentionOptions MhlaAttentionOptions::video(std::int64_t dim, std::int64_t heads, const Layout& layout,
+                                                 bool official) {
+  MhlaAttentionOptions o;
+  o.dim = dim, o.heads = heads, o.layout = layout;
+  o.qkv_bias = o.gate_bias = o.qk_norm = o.rope = o.head_norm = true;
+  o.qk_norm_eps = 1e-6;
+  o.normalizer = Normalizer::kNone;
+  o.mix_init.official = official;
+  if (official) o.constraint.reset();
+  return o;
+}
+
+MhlaAttentionOptions MhlaAttentionOptions::lm(std::int64_t dim, std::int64_t heads, bool official) {
+  MhlaAttentionOptions o;
+  o.dim = dim, o.heads = heads, o.causal = true;
+  o.head_dim = dim / 2 / heads, o.value_dim = dim / heads;
+  o.out_bias = false, o.features = Features::kRelu, o.rope = o.head_norm = true, o.gate = Gate::kSilu;
+  o.constraint = MixConstraint{.causal = true};
+  o.official_causal_clamp = official;
+  if (official) o.constraint.reset();
+  return o;
+}
+
+MhlaAttentionOptions MhlaAttentionOptions::linear(std::int64_t dim, std::int64_t heads) {
+  MhlaAttentionOptions o;
+  o.dim = dim, o.heads = heads, o.layout = Layout::line(std::int64_t{1} << 40), o.max_tokens = 1;
+  o.qk_norm = true, o.qk_norm_eps = 1e-6, o.features = Features::kRelu;
+  o.learn_mix = false;
+  return o;
+}
+
+MhlaAttentionImpl::MhlaAttentionImpl(const MhlaAttentionOptions& given) : options_(checked(given)) {
+  const MhlaAttentionOptions& o = options_;
+  const std::vector<std::int64_t> width = widths();
+  const std::int64_t value_width = o.heads * o.value_dim;
+  if (o.inner_norm) norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.dim})));
+  qkv_ = register_module("qkv", linear(o.dim, width[0] + width[1] + width[2], o.qkv_bias));
+  if (o.short_conv != 0) {
+    q_conv_ = register_module("q_conv", ShortConv(width[0], o.short_conv));
+    k_conv_ = register_module("k_conv", ShortConv(width[1], o.short_conv));
+    v_conv_ = register_module("v_conv", ShortConv(width[2], o.short_conv));
+  }
+  if (o.qk_norm) {
+    q_norm_ = register_module("q_norm", RmsNorm(width[0], o.qk_norm_eps));
+    k_norm_ = register_module("k_norm", RmsNorm(width[1], o.qk_norm_eps));
+  }
+  feature_map_q_ = HeadFeatures(o.features, o.head_dim), feature_map_k_ = HeadFeatures(o.features, o.head_dim);
+  if (!feature_map_q_->parameters().empty()) {
+    register_module("feature_map_q", feature_map_q_);
+    register_module("feature_map_k", feature_map_k_);
+  }
+  if (o.lepe != 0) lepe_ = register_module("lepe", GridConv(o.layout, width[2], o.lepe));
+  if (o.lepe != 0 && o.lepe_identity) lepe_->set_identity();
+  if (o.gate != Gate::kNone) gate_ = register_module("gate", linear(o.dim, value_width, o.gate_bias));
+  if (o.head_norm) head_norm_ = register_module("head_norm", RmsNorm(o.value_dim, o.norm_eps));
+  out_ = register_module("out", linear(value_width, o.dim, o.out_bias));
+  dropout_ = register_module("dropout", torch::nn::Dropout(o.dropout));
+  mix = register_parameter("mix", initial_mix(o), o.learn_mix);
+}
+
+std::vector<std::int64_t> MhlaAttentionImpl::widths() const {
+  const MhlaAttentionOptions& o = options_;
+  return {o.heads * o.head_dim, o.kv_heads * o.head_dim, o.kv_heads * o.value_dim};
+}
+
+Normalizer MhlaAttentionImpl::normalizer() const {
+  return options_.normalizer.value_or(options_.causal ? Normalizer::kNone : Normalizer::kPaper);
+}
+
+void MhlaAttentionImpl::clamp_mix() const {
+  if (!options_.official_causal_clamp) return;
+  const torch::NoGradGuard no_gradient;
+  const MixConstraint c = MixConstraint::official_causal();
+  torch::Tensor data = mix;
+  data.clamp_(c.lo, c.hi);
+}
+
+void MhlaAttentionImpl::constrain() {
+  if (!options_.constraint) return;
+  const MixConstraint& c = *options_.constraint;
+  const torch::NoGradGuard no_gradient;
+  mix.clamp_(c.lo, c.hi);
+  if (c.causal) mix.tril_();
+  if (c.renormalize_rows) mix.div_(mix.sum(-1, /*keepdim=*/true));
+}
+
+MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
+  if (x.dim() != 3 || x.size(2) != options_.dim)
+    fail(kEntry, ": x has shape ", c10::str(x.sizes()), ", expected [B, N, ", options_.dim, "]");
+  Projected p;
+  p.y = options_.inner_norm ? norm_(x) : x;
+  const std::vector<torch::Tensor> parts = qkv_(p.y).split_with_sizes(widths(), -1);
+  torch::Tensor q = parts[0], k = parts[1], v = parts[2];
+  if (options_.short_conv != 0) {
+    if (cu_seqlens.defined())
+      fail(kEntry, ": short_conv with cu_seqlens would reach across sequences, expected one of them");
+    q = q_conv_(q), k = k_conv_(k), v = v_conv_(v);
+  }
+  if (options_.qk_norm) q = q_norm_(q), k = k_norm_(k);
+  p.q = q.unflatten(-1, {options_.heads, options_.head_dim});
+  p.k = k.unflatten(-1, {options_.kv_heads, options_.head_dim});
+  p.v = v.unflatten(-1, {options_.kv_heads, options_.value_dim});
+  return p;
+}
+
+RopeTable MhlaAttentionImpl::rope_table(const torch::Tensor& positions, std::int64_t size,
+                                        const torch::Device& device) {
+  if (positions.defined()) {
+    const torch::Tensor angles = rope_angles_1d(positions, size, options_.rope_base);
+    return {angles.cos(), angles.sin(), /*halves=*/true};
+  }
+  if (!grid_cos_.defined() || grid_cos_.device() != device) {
+    const torch::Tensor angles = rope_angles_grid(options_.layout, size, options_.rope_base).to(device);
+    grid_cos_ = angles.cos(), grid_sin_ = angles.sin();
+  }
+  return {grid_cos_, grid_sin_, /*halves=*/false};
+}
+
+FeatureMap MhlaAttentionImpl::prepare(const Projected& p, const torch::Tensor& positions,
+                                      ops::AttentionInputs& inputs) {
+  inputs.v = p.v.stride(-1) == 1 ? p.v : p.v.contiguous();  // behind a convolution channels come first
+  if (!maps_outside()) {
+    inputs.q = p.q.stride(-1) == 1 ? p.q : p.q.contiguous();
+    inputs.k = p.k.stride(-1) == 1 ? p.k : p.k.contiguous();
+    return fused_map(options_.features);
+  }
+  inputs.q = feature_map_q_(p.q).contiguous(), inputs.k = feature_map_k_(p.k).contiguous();
+  if (options_.rope) {
+    const RopeTable table = rope_table(positions, inputs.q.size(-1), p.q.device());
+    if (normalizer() != Normalizer::kNone) inputs.q_den = inputs.q, inputs.k_den = inputs.k;
+    inputs.q = rotate(inputs.q, table), inputs.k = rotate(inputs.k, table);
+  }
+  return FeatureMap::kIdentity;
+}
+
+torch::Tensor MhlaAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
+  clamp_mix();
+  const Projected p = project(x, cu_seqlens);
+  torch::Tensor positions;
+  if (options_.rope && options_.layout.rank < 2) positions = token_positions(x.size(1), cu_seqlens, x.device());
+  ops::AttentionInputs inputs;
+  inputs.mix = mix, inputs.cu_seqlens = cu_seqlens;
+  const FeatureMap map = prepare(p, positions, inputs);
+  torch::Tensor out;
+  if (options_.causal) {
+    out = ops::chunkwise(inputs, {.chunk = options_.chunk,
+                                  .feature_map = map,
+                                  .normalizer = normalizer(),
+                                  .eps = options_.eps,
+                                  .scale = options_.scale,
+                                  .beyond_mix = options_.beyond_mix});
+  } else {
+    out = ops::bidirectional(inputs, {.layout = options_.layout,
+                                      .feature_map = map,
+                                      .normalizer = normalizer(),
+                                      .eps = options_.eps,
+                                      .scale = options_.scale.value_or(1.0)});
+  }
+  return finish(p, out);
+}
+
+torch::Tensor MhlaAttentionImpl::lepe_of(const torch::Tensor& v) {
+  const torch::Tensor local = lepe_(v.flatten(-2));
+  if (options_.kv_heads == options_.heads) return local;
+  return local.unflatten(-1, {options_.kv_heads, options_.value_dim})
+      .repeat_interleave(options_.heads / options_.kv_heads, 2)
+      .flatten(-2);
+}
+
+torch::Tensor MhlaAttentionImpl::finish(const Projected& p, torch::Tensor out) {
+  if (options_.head_norm) out = head_norm_(out);
+  out = out.flatten(-2);
+  if (options_.lepe != 0 && options_.lepe_inside_gate) out = out + lepe_of(p.v);
+  if (options_.gate != Gate::kNone) {
+    const torch::Tensor gate = gate_(p.y);
+    out = out * (options_.gate == Gate::kSilu ? torch::silu(gate) : gate);
+  }
+  if (options_.lepe != 0 && !options_.lepe_inside_gate) out = out + lepe_of(p.v);
+  return dropout_(out_(out));
+}
+
+StreamingState MhlaAttentionImpl::streaming_state(std::optional<std::int64_t> rollback) const {
+  if (!options_.causal) fail(kEntry, "::streaming_state: the layer is not causal, expected options.causal");
+  if (options_.short_conv != 0) fail(kEntry, "::streaming_state: short_conv keeps tokens that a state does not hold");
+  clamp_mix();
+  StreamingConfig config;
+  config.H = options_.heads, config.Hkv = options_.kv_heads, config.E = options_.value_dim;
+  config.D = feature_size(options_.features, options_.head_dim);
+  config.chunk = options_.chunk;
+  config.dtype = ops::dtype_of(qkv_->weight, kEntry, "qkv.weight");
+  config.feature_map = maps_outside() ? FeatureMap::kIdentity : fused_map(options_.features);
+  config.normalizer = normalizer();
+  config.eps = options_.eps;
+  config.scale = options_.scale;
+  config.beyond_mix = options_.beyond_mix;
+  config.den_features = options_.rope && normalizer() != Normalizer::kNone;
+  config.rollback = rollback;
+  const torch::Tensor wide = mix.detach().to(config.dtype == DType::kF64 ? torch::kDouble : torch::kFloat).contiguous();
+  return StreamingState(config, ops::view_of(wide, kEntry, "mix"));
+}
+
+torch::Tensor MhlaAttentionImpl::stream(const torch::Tensor& x, StreamingState& state) {
+  const torch::NoGradGuard no_gradient;
+  const Projected p = project(x, {});
+  torch::Tensor positions;
+  if (options_.rope) positions = torch::arange(state.position(), state.position() + x.size(1));
+  ops::AttentionInputs inputs;
+  prepare(p, positions, inputs);
+  const torch::Tensor out = torch::empty({x.size(0), x.size(1), options_.heads, options_.value_dim}, x.options());
+  StreamingState* const states[] = {&state};
+  StreamingParams params;
+  params.states = states;
+  params.q = ops::view_of(inputs.q, kEntry, "q"), params.k = ops::view_of(inputs.k, kEntry, "k");
+  params.v = ops::view_of(inputs.v, kEntry, "v");
+  params.maybe_q_den = ops::view_of(inputs.q_den, kEntry, "q_den");
+  params.maybe_k_den = ops::view_of(inputs.k_den, kEntry, "k_den");
+  params.out = ops::output_view(out, kEntry, "out");
+  streaming_append(params);
+  return finish(p, out);
+}
+
+}  // namespace mhla

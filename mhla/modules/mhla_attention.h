@@ -1,0 +1,118 @@
+// The MHLA layer with every published option. Parts that are not asked for do not exist, and have no parameters:
+//
+//   y = norm(x)                                       inner_norm
+//   q, k, v = qkv(y), each short_conv                 one product, its slices go to the operator uncopied
+//   q, k = q_norm(q), k_norm(k)                       over the full width, before heads
+//   q~, k~ = phi(q), phi(k); rotated in the numerator only
+//   o = MHLA(q~, k~, v; mix)
+//   o = head_norm(o), o * act(gate(y)), o + lepe(v)   lepe inside the gate with lepe_inside_gate
+//   out(o), dropout
+//
+// Parameters have the names of the Python layer mhla.nn.MHLA; weight_names.h knows the published ones.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "mhla/kernels/mixing/mixing.h"
+#include "mhla/kernels/streaming/streaming.h"
+#include "mhla/modules/attention.h"
+#include "mhla/modules/convolutions.h"
+#include "mhla/modules/feature_maps.h"
+#include "mhla/modules/norms.h"
+#include "mhla/modules/rope.h"
+#include "mhla/ops/ops.h"
+
+namespace mhla {
+
+enum class Gate : std::uint8_t { kNone, kSilu, kLinear };
+
+struct MhlaAttentionOptions {
+  std::int64_t dim = 0, heads = 0;
+  std::int64_t kv_heads = 0;                 // 0: as heads
+  std::int64_t head_dim = 0, value_dim = 0;  // D and E; 0: dim / heads
+  Layout layout;                             // bidirectional: line(block_size), or a grid
+  bool causal = false;                       // then chunk instead of a layout
+  std::int64_t chunk = 64;
+  std::int64_t max_tokens = 2048;  // 1D and causal: what mix has rows for
+  BeyondMix beyond_mix = BeyondMix::kError;
+
+  bool qkv_bias = false, out_bias = true, gate_bias = false;
+  bool inner_norm = false;      // LayerNorm, eps 1e-5 (V19)
+  std::int64_t short_conv = 0;  // taps of a causal convolution with SiLU on q, k and v
+  bool qk_norm = false;
+  std::optional<double> qk_norm_eps;  // none: of the dtype (V21)
+  Features features = Features::kReluEps;
+  bool rope = false;
+  double rope_base = 10000.0;
+  std::optional<Normalizer> normalizer;  // none: paper, causal none
+  double eps = 1e-6;
+  std::optional<double> scale;
+  bool head_norm = false;  // RMSNorm over each head's output
+  double norm_eps = 1e-6;
+  Gate gate = Gate::kNone;
+  std::int64_t lepe = 0;  // kernel of the convolution on v
+  bool lepe_inside_gate = false;
+  bool lepe_identity = false;  // starts as the identity (DiT)
+
+  MixInit mix_init;  // bidirectional
+  CausalInit causal_init = CausalInit::kPrefix;
+  bool mix_per_head = false;
+  bool learn_mix = true;
+  std::optional<MixConstraint> constraint = MixConstraint{};  // none: mix is free
+  bool official_causal_clamp = false;                         // clips mix to [1e-5, 1] before every forward (V5)
+  double dropout = 0.0;                                       // behind out, in training
+
+  // The published settings; `official` switches on every deviation of the family's code.
+  static MhlaAttentionOptions image(std::int64_t dim, std::int64_t heads, const Layout& layout, bool official = false);
+  static MhlaAttentionOptions dit(std::int64_t dim, std::int64_t heads, const Layout& layout, bool official = false);
+  static MhlaAttentionOptions video(std::int64_t dim, std::int64_t heads, const Layout& layout, bool official = false);
+  static MhlaAttentionOptions lm(std::int64_t dim, std::int64_t heads, bool official = false);
+  // Plain linear attention as the published image baseline has it: one block, whatever the length.
+  static MhlaAttentionOptions linear(std::int64_t dim, std::int64_t heads);
+};
+
+class MhlaAttentionImpl : public Attention {
+ public:
+  explicit MhlaAttentionImpl(const MhlaAttentionOptions& options);
+  using Attention::forward;
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
+  void constrain() override;  // on any device; NaN stays NaN
+
+  // A sequence a few tokens at a time, x [1, T, dim] in host memory: what forward gives over all of it.
+  [[nodiscard]] StreamingState streaming_state(std::optional<std::int64_t> rollback = {}) const;
+  torch::Tensor stream(const torch::Tensor& x, StreamingState& state);
+
+  [[nodiscard]] const MhlaAttentionOptions& options() const { return options_; }
+  // Rows of qkv that belong to q, k and v.
+  [[nodiscard]] std::vector<std::int64_t> widths() const;
+
+  torch::Tensor mix;  // [M, M] or [H, M, M], f32 (f64 in a layer of f64)
+
+ private:
+  struct Projected {
+    torch::Tensor y, q, k, v;  // what the gate sees; [B, N, H, D], [B, N, Hkv, D], [B, N, Hkv, E]
+  };
+  Projected project(const torch::Tensor& x, const torch::Tensor& cu_seqlens);
+  // q, k, and with a normaliser q_den and k_den, ready for the operator; which map is still to be applied.
+  FeatureMap prepare(const Projected& p, const torch::Tensor& positions, ops::AttentionInputs& inputs);
+  torch::Tensor finish(const Projected& p, torch::Tensor out);
+  torch::Tensor lepe_of(const torch::Tensor& v);
+  RopeTable rope_table(const torch::Tensor& positions, std::int64_t size, const torch::Device& device);
+  void clamp_mix() const;
+  [[nodiscard]] Normalizer normalizer() const;
+  [[nodiscard]] bool maps_outside() const { return options_.rope || !is_fused(options_.features); }
+
+  MhlaAttentionOptions options_;
+  torch::nn::LayerNorm norm_{nullptr};
+  torch::nn::Linear qkv_{nullptr}, gate_{nullptr}, out_{nullptr};
+  ShortConv q_conv_{nullptr}, k_conv_{nullptr}, v_conv_{nullptr};
+  RmsNorm q_norm_{nullptr}, k_norm_{nullptr}, head_norm_{nullptr};
+  HeadFeatures feature_map_q_{nullptr}, feature_map_k_{nullptr};
+  GridConv lepe_{nullptr};
+  torch::nn::Dropout dropout_;
+  torch::Tensor grid_cos_, grid_sin_;  // of a grid's positions, on the device they were last needed on
+};
+TORCH_MODULE(MhlaAttention);
+
+}  // namespace mhla

@@ -1,0 +1,209 @@
+// The MHLA layer against plain LibTorch code, option by option; the published numbers are judged by `mhla verify
+// --golden`.
+#include "mhla/modules/mhla_attention.h"
+
+#include "mhla/modules/modules_fixture.h"
+
+namespace mhla {
+namespace {
+
+MhlaAttention layer_of(const MhlaAttentionOptions& options) {
+  torch::manual_seed(1);
+  MhlaAttention layer(options);
+  layer->to(torch::kDouble);
+  return layer;
+}
+
+torch::Tensor tokens(std::int64_t B, std::int64_t N, std::int64_t C) {
+  torch::manual_seed(2);
+  return torch::randn({B, N, C}, torch::kDouble);
+}
+
+torch::Tensor parameter(const MhlaAttention& layer, const std::string& name) { return layer->named_parameters()[name]; }
+
+torch::Tensor rms(const torch::Tensor& x, double eps) { return x / (x.square().mean(-1, true) + eps).sqrt(); }
+
+MhlaAttentionOptions small(const Layout& layout) {
+  MhlaAttentionOptions o;
+  o.dim = 24, o.heads = 4, o.layout = layout;
+  return o;
+}
+
+TEST(MhlaAttention, IsWhatItsPartsSay) {
+  const Layout layout = Layout::grid2d(4, 6, 2, 3);
+  MhlaAttentionOptions o = small(layout);
+  o.kv_heads = 2, o.qkv_bias = o.qk_norm = o.inner_norm = o.head_norm = true, o.qk_norm_eps = 1e-5;
+  o.gate = Gate::kSilu, o.lepe = 3;
+  MhlaAttention layer = layer_of(o);
+  const torch::Tensor x = tokens(2, 24, 24);
+  const auto p = [&](const char* name) { return parameter(layer, name); };
+
+  const torch::Tensor y = torch::layer_norm(x, {24}, p("norm.weight"), p("norm.bias"));
+  const auto qkv = torch::linear(y, p("qkv.weight"), p("qkv.bias")).split_with_sizes({24, 12, 12}, -1);
+  const auto heads = [](const torch::Tensor& z) { return z.reshape({2, 24, -1, 6}); };
+  const auto shared = [&](const torch::Tensor& z) { return heads(z).repeat_interleave(2, 2); };
+  const auto phi = [](const torch::Tensor& z) { return z.relu() + 1e-6; };
+  const torch::Tensor core = plain_mhla({.q = phi(heads(rms(qkv[0], 1e-5))),
+                                         .k = phi(shared(rms(qkv[1], 1e-5))),
+                                         .v = shared(qkv[2]),
+                                         .q_den = {},
+                                         .k_den = {}},
+                                        layer->mix, block_of_tokens(layout, 24));
+  const std::vector<std::int64_t> once{1, 1};
+  const torch::Tensor local = torch::conv2d(qkv[2].transpose(1, 2).reshape({2, 12, 4, 6}), p("lepe.weight"),
+                                            p("lepe.bias"), once, once, once, 12)
+                                  .flatten(2)
+                                  .transpose(1, 2);
+  const torch::Tensor gated = rms(core, 1e-6).flatten(-2) * torch::silu(torch::linear(y, p("gate.weight")));
+  const torch::Tensor want = torch::linear(gated + shared(local).flatten(-2), p("out.weight"), p("out.bias"));
+  EXPECT_LE(distance(layer->forward(x), want), 1e-12);
+}
+
+TEST(MhlaAttention, LearnsEveryPart) {
+  for (const Features features : {Features::kElu1, Features::kHedgehog, Features::kHadamard}) {
+    MhlaAttentionOptions o = small(Layout::grid2d(4, 4, 2, 2));
+    o.features = features, o.qk_norm = o.inner_norm = o.head_norm = o.qkv_bias = o.gate_bias = o.mix_per_head = true;
+    o.gate = Gate::kSilu, o.lepe = 3, o.dim = 16, o.heads = 2, o.qk_norm_eps = 1e-2;
+    const bool signed_features =
+        features == Features::kHadamard;  // a denominator of them may vanish: eps keeps it away
+    o.rope = !signed_features, o.eps = signed_features ? 50.0 : 0.1;
+    MhlaAttention layer = layer_of(o);
+    MhlaAttentionImpl& module = *layer;
+    check_slopes(module, tokens(1, 16, 16), [&](const torch::Tensor& x) { return module.forward(x); });
+  }
+}
+
+TEST(MhlaAttention, LearnsEveryPartOfTheCausalForm) {
+  MhlaAttentionOptions o = MhlaAttentionOptions::lm(16, 2);
+  o.chunk = 5, o.max_tokens = 20, o.short_conv = 4, o.features = Features::kT2r, o.normalizer = Normalizer::kPaper,
+  o.eps = 0.5;
+  MhlaAttention layer = layer_of(o);
+  check_slopes(*layer, tokens(2, 17, 16), [&](const torch::Tensor& x) { return layer->forward(x); });
+}
+
+TEST(MhlaAttention, MapsAndRotatesInTheNumeratorAlone) {
+  const Layout layout = Layout::grid3d({2, 3, 4}, {2, 1, 2});
+  for (const Features features : {Features::kElu1, Features::kT2r, Features::kHedgehog, Features::kDpfp}) {
+    MhlaAttentionOptions o = small(layout);
+    o.features = features, o.rope = true, o.eps = 0.1;
+    MhlaAttention layer = layer_of(o);
+    const torch::Tensor x = tokens(2, 24, 24);
+    const auto qkv = torch::linear(x, parameter(layer, "qkv.weight")).reshape({2, 24, 3, 4, 6}).unbind(2);
+    const auto phi = [&](const torch::Tensor& z, const char* side) {
+      const auto p = [&](const char* name) { return parameter(layer, std::string("feature_map_") + side + name); };
+      if (features == Features::kElu1) return torch::elu(z) + 1;
+      if (features == Features::kT2r) return torch::linear(z, p(".layer.weight")).relu();
+      if (features == Features::kHedgehog) {
+        const torch::Tensor w = torch::linear(z, p(".layer.weight"), p(".layer.bias"));
+        return torch::cat({2 * w, -2 * w}, -1).softmax(-1);
+      }
+      const torch::Tensor r = torch::cat({z.relu(), (-z).relu()}, -1);
+      return torch::cat({r * r.roll(1, -1), r * r.roll(2, -1), r * r.roll(3, -1), r * r.roll(4, -1)}, -1);
+    };
+    PlainTokens t{.q = {}, .k = {}, .v = qkv[2], .q_den = phi(qkv[0], "q"), .k_den = phi(qkv[1], "k")};
+    const std::int64_t size = feature_size(features, 6);
+    ASSERT_EQ(t.q_den.size(-1), size);
+    const torch::Tensor angles = rope_angles_grid(layout, size, 10000.0);
+    const RopeTable table{angles.cos(), angles.sin(), false};
+    t.q = rotate(t.q_den, table), t.k = rotate(t.k_den, table), t.eps = 0.1;
+    const torch::Tensor core = plain_mhla(t, layer->mix, block_of_tokens(layout, 24));
+    const torch::Tensor want =
+        torch::linear(core.flatten(-2), parameter(layer, "out.weight"), parameter(layer, "out.bias"));
+    EXPECT_LE(distance(layer->forward(x), want), 1e-11) << name_of(features);
+  }
+}
+
+TEST(MhlaAttention, GatesAroundLepe) {
+  MhlaAttentionOptions o = small(Layout::grid2d(4, 6, 2, 3));
+  o.gate = Gate::kLinear, o.lepe = 5, o.lepe_inside_gate = true;
+  MhlaAttention layer = layer_of(o);
+  const torch::NoGradGuard no_gradient;
+  parameter(layer, "gate.weight").zero_();
+  const torch::Tensor out = layer->forward(tokens(1, 24, 24));
+  EXPECT_TRUE(torch::equal(out, parameter(layer, "out.bias").expand({1, 24, 24})));
+}
+
+TEST(MhlaAttention, StreamsWhatItComputesAtOnce) {
+  for (const bool rope : {false, true}) {
+    for (const Normalizer normalizer : {Normalizer::kNone, Normalizer::kPaper}) {
+      MhlaAttentionOptions o = MhlaAttentionOptions::lm(32, 4);
+      o.chunk = 8, o.max_tokens = 64, o.rope = rope, o.normalizer = normalizer, o.kv_heads = 2;
+      MhlaAttention layer = layer_of(o);
+      const torch::Tensor x = tokens(1, 43, 32);
+      const torch::NoGradGuard no_gradient;
+      StreamingState state = layer->streaming_state();
+      std::vector<torch::Tensor> parts;
+      const std::int64_t cuts[] = {0, 17, 18, 19, 43};
+      for (std::size_t i = 0; i + 1 < std::size(cuts); ++i)
+        parts.push_back(layer->stream(x.narrow(1, cuts[i], cuts[i + 1] - cuts[i]), state));
+      EXPECT_LE(distance(torch::cat(parts, 1), layer->forward(x)), 1e-12);
+      EXPECT_EQ(state.position(), 43);
+    }
+  }
+}
+
+TEST(MhlaAttention, KeepsPackedSequencesApart) {
+  MhlaAttentionOptions o = MhlaAttentionOptions::lm(32, 2);
+  o.chunk = 8, o.max_tokens = 64;
+  MhlaAttention layer = layer_of(o);
+  const torch::Tensor x = tokens(1, 40, 32);
+  const torch::Tensor packed = layer->forward(x, torch::tensor({0, 11, 40}, torch::kInt));
+  const torch::Tensor apart = torch::cat({layer->forward(x.narrow(1, 0, 11)), layer->forward(x.narrow(1, 11, 29))}, 1);
+  EXPECT_LE(distance(packed, apart), 1e-12);
+}
+
+TEST(MhlaAttention, HoldsMixInItsRange) {
+  MhlaAttentionOptions o = MhlaAttentionOptions::lm(16, 2);
+  o.chunk = 4, o.max_tokens = 8;
+  MhlaAttention layer = layer_of(o);
+  const torch::NoGradGuard no_gradient;
+  layer->mix.copy_(torch::tensor({{-1.0, 0.5}, {2.0, std::nan("")}}));
+  layer->constrain();
+  EXPECT_EQ(layer->mix[0][0].item<double>(), 0.0);
+  EXPECT_EQ(layer->mix[0][1].item<double>(), 0.0);  // above the diagonal
+  EXPECT_EQ(layer->mix[1][0].item<double>(), 1.0);
+  EXPECT_TRUE(std::isnan(layer->mix[1][1].item<double>()));
+  MhlaAttentionOptions official = MhlaAttentionOptions::lm(16, 2, true);
+  official.chunk = 4, official.max_tokens = 8;
+  MhlaAttention clamped = layer_of(official);
+  clamped->forward(tokens(1, 8, 16));
+  EXPECT_DOUBLE_EQ(clamped->mix.min().item<double>(), 1e-5);
+}
+
+TEST(MhlaAttention, IsPlainLinearAttentionWithOneBlock) {
+  MhlaAttention layer = layer_of(MhlaAttentionOptions::linear(24, 4));
+  for (const std::int64_t N : {1, 7, 300}) {
+    const torch::Tensor x = tokens(2, N, 24);
+    const auto qkv = torch::linear(x, parameter(layer, "qkv.weight")).split(24, -1);
+    const auto heads = [&](const torch::Tensor& z) { return z.reshape({2, N, 4, 6}); };
+    const torch::Tensor q = heads(rms(qkv[0], 1e-6)).relu(), k = heads(rms(qkv[1], 1e-6)).relu(), v = heads(qkv[2]);
+    const torch::Tensor S = torch::einsum("bthd,bthe->bhde", {k, v}), z = k.sum(1, true);
+    const torch::Tensor core = torch::einsum("bthd,bhde->bthe", {q, S}) / ((q * z).sum(-1, true) + 1e-6);
+    const torch::Tensor want =
+        torch::linear(core.flatten(-2), parameter(layer, "out.weight"), parameter(layer, "out.bias"));
+    EXPECT_LE(distance(layer->forward(x), want), 1e-11) << N;
+  }
+}
+
+TEST(MhlaAttention, SaysWhatIsWrong) {
+  const auto said = [](const std::function<void(MhlaAttentionOptions&)>& change) {
+    MhlaAttentionOptions o = small(Layout::grid2d(4, 6, 2, 3));
+    change(o);
+    return message_of([&] { MhlaAttention layer(o); });
+  };
+  EXPECT_EQ(said([](auto& o) { o.heads = 5; }), "MhlaAttention: dim is 24, expected a multiple of heads = 5");
+  EXPECT_EQ(said([](auto& o) { o.kv_heads = 3; }), "MhlaAttention: kv_heads is 3, expected a divisor of heads = 4");
+  EXPECT_EQ(said([](auto& o) { o.layout = {}; }),
+            "MhlaAttention: the layout is not given, expected a layout or causal");
+  EXPECT_TRUE(has(said([](auto& o) { o.causal = true; }), "and causal, expected a layout or causal"));
+  EXPECT_EQ(said([](auto& o) { o.lepe = 4; }), "GridConv: kernel is 4, expected an odd number");
+  EXPECT_TRUE(has(said([](auto& o) { o.layout = Layout::line(8), o.lepe = 3; }), "expected a 2D or 3D layout"));
+  EXPECT_TRUE(has(said([](auto& o) { o.short_conv = 4; }), "expected the causal form"));
+  MhlaAttention layer = layer_of(small(Layout::grid2d(4, 6, 2, 3)));
+  EXPECT_TRUE(
+      has(message_of([&] { layer->forward(tokens(1, 24, 25)); }), "x has shape [1, 24, 25], expected [B, N, 24]"));
+  EXPECT_TRUE(has(message_of([&] { (void)layer->streaming_state(); }), "the layer is not causal"));
+}
+
+}  // namespace
+}  // namespace mhla

@@ -1,0 +1,25 @@
+// RMSNorm: x / sqrt(mean(x^2) + eps) * weight over the last axis, statistics in f32 (f64 for f64).
+#pragma once
+
+#include <optional>
+
+#include "mhla/modules/torch.h"
+
+namespace mhla {
+
+// Without eps: the epsilon of the input's dtype, as torch.nn.RMSNorm has it (1.2e-7 in f32, 7.8e-3 in bf16).
+torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, std::optional<double> eps);
+
+class RmsNormImpl : public torch::nn::Module {
+ public:
+  explicit RmsNormImpl(std::int64_t size, std::optional<double> eps = {});
+  torch::Tensor forward(const torch::Tensor& x) { return rms_norm(x, weight, eps_); }
+
+  torch::Tensor weight;  // [size]
+
+ private:
+  std::optional<double> eps_;
+};
+TORCH_MODULE(RmsNorm);
+
+}  // namespace mhla

@@ -1,0 +1,24 @@
+// Rotary positions as the published models use them. Angles are f64; pairs are turned in f32 at least.
+//   1D  pair j is channels j and j + size/2, angle position * base^(-2j/size)                      (language model)
+//   2D  adjacent channels; half of the pairs turn with the row, half with the column               (VLT)
+//   3D  adjacent channels; size - 4*(size/6) channels for the frame, 2*(size/6) for row and column (Wan)
+#pragma once
+
+#include "mhla/kernels/common/layout.h"
+#include "mhla/modules/torch.h"
+
+namespace mhla {
+
+torch::Tensor rope_angles_1d(const torch::Tensor& positions, std::int64_t size, double base);  // [..., size / 2]
+torch::Tensor rope_angles_grid(const Layout& layout, std::int64_t size, double base);  // [N, size / 2], 2D and 3D
+
+// Places of tokens in their sequences, [N]: 0, 1, 2, ... from every start in cu_seqlens (undefined: one sequence).
+torch::Tensor token_positions(std::int64_t tokens, const torch::Tensor& cu_seqlens, const torch::Device& device);
+
+struct RopeTable {
+  torch::Tensor cos, sin;  // [N, size / 2] or [B, N, size / 2]
+  bool halves = false;     // 1D pairs; else adjacent channels
+};
+torch::Tensor rotate(const torch::Tensor& x /* [B, N, H, size] */, const RopeTable& table);
+
+}  // namespace mhla

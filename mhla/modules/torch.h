@@ -1,0 +1,4 @@
+// What modules/ includes of LibTorch, precompiled once for the room.
+#pragma once
+
+#include <torch/torch.h>
