@@ -184,6 +184,27 @@ CausalCase read_causal_case(const Safetensors& file, const GoldenEntry& entry, c
   return c;
 }
 
+ModuleCase read_module_case(const Safetensors& file, const GoldenEntry& entry) {
+  ModuleCase c;
+  bool gradients = false;
+  for (const std::string& name : entry.tensors) {
+    const bool goes_in = name.rfind("in.", 0) == 0 || name.rfind("param.", 0) == 0 || name == "dout";
+    if (goes_in) {
+      c.inputs.emplace(name, read_as(file, entry, name, DType::kF64));
+    } else if (name == "out" || name == "init.mixing" || name.rfind("grad.", 0) == 0) {
+      gradients = gradients || name.rfind("grad.", 0) == 0;
+      c.judged.push_back(name);
+    } else {
+      fail("tensor ", name, " is none of in.*, param.*, out, dout, init.mixing, grad.*");
+    }
+  }
+  if (!has(entry.tensors, "out")) fail("out is missing; the case has ", joined(entry.tensors));
+  if (gradients != has(entry.tensors, "dout")) {
+    fail(gradients ? "dout is" : "gradients are", " missing; the case has ", joined(entry.tensors));
+  }
+  return c;
+}
+
 Tensor read_expected(const Safetensors& file, const GoldenEntry& entry, const std::string& name,
                      const std::vector<std::int64_t>& shape) {
   Tensor tensor = read_as(file, entry, name, DType::kF64);

@@ -1,7 +1,8 @@
-// One case of a golden file: its family, and for the causal operator its inputs, checked against its metadata.
+// One case of a golden file: its family and its inputs, for the causal operator checked against its metadata.
 // Expected values are read separately, after the computation (read_expected), and never seen by it.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,13 @@ struct CausalCase {
   std::vector<std::string> judged;  // "out", "grad.in.q", ...
 };
 CausalCase read_causal_case(const Safetensors& file, const GoldenEntry& entry, const JsonValue& config);
+
+// A case of a whole module: what goes in, and the names of what must come out.
+struct ModuleCase {
+  std::map<std::string, Tensor> inputs;  // in.*, param.*, dout, f64
+  std::vector<std::string> judged;       // "out", "init.mixing", "grad.in.x", ...
+};
+ModuleCase read_module_case(const Safetensors& file, const GoldenEntry& entry);
 
 // Tensor `<case>/<name>` in f64; throws unless it has `shape`.
 Tensor read_expected(const Safetensors& file, const GoldenEntry& entry, const std::string& name,

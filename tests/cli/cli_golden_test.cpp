@@ -1,5 +1,5 @@
-// mhla verify --golden on good, spoiled, unsupported and empty inputs. Files are written here: the recorded one with
-// something changed, or new cases whose expected values come from the reference.
+// mhla verify --golden on good, spoiled and empty files of the causal operator: the recorded one with something
+// changed, or new cases whose expected values come from the reference. Whole modules are in cli_golden_modules_test.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,40 +9,13 @@
 
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
-#include "mhla/io/safetensors.h"
 #include "mhla/kernels/chunkwise/chunkwise.h"
-#include "mhla/testing/tensor.h"
-#include "tests/cli/program.h"
+#include "tests/cli/golden_fixture.h"
 
 namespace mhla {
 namespace {
 
 const std::string kRecorded = MHLA_SOURCE_DIR "/tests/golden/causal_op.safetensors";
-
-// A golden file in memory, to be changed and written.
-struct Golden {
-  std::map<std::string, Tensor> tensors;
-  Metadata metadata;
-
-  void write(const std::string& path) const {
-    std::vector<NamedView> views;
-    for (const auto& [name, tensor] : tensors) views.push_back({name, tensor.view()});
-    write_safetensors(path, views, metadata);
-  }
-};
-
-Golden recorded() {
-  const Safetensors file = Safetensors::read(kRecorded);
-  Golden golden;
-  golden.metadata = file.metadata();
-  for (std::size_t i = 0; i < file.size(); ++i) {
-    const ConstView view = file.view(i);
-    Tensor tensor(view.dtype, file.entry(i).shape);
-    for (std::int64_t j = 0; j < tensor.numel(); ++j) tensor.set(j, load_f64(view.data, view.dtype, j));
-    golden.tensors.emplace(std::string(file.entry(i).name), std::move(tensor));
-  }
-  return golden;
-}
 
 // A case of other sizes, names and options; expected values by the reference in f64.
 void add_case(Golden& golden, const std::string& name, std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t Hkv,
@@ -80,28 +53,10 @@ void add_case(Golden& golden, const std::string& name, std::int64_t B, std::int6
   golden.metadata[name] = config;
 }
 
-Tensor ones(std::vector<std::int64_t> shape) {
-  Tensor tensor(DType::kF32, std::move(shape));
-  tensor.fill(1.0);
-  return tensor;
-}
-
-class CliGolden : public testing::Test {
+class CliGolden : public GoldenTest {
  protected:
-  ProgramRun verify(const Golden& golden) {
-    golden.write(folder.path("case.safetensors"));
-    return run_program({"verify", "--golden", folder.path("case.safetensors"), "--backend", "ref"});
-  }
-  TemporaryFolder folder;
+  static Golden recorded() { return read_golden(kRecorded); }
 };
-
-// Exit code 2, and the reason has all the words.
-void expect_refusal(const ProgramRun& run, const std::vector<std::string>& words) {
-  EXPECT_EQ(run.code, 2) << run.out << run.err;
-  EXPECT_EQ(run.err.rfind("mhla: verify --golden: ", 0), 0u) << run.err;
-  for (const std::string& word : words)
-    EXPECT_NE(run.err.find(word), std::string::npos) << "'" << word << "' in " << run.err;
-}
 
 TEST_F(CliGolden, TheRecordedFileComesBackThroughEveryBackend) {
   const ProgramRun run = run_program({"verify", "--golden", kRecorded, "--json"});
@@ -204,17 +159,6 @@ TEST_F(CliGolden, WhatCannotBeJudgedIsAnErrorThatSaysWhy) {
   golden = recorded();
   golden.metadata["ghost"] = R"({"chunk": 16})";
   expect_refusal(verify(golden), {"ghost", "no tensors"});
-}
-
-TEST_F(CliGolden, FamiliesOfModulesAreNotSupportedYet) {
-  for (const char* config :
-       {R"({"hidden_size": 64})", R"({"block_layout": [1, 2, 3], "dim": 72})", R"({"block_size": 4, "dim": 32})",
-        R"({"window_size": 16, "dim": 48})", R"({"window_size": 16, "patch_size": 2})", R"({"dim": 48, "heads": 3})"}) {
-    Golden golden;
-    golden.tensors["some/in.x"] = ones({2});
-    golden.metadata["some"] = config;
-    expect_refusal(verify(golden), {"not supported yet"});
-  }
 }
 
 TEST_F(CliGolden, EveryFileOfAFolderIsTried) {
