@@ -42,10 +42,10 @@ inline torch::Tensor plain_mhla(const PlainTokens& x, const torch::Tensor& mix, 
   return num / den.transpose(1, 2).unsqueeze(-1);
 }
 
-// Largest difference over largest value; NaN where either is.
+// Largest difference over largest value, or over 1e-3 where all of it is smaller; NaN where either is.
 inline double distance(const torch::Tensor& got, const torch::Tensor& want) {
   if (got.sizes() != want.sizes()) return std::numeric_limits<double>::infinity();
-  return ((got - want).abs().max() / want.abs().max()).item<double>();
+  return ((got - want).abs().max() / want.abs().max().clamp_min(1e-3)).item<double>();
 }
 
 // Gradients of a module of f64 against the slope of sum(w * out) along a random direction of each parameter and of x.

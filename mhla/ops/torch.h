@@ -15,6 +15,8 @@
 #include <c10/cuda/CUDAStream.h>
 #endif
 
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,6 +49,20 @@ inline bool symbolic(const at::Tensor& x) {
 #endif
   }
   return false;
+}
+
+// Softmax attention of [B, H, N, D] with scale D^-1/2: PyTorch 2's own kernels, the formula before.
+inline at::Tensor softmax_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal) {
+#if TORCH_VERSION_MAJOR >= 2
+  return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
+#else
+  at::Tensor scores = at::matmul(q, k.transpose(-1, -2)) * (1.0 / std::sqrt(static_cast<double>(q.size(-1))));
+  if (causal) {
+    const at::Tensor future = at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).triu(1);
+    scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
+  }
+  return at::matmul(scores.softmax(-1), v);
+#endif
 }
 
 // Autocast of the CPU for this thread.

@@ -1,0 +1,140 @@
+// The factory, softmax attention, and the count of blocks that makes models comparable.
+#include "mhla/modules/zoo.h"
+
+#include <cmath>
+
+#include "mhla/modules/mhla_attention.h"
+#include "mhla/modules/zoo_parts.h"
+#include "mhla/ops/torch.h"
+
+namespace mhla {
+namespace {
+
+AnyAttention make_mhla(const AttentionConfig& c) {
+  MhlaAttentionOptions o;
+  if (c.causal) {
+    o = MhlaAttentionOptions::lm(c.dim, c.heads);
+    o.chunk = c.chunk, o.max_tokens = c.max_tokens;
+  } else if (c.layout.rank == 3) {
+    o = MhlaAttentionOptions::video(c.dim, c.heads, c.layout);
+  } else {
+    o.dim = c.dim, o.heads = c.heads, o.layout = c.layout, o.max_tokens = c.max_tokens;
+    o.lepe = c.layout.rank == 2 ? 3 : 0;
+  }
+  return std::make_shared<MhlaAttentionImpl>(o);
+}
+
+// One block. Causal: one row of mix that every chunk reuses, which is 1 everywhere.
+AnyAttention make_linear(const AttentionConfig& c) {
+  if (!c.causal) return std::make_shared<MhlaAttentionImpl>(MhlaAttentionOptions::linear(c.dim, c.heads));
+  MhlaAttentionOptions o;
+  o.dim = c.dim, o.heads = c.heads, o.causal = true, o.chunk = o.max_tokens = c.chunk;
+  o.beyond_mix = BeyondMix::kExtend, o.learn_mix = false, o.out_bias = false;
+  o.features = Features::kElu1;
+  return std::make_shared<MhlaAttentionImpl>(o);
+}
+
+template <class Module>
+AnyAttention make(const AttentionConfig& c) {
+  return std::make_shared<Module>(c);
+}
+template <GatedImageAttentionImpl::Core core>
+AnyAttention make_gated(const AttentionConfig& c) {
+  return std::make_shared<GatedImageAttentionImpl>(c, core);
+}
+
+struct Entry {
+  std::string_view name;
+  AnyAttention (*make)(const AttentionConfig&);
+  bool mlp, causal, bidirectional;
+};
+
+constexpr Entry kEntries[] = {
+    {"mhla", make_mhla, true, true, true},
+    {"softmax", make<SoftmaxAttentionImpl>, true, true, true},
+    {"linear", make_linear, true, true, true},
+    {"gla", make<GlaAttentionImpl>, true, true, true},  // those that scan are causal in an image too
+    {"mamba", make<MambaAttentionImpl>, false, true, true},
+    {"mamba2", make<Mamba2AttentionImpl>, false, true, true},
+    {"gdn", make<GdnAttentionImpl>, true, true, true},
+    {"focused", make<FocusedAttentionImpl>, true, false, true},
+    {"inline", make<InlineAttentionImpl>, true, false, true},
+    {"mala", make_gated<GatedImageAttentionImpl::Core::kMala>, true, false, true},
+    {"rala", make_gated<GatedImageAttentionImpl::Core::kRala>, true, false, true},
+};
+
+const Entry& entry_called(std::string_view name) {
+  std::string names;
+  for (const Entry& entry : kEntries) {
+    if (entry.name == name) return entry;
+    names += str(names.empty() ? "" : ", ", entry.name);
+  }
+  fail("make_attention: attention is '", name, "', expected one of ", names);
+}
+
+}  // namespace
+
+AnyAttention make_attention(std::string_view name, const AttentionConfig& config) {
+  const Entry& entry = entry_called(name);
+  if (config.dim < 1) fail("make_attention: ", name, ": dim is ", config.dim, ", expected at least 1");
+  if (config.heads < 1) fail("make_attention: ", name, ": heads is ", config.heads, ", expected at least 1");
+  if (config.causal && !entry.causal) fail("make_attention: ", name, " has no causal form");
+  if (config.causal && config.layout.rank != 0)
+    fail("make_attention: ", name, ": causal with a layout, expected a sequence");
+  return entry.make(config);
+}
+
+std::vector<std::string_view> attention_names() {
+  std::vector<std::string_view> names;
+  for (const Entry& entry : kEntries) names.push_back(entry.name);
+  return names;
+}
+
+bool has_mlp(std::string_view name) { return entry_called(name).mlp; }
+
+std::int64_t count_parameters(const torch::nn::Module& module) {
+  std::int64_t count = 0;
+  for (const torch::Tensor& parameter : module.parameters()) count += parameter.numel();
+  return count;
+}
+
+std::int64_t matched_depth(std::string_view name, const AttentionConfig& config, std::int64_t blocks,
+                           std::int64_t mlp_width) {
+  if (has_mlp(name)) fail("matched_depth: ", name, " has an MLP beside it: its depth is that of softmax attention");
+  const double block =
+      static_cast<double>(count_parameters(*make_attention("softmax", config)) + 2 * config.dim * mlp_width);
+  const auto own = static_cast<double>(count_parameters(*make_attention(name, config)));
+  const double wanted = static_cast<double>(blocks) * block;
+  const auto depth = static_cast<std::int64_t>(std::llround(wanted / own));
+  const double off = std::abs(static_cast<double>(depth) * own / wanted - 1.0);
+  if (depth < 1 || off > 0.03) {
+    fail("matched_depth: ", depth, " blocks of ", name, " are ", 100.0 * off, " % off the parameters of ", blocks,
+         " blocks of softmax attention, expected at most 3 %: take a deeper or narrower model");
+  }
+  return depth;
+}
+
+SoftmaxAttentionImpl::SoftmaxAttentionImpl(const AttentionConfig& c) : config_(c) {
+  expect_divisible("softmax", c.dim, c.heads);
+  const bool bias = !c.causal;  // language models have none
+  qkv_ = register_module("qkv", plain_linear(c.dim, 3 * c.dim, bias));
+  proj_ = register_module("proj", plain_linear(c.dim, c.dim, bias));
+}
+
+torch::Tensor SoftmaxAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
+  refuse_packed("softmax", cu_seqlens);
+  const std::vector<torch::Tensor> qkv = qkv_(x).unflatten(-1, {3, config_.heads, -1}).unbind(2);  // [B, N, H, D]
+  torch::Tensor q = qkv[0], k = qkv[1];
+  if (config_.rope) {
+    const bool grid = config_.layout.rank > 1;
+    const torch::Tensor angles = grid ? rope_angles_grid(config_.layout, q.size(-1), 10000.0).to(x.device())
+                                      : rope_angles_1d(token_positions(x.size(1), {}, x.device()), q.size(-1), 10000.0);
+    const RopeTable table{angles.cos(), angles.sin(), !grid};
+    q = rotate(q, table), k = rotate(k, table);
+  }
+  const auto heads_first = [](const torch::Tensor& y) { return y.transpose(1, 2); };
+  const torch::Tensor out = ops::softmax_attention(heads_first(q), heads_first(k), heads_first(qkv[2]), config_.causal);
+  return proj_(out.transpose(1, 2).flatten(-2));
+}
+
+}  // namespace mhla

@@ -1,0 +1,130 @@
+// The attentions over a grid that are linear in the tokens: Focused, InLine, MALA, RALA. None has a causal form.
+#include <cmath>
+
+#include "mhla/modules/zoo.h"
+#include "mhla/modules/zoo_parts.h"
+
+namespace mhla {
+namespace {
+
+constexpr double kEps = 1e-6;
+constexpr double kFocusing = 3.0;
+
+void expect_grid(const char* name, const AttentionConfig& c) {
+  if (c.layout.rank != 2) fail(name, ": the layout is not a 2D grid, which its convolution needs");
+  expect_divisible(name, c.dim, c.heads);
+}
+
+torch::Tensor by_heads(const torch::Tensor& x, std::int64_t heads) { return x.unflatten(-1, {heads, -1}); }
+
+double scale_of(const torch::Tensor& q) { return 1.0 / std::sqrt(static_cast<double>(q.size(-1))); }
+
+// q_i^T (1/N) sum_j k_j v_j^T.
+torch::Tensor mean_product(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v) {
+  const torch::Tensor S = torch::einsum("bnhd,bnhe->bhde", {k, v}) / static_cast<double>(k.size(1));
+  return torch::einsum("bnhd,bhde->bnhe", {q, S});
+}
+
+torch::Tensor turned(const torch::Tensor& x, const RopeTable& table) {
+  return table.cos.defined() ? rotate(x, table) : x;
+}
+
+// f(x) = ||x|| x^p / ||x^p|| over the full width.
+torch::Tensor focus(const torch::Tensor& x) {
+  const torch::Tensor power = x.pow(kFocusing);
+  return power / power.norm(2, -1, true) * x.norm(2, -1, true);
+}
+
+}  // namespace
+
+FocusedAttentionImpl::FocusedAttentionImpl(const AttentionConfig& c) : config_(c) {
+  expect_grid("focused", c);
+  qkv_ = register_module("qkv", plain_linear(c.dim, 3 * c.dim, true));
+  proj_ = register_module("proj", plain_linear(c.dim, c.dim, true));
+  scale_ = register_parameter("scale", torch::zeros({1, 1, c.dim}));
+  positional_encoding_ =
+      register_parameter("positional_encoding", torch::zeros({1, c.layout.grid[1] * c.layout.grid[2], c.dim}));
+  dwc_ = register_module("dwc", GridConv(c.layout, c.dim / c.heads, 5));
+}
+
+torch::Tensor FocusedAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
+  refuse_packed("focused", cu_seqlens);
+  const std::vector<torch::Tensor> qkv = qkv_(x).chunk(3, -1);
+  const torch::Tensor scale = torch::softplus(scale_);
+  const auto features = [&](const torch::Tensor& y) {
+    return by_heads(focus((y / scale).relu() + kEps), config_.heads);
+  };
+  const torch::Tensor q = features(qkv[0]), k = features(qkv[1] + positional_encoding_),
+                      v = by_heads(qkv[2], config_.heads);
+  const torch::Tensor den = (q * k.mean(1, true)).sum(-1, true) + kEps;
+  // The convolution sees every head as an image of its own.
+  const torch::Tensor images = v.transpose(1, 2).flatten(0, 1);  // [B H, N, D]
+  const torch::Tensor local = dwc_(images).unflatten(0, {-1, config_.heads}).transpose(1, 2);
+  return proj_((mean_product(q, k, v) / den + local).flatten(-2));
+}
+
+InlineAttentionImpl::InlineAttentionImpl(const AttentionConfig& c) : config_(c) {
+  expect_grid("inline", c);
+  qkv_ = register_module("qkv", plain_linear(c.dim, 3 * c.dim, true));
+  proj_ = register_module("proj", plain_linear(c.dim, c.dim, true));
+  const auto grouped = [&](std::int64_t out) {
+    return torch::nn::Conv1d(torch::nn::Conv1dOptions(c.dim, out, 1).groups(c.heads));
+  };
+  residual_ = register_module("residual", torch::nn::Sequential(grouped(c.dim), torch::nn::GELU(), grouped(9 * c.dim)));
+}
+
+torch::Tensor InlineAttentionImpl::core(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v) {
+  const torch::Tensor scaled = k * scale_of(q);
+  const torch::Tensor seen = (q * scaled.mean(1, true)).sum(-1, true);
+  return mean_product(q, scaled, v) + (1 - seen) * v.mean(1, true);
+}
+
+torch::Tensor InlineAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
+  refuse_packed("inline", cu_seqlens);
+  const std::vector<torch::Tensor> qkv = qkv_(x).chunk(3, -1);
+  const torch::Tensor out =
+      core(by_heads(qkv[0], config_.heads), by_heads(qkv[1], config_.heads), by_heads(qkv[2], config_.heads));
+  // A 3x3 kernel per image and channel: one depth-wise convolution over B * C channels.
+  const std::int64_t B = x.size(0), C = config_.dim, rows = config_.layout.grid[1], columns = config_.layout.grid[2];
+  const torch::Tensor kernels = residual_->forward(x.mean(1).unsqueeze(-1)).reshape({B * C, 1, 3, 3});
+  const torch::Tensor image = qkv[2].transpose(1, 2).reshape({1, B * C, rows, columns});
+  const std::vector<std::int64_t> once{1, 1};
+  const torch::Tensor local = torch::conv2d(image, kernels, {}, once, once, once, B * C);
+  return proj_(out.flatten(-2) + local.reshape({B, C, rows * columns}).transpose(1, 2));
+}
+
+GatedImageAttentionImpl::GatedImageAttentionImpl(const AttentionConfig& c, Core core) : config_(c), core_(core) {
+  expect_grid(core == Core::kMala ? "mala" : "rala", c);
+  qkvo_ = register_module("qkvo", plain_linear(c.dim, 4 * c.dim, true));
+  lepe_ = register_module("lepe", GridConv(c.layout, c.dim, 5));
+  proj_ = register_module("proj", plain_linear(c.dim, c.dim, true));
+  const torch::Tensor angles = rope_angles_grid(c.layout, c.dim / c.heads, 10000.0);
+  table_ = {angles.cos(), angles.sin(), /*halves=*/false};
+}
+
+torch::Tensor GatedImageAttentionImpl::mala(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                                            const RopeTable& table) {
+  const double scale = scale_of(q);
+  const torch::Tensor z = scale * (q * k.mean(1, true)).sum(-1, true);
+  return (1 + 1 / (z + kEps)) * scale * mean_product(turned(q, table), turned(k, table), v) - z * v.mean(1, true);
+}
+
+torch::Tensor GatedImageAttentionImpl::rala(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                                            const RopeTable& table) {
+  const torch::Tensor scores = scale_of(q) * (q.mean(1, true) * k).sum(-1, true);
+  const torch::Tensor weighted = static_cast<double>(k.size(1)) * scores.softmax(1) * k;
+  const torch::Tensor den = (q * weighted.mean(1, true)).sum(-1, true) + kEps;
+  return mean_product(turned(q, table), turned(weighted, table), v) / den;
+}
+
+torch::Tensor GatedImageAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
+  refuse_packed(core_ == Core::kMala ? "mala" : "rala", cu_seqlens);
+  if (table_.cos.device() != x.device()) table_.cos = table_.cos.to(x.device()), table_.sin = table_.sin.to(x.device());
+  const std::vector<torch::Tensor> parts = qkvo_(x).chunk(4, -1);
+  const auto features = [&](const torch::Tensor& y) { return torch::elu(by_heads(y, config_.heads)) + 1; };
+  const torch::Tensor v = by_heads(parts[2], config_.heads);
+  const torch::Tensor out = (core_ == Core::kMala ? mala : rala)(features(parts[0]), features(parts[1]), v, table_);
+  return proj_((out.flatten(-2) + lepe_(parts[2])) * parts[3]);
+}
+
+}  // namespace mhla

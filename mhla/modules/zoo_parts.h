@@ -1,0 +1,22 @@
+// What the attentions of the zoo share.
+#pragma once
+
+#include "mhla/core/error.h"
+#include "mhla/modules/torch.h"
+
+namespace mhla {
+
+inline torch::nn::Linear plain_linear(std::int64_t in, std::int64_t out, bool bias) {
+  return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
+}
+
+inline void expect_divisible(const char* name, std::int64_t value, std::int64_t by) {
+  if (by < 1 || value < 1 || value % by != 0) fail(name, ": ", value, " channels are not divisible by ", by);
+}
+
+inline void refuse_packed(const char* name, const torch::Tensor& cu_seqlens) {
+  if (cu_seqlens.defined())
+    fail(name, ": cu_seqlens is given, but it does not know packed sequences; expected a batch");
+}
+
+}  // namespace mhla
