@@ -102,10 +102,11 @@ constexpr Counts count_boundary(const OpSizes& s, std::int64_t chunks) {
 }
 
 // The most scratch memory a call of the vector kernels may take, in bytes. Per thread: the summaries of the heads it
-// works on, as many as fit a second-level cache and at least one (backward keeps S and S~), rows padded to whole vectors
-// and an odd number of cache lines, in the causal form 64 mixed prefixes beside them, and a fixed part for tiles; or,
-// where that is more, the summaries of the heads that all threads visit together. Once: mix packed for the vectors, and
-// in backward its transpose and one partial dmix per sequence and head; on a grid the token table, 8 bytes a token.
+// works on, as many as fit a second-level cache and at least one (backward keeps S and S~), rows padded to whole
+// vectors and an odd number of cache lines, in the causal form 64 mixed prefixes beside them, and a fixed part for
+// tiles; or, where that is more, the summaries of the heads that all threads visit together. Once: mix packed for the
+// vectors, and in backward its transpose and one partial dmix per sequence and head; on a grid the token table, 8 bytes
+// a token.
 constexpr double memory_bound(const OpSizes& s, Pass pass, int threads) {
   const auto padded = [](std::int64_t size) { return (size + 31) / 32 * 32; };
   const std::int64_t row = 4 * (padded(s.E) * s.D + padded(s.D) + 32);

@@ -63,7 +63,8 @@ namespace {
 
 // In words what memory_bound() computes; the reference keeps f64 copies of its inputs and promises nothing.
 constexpr const char* kMemoryFormula =
-    "heads at once * 4 M (D E + D) bytes of padded summaries, twice in backward, + 1 MiB per thread; heads at once: per "
+    "heads at once * 4 M (D E + D) bytes of padded summaries, twice in backward, + 1 MiB per thread; heads at once: "
+    "per "
     "thread those of 1 MiB, at least 1, or together those of 32 MiB; once: packed mix, 4 M^2, in backward one dmix per "
     "sequence and head; bidirectional: 8 N";
 

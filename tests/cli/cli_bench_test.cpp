@@ -143,8 +143,8 @@ TEST(CliBench, ExtraMemoryStaysWithinItsFormula) {
 
 // Summaries too large for one core's cache: several heads are visited together, and the formula knows it.
 TEST(CliBench, ExtraMemoryOfHeadsVisitedTogetherIsInTheFormula) {
-  const std::vector<JsonValue> rows = rows_of({"--n", "2048", "--block-size", "16", "--h", "6", "--d", "64", "--backend",
-                                               "simd", "--pass", "fwd,bwd"});
+  const std::vector<JsonValue> rows =
+      rows_of({"--n", "2048", "--block-size", "16", "--h", "6", "--d", "64", "--backend", "simd", "--pass", "fwd,bwd"});
   ASSERT_EQ(rows.size(), 2u);
   for (const JsonValue& row : rows) {
     const double workspace = row.at("workspace_bytes").as_double(), bound = row.at("memory_formula_bytes").as_double();
