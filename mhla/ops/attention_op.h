@@ -1,9 +1,12 @@
 // What the two forms share on their way through PyTorch's dispatcher. A Form brings its options, its schema and its two
 // kernels; from it come the functions behind the dispatch keys:
 //
-//   Autocast      casts q, k, v, q_den and k_den to autocast's dtype, never mix
-//   Autograd      saves the inputs; backward computes the gradients that are asked for, and is itself not
-//   differentiable CPU, CUDA     checks, allocates, calls the kernel Meta          the same checks on shapes alone
+// clang-format off
+//   Autocast   casts q, k, v, q_den and k_den to autocast's dtype, never mix
+//   Autograd   saves the inputs; backward computes the gradients that are asked for, and is itself not differentiable
+//   CPU, CUDA  checks, allocates, calls the kernel
+//   Meta       the same checks on shapes alone
+// clang-format on
 //
 // Backward returns a list of the gradients asked for, in the order q, k, v, mix, q_den, k_den.
 #pragma once

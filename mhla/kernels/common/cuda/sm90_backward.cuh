@@ -16,6 +16,8 @@ namespace mhla::sm90 {
 constexpr int gradient_warps(Tiles t) { return t.rows >= 8 ? 16 : t.rows < 4 ? 4 : t.rows; }
 constexpr int gradient_tokens(Tiles t) { return t.rows >= 8 ? 128 : 64; }
 constexpr int gradient_halves(Tiles t) { return t.rows >= 8 ? 2 : 1; }
+constexpr int gradient_blocks(Tiles t) { return t.rows >= 8 ? 1 : t.rows >= 5 ? 3 : 4; }  // on a multiprocessor
+constexpr int key_blocks(Tiles t) { return t.rows >= 8 ? 2 : t.rows >= 5 ? 3 : 4; }       // of key_gradient_kernel
 constexpr int gradient_shared_bytes(int D, Tiles t) {
   return 2 * (2 * gradient_tokens(t) * pitch_of(t) + summary_bytes(D, t)) +
          gradient_tokens(t) * 8 * (1 + gradient_halves(t));
@@ -202,9 +204,7 @@ struct SummaryGradient {
 
 // Blocks of queries in turn, tiles of tokens, the next one and its S~ on their way.
 template <class S>
-__global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, S::kRows >= 8   ? 1
-                                                                  : S::kRows >= 5 ? 3
-                                                                                  : 4)
+__global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, gradient_blocks(S::kTiles))
     query_gradient_kernel(Arguments p, Gradients g) {
   constexpr int kSplit = gradient_warps(S::kTiles) / S::kRows, kTiles = S::kColumns / kSplit;
   constexpr int kTokens = gradient_tokens(S::kTiles), kTileBytes = kTokens * S::kPitch;
@@ -288,9 +288,7 @@ __global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, S::kRows >= 8 
 
 // Blocks of keys in turn, dS in shared memory, that of the next block on its way; warps take 16 tokens at a time.
 template <class S>
-__global__ void __launch_bounds__(128, S::kRows >= 8   ? 2
-                                       : S::kRows >= 5 ? 3
-                                                       : 4) key_gradient_kernel(Arguments p, Gradients g) {
+__global__ void __launch_bounds__(128, key_blocks(S::kTiles)) key_gradient_kernel(Arguments p, Gradients g) {
   extern __shared__ __align__(16) char shared[];  // [2] dS, dz
   const int items = p.units * p.M, warp = threadIdx.x / 32, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
   const int summary_size = summary_bytes(D, S::kTiles);
