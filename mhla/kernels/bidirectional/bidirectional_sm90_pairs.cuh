@@ -45,14 +45,14 @@ struct PairWork {
   PairTable& table;
   int batch, head;
 
-  __device__ PairWork(const Arguments& p, const PairShape& shape, char* shared)
-      : p(p),
-        shape(shape),
+  __device__ PairWork(const Arguments& arguments, const PairShape& pairs, char* shared)
+      : p(arguments),
+        shape(pairs),
         first(shared),
-        second(shared + shape.tiles * 16 * S::kPitch),
-        table(*reinterpret_cast<PairTable*>(second + shape.tiles * 16 * S::kPitch)),
-        batch(static_cast<int>(shape.heads.divide(blockIdx.x))),
-        head(static_cast<int>(blockIdx.x) - batch * static_cast<int>(shape.heads.divisor)) {}
+        second(shared + pairs.tiles * 16 * S::kPitch),
+        table(*reinterpret_cast<PairTable*>(second + pairs.tiles * 16 * S::kPitch)),
+        batch(static_cast<int>(pairs.heads.divide(blockIdx.x))),
+        head(static_cast<int>(blockIdx.x) - batch * static_cast<int>(pairs.heads.divisor)) {}
 
   // Where the tokens are; ends with a barrier.
   __device__ void fill_tokens() {

@@ -93,9 +93,9 @@ __device__ inline uint4 mix_fragment(const Arguments& p, int head, int i, int b,
   const int i0 = i * 16 + lane / 4, b0 = b * 16 + lane % 4 * 2;
   const auto pair = [&](int row, int column) {
     const auto value = [&](int other) {
-      const int i = back ? other : row, b = back ? row : other;
-      const bool used = i < p.M && (p.causal ? b < i : b < p.M);
-      return used ? p.mix[head * p.mix_head + i * p.mix_row + b * p.mix_column] : 0.0f;
+      const int to = back ? other : row, from = back ? row : other;
+      const bool used = to < p.M && (p.causal ? from < to : from < p.M);
+      return used ? p.mix[head * p.mix_head + to * p.mix_row + from * p.mix_column] : 0.0f;
     };
     return pack_bf16(value(column), value(column + 1));
   };
