@@ -268,6 +268,7 @@ StreamingState MhlaAttentionImpl::streaming_state(std::optional<std::int64_t> ro
   config.beyond_mix = options_.beyond_mix;
   config.den_features = options_.rope && normalizer() != Normalizer::kNone;
   config.rollback = rollback;
+  config.device = mix.is_cuda() ? mix.get_device() : kCpu;
   const torch::Tensor wide = mix.detach().to(config.dtype == DType::kF64 ? torch::kDouble : torch::kFloat).contiguous();
   return StreamingState(config, ops::view_of(wide, kEntry, "mix"));
 }
@@ -276,7 +277,7 @@ torch::Tensor MhlaAttentionImpl::stream(const torch::Tensor& x, StreamingState& 
   const torch::NoGradGuard no_gradient;
   const Projected p = project(x, {});
   torch::Tensor positions;
-  if (options_.rope) positions = torch::arange(state.position(), state.position() + x.size(1));
+  if (options_.rope) positions = torch::arange(state.position(), state.position() + x.size(1), x.device());
   ops::AttentionInputs inputs;
   prepare(p, positions, inputs);
   const torch::Tensor out = torch::empty({x.size(0), x.size(1), options_.heads, options_.value_dim}, x.options());
@@ -288,7 +289,9 @@ torch::Tensor MhlaAttentionImpl::stream(const torch::Tensor& x, StreamingState& 
   params.maybe_q_den = ops::view_of(inputs.q_den, kEntry, "q_den");
   params.maybe_k_den = ops::view_of(inputs.k_den, kEntry, "k_den");
   params.out = ops::output_view(out, kEntry, "out");
-  streaming_append(params);
+  RunOptions run;
+  run.stream = ops::current_stream(out);
+  streaming_append(params, run);
   return finish(p, out);
 }
 

@@ -79,7 +79,7 @@ class MhlaAttentionImpl : public Attention {
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
   void constrain() override;  // on any device; NaN stays NaN
 
-  // A sequence a few tokens at a time, x [1, T, dim] in host memory: what forward gives over all of it.
+  // A sequence a few tokens at a time, x [1, T, dim] where the layer is: what forward gives over all of it.
   [[nodiscard]] StreamingState streaming_state(std::optional<std::int64_t> rollback = {}) const;
   torch::Tensor stream(const torch::Tensor& x, StreamingState& state);
 

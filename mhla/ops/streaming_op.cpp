@@ -1,5 +1,6 @@
-// torch.classes.mhla.StreamingState: the streaming states of a batch, one per sequence, behind one handle. Tokens go in
-// and out as tensors, and so does the state itself: snapshot() gives named tensors and text, which pickle writes.
+// torch.classes.mhla.StreamingState: the streaming states of a batch, one per sequence, behind one handle, on the
+// device of mix. Tokens go in and out as tensors, and so does the state itself: snapshot() gives named tensors in host
+// memory and text, which pickle writes.
 #include "mhla/core/error.h"
 #include "mhla/kernels/streaming/streaming.h"
 #include "mhla/ops/tensor_view.h"
@@ -38,6 +39,7 @@ struct StreamingBatch : torch::CustomClassHolder {
     config.beyond_mix = beyond_mix == "extend" ? BeyondMix::kExtend : BeyondMix::kError;
     config.den_features = den_features;
     if (rollback.has_value()) config.rollback = *rollback;
+    config.device = mix.is_cuda() ? mix.get_device() : kCpu;
     const at::Tensor wide = mix.to(dtype == at::kDouble ? at::kDouble : at::kFloat);
     states.emplace_back(config, view_of(wide, kEntry, "mix"));
     for (std::int64_t b = 1; b < batch; ++b) states.push_back(states.front());
@@ -62,7 +64,14 @@ struct StreamingBatch : torch::CustomClassHolder {
                                ? at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options())
                                : at::empty({0}, q.options());
     params.out = output_view(out, kAppend, "out");
-    streaming_append(params);
+    RunOptions run;
+    at::Tensor memory;
+    if (q.is_cuda()) {  // scratch memory from PyTorch's allocator, in the order of its stream
+      run.stream = current_stream(q);
+      memory = at::empty({streaming_append_workspace(params, run)}, q.options().dtype(at::kByte));
+      run.workspace = {static_cast<std::byte*>(memory.data_ptr()), static_cast<std::size_t>(memory.numel())};
+    }
+    streaming_append(params, run);
     return out;
   }
 

@@ -17,7 +17,7 @@ class StreamingState:
     A state can be copied (``fork``, ``select``), taken back (``rollback``), pickled and saved with ``torch.save``.
 
     Args:
-        mix: ``[L, L]`` or ``[H, L, L]``; copied.
+        mix: ``[L, L]`` or ``[H, L, L]``; copied. The state is on its device.
         heads, kv_heads, key_size, value_size: H, Hkv (0: as H), D and E.
         batch: B.
         dtype: of q, k and v.

@@ -84,6 +84,22 @@ def test_devices_that_differ():
             mhla.attention(**arguments, block_size=16)
 
 
+def test_streaming_has_the_bits_of_one_pass():
+    layer = MHLA.lm(64, 4, chunk=16, max_tokens=128).cuda()
+    x = torch.randn(2, 96, 64, device="cuda")
+    q, k, v, mix = (x.detach() for x in inputs(LAYOUTS[2]))
+    want = mhla.attention(q, k, v, mix, causal=True, chunk=16)
+    state = mhla.StreamingState(mix, heads=4, kv_heads=2, key_size=32, value_size=32, batch=2, chunk=16)
+    cuts = [0, 5, 6, 50, 96]
+    parts = [state.append(q[:, a:b], k[:, a:b], v[:, a:b]) for a, b in zip(cuts, cuts[1:])]
+    assert torch.equal(torch.cat(parts, 1), want)
+    with torch.no_grad():
+        at_once = layer(x)
+    layer_state = layer.streaming_state(batch=2)
+    streamed = torch.cat([layer.stream(x[:, a:b], layer_state) for a, b in zip(cuts, cuts[1:])], 1)
+    torch.testing.assert_close(streamed, at_once, rtol=1e-3, atol=1e-4)
+
+
 def test_float64_is_refused():
     q, k, v, mix = (x.double() for x in inputs(LAYOUTS[0]))
     with pytest.raises(RuntimeError, match="no candidate for f64"):
