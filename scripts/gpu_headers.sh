@@ -24,5 +24,7 @@ for name in include src; do copy "$system/src/googletest/googletest/$name" "$to/
 libraries=$(dirname "$(find "$system/lib" -name librapidcheck.a | head -n 1)")
 copy "$libraries/librapidcheck.a" "$to/lib"
 copy "$libraries/libhwy.so.1" "$to/lib"  # by the name it is loaded by
+# For scripts/gpu_torch.sh; without pip, or offline, the machine's own pytest is used.
+python3 -m pip download -q -d "$to/wheels" pytest 2>/dev/null || echo "gpu_headers: pytest could not be taken along" >&2
 
 echo "gpu_headers: $to, $(du -sh "$to" | cut -f 1), $(find "$to" -type f | wc -l) files"

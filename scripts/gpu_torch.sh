@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# gpu_torch.sh: the operators in PyTorch on a machine with a GPU: build for the torch of PYTHON, its tests, cost and times.
+# Needs g++, nvcc, CMake, Ninja and a Python with torch and pytest; other libraries come from third_party_cache
+# (scripts/gpu_headers.sh, which also takes pytest along) when it is there, else from the system.
+#   BUILD=build/gpu_torch   JOBS=cores   ARCHS=90a-real   PYTHON=python3
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+
+BUILD=${BUILD:-build/gpu_torch}
+JOBS=${JOBS:-$(nproc)}
+ARCHS=${ARCHS:-90a-real}
+PYTHON=${PYTHON:-python3}
+failures=()
+failed() {
+  failures+=("$1")
+  echo "gpu_torch: FAILED: $1"
+}
+
+torch=$("$PYTHON" -c 'import os, torch; print(os.path.dirname(torch.__file__))') || exit 2
+deps=()
+if [ -d third_party_cache ]; then deps+=("-DMHLA_DEPS=third_party_cache"); fi
+export PYTHONPATH=$PWD/python PYTHONDONTWRITEBYTECODE=1
+if ! "$PYTHON" -c 'import pytest' 2>/dev/null && [ -d third_party_cache/wheels ]; then
+  "$PYTHON" -m pip install -q --no-index --find-links third_party_cache/wheels --target "$BUILD/pytest" pytest
+  export PYTHONPATH=$PYTHONPATH:$PWD/$BUILD/pytest
+fi
+
+mkdir -p "$BUILD"
+cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMHLA_CUDA=ON "-DMHLA_CUDA_ARCHITECTURES=$ARCHS" -DMHLA_WERROR=OFF \
+  "-DMHLA_TORCH_DIR=$torch" "-DCMAKE_CXX_FLAGS=-include cstdint -DHWY_COMPILE_ONLY_STATIC" "${deps[@]}" >"$BUILD/configure.log" 2>&1 ||
+  { tail -n 20 "$BUILD/configure.log"; exit 1; }
+cmake --build "$BUILD" --parallel "$JOBS" --target mhla_torch ops_bench mhla mhla_golden >"$BUILD/build.log" 2>&1 ||
+  { grep -E 'error|FAILED' "$BUILD/build.log" | head -n 20; exit 1; }
+export MHLA_LIBRARY=$PWD/$BUILD/lib/libmhla_torch.so
+echo "built in $SECONDS s"
+
+"$PYTHON" -m pytest -q -rs -p no:cacheprovider python/tests 2>&1 | tail -n 40
+[ "${PIPESTATUS[0]}" = 0 ] || failed pytest
+"$BUILD/bin/ops_bench" || failed "ops_bench on the CPU"
+"$BUILD/bin/ops_bench" cuda || failed "ops_bench on the GPU"
+"$BUILD/bin/mhla" verify --golden tests/golden >"$BUILD/golden.txt" 2>&1 || failed "verify --golden"
+tail -n 1 "$BUILD/golden.txt"
+for device in cuda cpu; do "$PYTHON" python/benchmarks/layer.py --device $device || failed "benchmark on $device"; done
+
+if [ ${#failures[@]} -gt 0 ]; then
+  printf 'gpu_torch: FAILED: %s\n' "${failures[@]}"
+  exit 1
+fi
+echo "gpu_torch: all good, $SECONDS s"
