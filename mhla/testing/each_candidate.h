@@ -23,6 +23,15 @@ class CandidateTest : public testing::TestWithParam<std::string_view> {
     run.candidate = GetParam();
     return run;
   }
+  // The case in f32, or in bf16 for a candidate that takes nothing wider. Empty, or why it takes neither.
+  static std::string take(Case& c) {
+    std::string why;
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      c.dtype = dtype, why = steps_aside(c, GetParam(), true);
+      if (why.empty()) break;
+    }
+    return why;
+  }
 };
 
 inline auto each_candidate(Form form) { return testing::ValuesIn(candidates_of(form)); }

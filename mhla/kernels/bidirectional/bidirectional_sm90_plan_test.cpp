@@ -60,6 +60,19 @@ TEST(Sm90Plan, RoundsOfEqualSize) {
   EXPECT_EQ(units_at_once(3, std::int64_t{1} << 40), 1);
 }
 
+TEST(Sm90Plan, PairsForShortSequences) {
+  EXPECT_TRUE(over_pairs(16, 16));   // dit_s_256
+  EXPECT_FALSE(over_pairs(16, 64));  // dit_xl_512
+  EXPECT_FALSE(over_pairs(17, 1));   // a tile of 16 per block
+  EXPECT_FALSE(over_pairs(2, 129));
+}
+
+TEST(Sm90Plan, PartsOfDmixFillACardAndHoldWork) {
+  EXPECT_EQ(mix_splits(1, 384, 4160), 528);
+  EXPECT_EQ(mix_splits(16, 6, 4160), 24);  // few units: 16 pieces each
+  EXPECT_EQ(mix_splits(1, 1, 64), 1);
+}
+
 Problem takes() {
   Problem p;
   p.B = 2, p.N = 64, p.H = 4, p.Hkv = 4, p.D = 64, p.E = 64, p.Hm = 1, p.L = 4, p.M = 4, p.C = 16;
