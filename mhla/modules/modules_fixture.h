@@ -9,6 +9,7 @@
 
 #include "mhla/kernels/common/layout.h"
 #include "mhla/modules/torch.h"
+#include "mhla/testing/messages.h"
 
 namespace mhla {
 
@@ -74,17 +75,5 @@ inline void check_slopes(torch::nn::Module& module, const torch::Tensor& input,
         << name << ": " << slope << " " << want;
   }
 }
-
-template <class Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace mhla

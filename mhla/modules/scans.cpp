@@ -30,6 +30,19 @@ torch::Tensor decays_between(const torch::Tensor& sum) {
   return difference.masked_fill(future, -std::numeric_limits<double>::infinity()).exp();
 }
 
+// What a chunk gives by itself plus what its queries read of the state, which every chunk multiplies by `keep` and adds
+// its keys and values to.
+torch::Tensor over_chunks(const torch::Tensor& from_inside, const torch::Tensor& Q_start, const torch::Tensor& K_end,
+                          const torch::Tensor& keep, const torch::Tensor& V) {
+  torch::Tensor S = zero_state(K_end.select(2, 0).transpose(-1, -2), V);
+  std::vector<torch::Tensor> out;
+  for (std::int64_t chunk = 0; chunk < V.size(2); ++chunk) {
+    out.push_back(from_inside.select(2, chunk) + torch::matmul(Q_start.select(2, chunk), S));
+    S = keep.select(2, chunk) * S + torch::matmul(K_end.select(2, chunk), V.select(2, chunk));
+  }
+  return torch::stack(out, 2);
+}
+
 }  // namespace
 
 torch::Tensor gated_scan(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
@@ -44,13 +57,7 @@ torch::Tensor gated_scan(const torch::Tensor& q, const torch::Tensor& k, const t
   const torch::Tensor from_inside = torch::matmul(inside, V);
   const torch::Tensor Q_start = Q * sum.exp(), K_end = (K * (last - sum).exp()).transpose(-1, -2);
   const torch::Tensor keep = last.exp().transpose(-1, -2);  // [B, H, chunks, D, 1]
-  torch::Tensor S = zero_state(K, V);
-  std::vector<torch::Tensor> out;
-  for (std::int64_t chunk = 0; chunk < Q.size(2); ++chunk) {
-    out.push_back(from_inside.select(2, chunk) + torch::matmul(Q_start.select(2, chunk), S));
-    S = keep.select(2, chunk) * S + torch::matmul(K_end.select(2, chunk), V.select(2, chunk));
-  }
-  return in_tokens(torch::stack(out, 2), N, v.scalar_type());
+  return in_tokens(over_chunks(from_inside, Q_start, K_end, keep, V), N, v.scalar_type());
 }
 
 torch::Tensor decayed_scan(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
@@ -64,13 +71,7 @@ torch::Tensor decayed_scan(const torch::Tensor& q, const torch::Tensor& k, const
   const torch::Tensor Q_start = Q * sum.exp().unsqueeze(-1);
   const torch::Tensor K_end = (K * (last - sum).exp().unsqueeze(-1)).transpose(-1, -2);
   const torch::Tensor keep = last.exp().unsqueeze(-1);  // [B, H, chunks, 1, 1]
-  torch::Tensor S = zero_state(K, V);
-  std::vector<torch::Tensor> out;
-  for (std::int64_t chunk = 0; chunk < Q.size(2); ++chunk) {
-    out.push_back(from_inside.select(2, chunk) + torch::matmul(Q_start.select(2, chunk), S));
-    S = keep.select(2, chunk) * S + torch::matmul(K_end.select(2, chunk), V.select(2, chunk));
-  }
-  return in_tokens(torch::stack(out, 2), N, v.scalar_type());
+  return in_tokens(over_chunks(from_inside, Q_start, K_end, keep, V), N, v.scalar_type());
 }
 
 // With u_t = b_t (v_t - a_t S_{t-1}^T k_t) the state is S_t = a_t S_{t-1} + k_t u_t^T, and inside a chunk u solves

@@ -9,6 +9,7 @@
 #include "mhla/ops/ops.h"
 #include "mhla/ops/tensor_view.h"
 #include "mhla/testing/cases.h"
+#include "mhla/testing/messages.h"
 #include "mhla/testing/run_case.h"
 
 namespace mhla::ops {
@@ -56,18 +57,5 @@ inline std::vector<at::Tensor> require_gradients(AttentionInputs& in) {
   }
   return leaves;
 }
-
-// The message of the exception that `call` throws, up to LibTorch's own additions; what came instead when it does not.
-template <class Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace mhla::ops
