@@ -1,9 +1,9 @@
 // One token for each of many sequences in one launch (README.md, eq. 1 and 2). A block of threads is 128 columns of a
 // head of a sequence, 32 for each warp; sequences may stand anywhere. What there is to do is to read P once, D E floats
-// a head: it goes from global memory into registers in pieces of 16 bytes, 128 of them side by side, the first on their
-// way while scores of the open chunk are computed. Query heads that share a prefix are rows of one product. The order
-// of every sum is that of the chunkwise pass. A sequence whose chunk is complete with this token gets its summary in
-// the same launch, from the blocks that come last.
+// a head, in pieces of 16 bytes: the first rows into shared memory and the next into registers, all on their way while
+// scores of the open chunk are computed, so that what a multiprocessor waits for is as much as it can hold. Query heads
+// that share a prefix are rows of one product. The order of every sum is that of the chunkwise pass. A sequence whose
+// chunk is complete with this token gets its summary in the same launch, from the blocks that come last.
 #include "mhla/kernels/common/cuda/quads.cuh"
 #include "mhla/kernels/common/cuda/summaries.cuh"
 #include "mhla/kernels/streaming/streaming_cuda.h"
@@ -20,6 +20,7 @@ constexpr int kTokens = kWarps * kWarpTokens;  // scores at a time
 constexpr int kSums = 32;                      // tokens of a running sum, as in denominators.cu
 constexpr int kQueryPitch = kMaxColumns + 8, kScorePitch = kTokens + 8;
 constexpr int kBlockColumns = kWarps * kWarpColumns;
+constexpr int kStagedPitch = kBlockColumns + 4;  // so that the rows of a group of lanes lie in different banks
 static_assert(kTokens % kDepth == 0);
 
 __host__ __device__ inline int column_blocks(const StreamShape& s) { return ceil_div(s.E, kBlockColumns); }
@@ -209,11 +210,16 @@ __device__ void score_tokens(const OpenRows<T>& k, int first, int keys, const ty
 
 constexpr int kCloseRows = 16;  // of a tile of a summary: small, for one sequence alone must keep a card busy
 
+// Rows of P in shared memory: what 48 KiB leave beside queries of 16 rows.
+template <class A>
+constexpr int kStagedRows = Quads<A, kWide>::kMostRows > 1 && sizeof(typename A::Operand) > 2 ? kDepth : 2 * kDepth;
+
 template <class T, int kRows>
 union DecodeMemory {
   struct {
     alignas(16) typename Arithmetic<T>::Operand q[kRows * kQueryPitch];
     alignas(16) typename Arithmetic<T>::Operand scores[kRows * kScorePitch];
+    alignas(16) float prefix[kStagedRows<Arithmetic<T>> * kStagedPitch];
     float running[kMaxColumns], den[kRows];
   } token;
   SummaryMemory<T, kCloseRows> tile;
@@ -249,7 +255,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads, 4) decode_kernel(const __grid_constant__ DecodeJob job) {
   using A = Arithmetic<T>;
   using Products = Quads<A, kWide>;
-  constexpr int kRows = Products::kMostRows;
+  constexpr int kRows = Products::kMostRows, kStaged = kStagedRows<A>;
   __shared__ DecodeMemory<T, kRows> shared;
   const StreamShape& s = job.shape;
   const int most = s.per_head ? 1 : min(s.group, kRows), tiles = ceil_div(s.group, most), heads = s.Hkv * tiles;
@@ -277,16 +283,28 @@ __global__ void __launch_bounds__(kThreads, 4) decode_kernel(const __grid_consta
   const int column = warp_column + lane / 4 * kWide, width = min(kBlockColumns, s.E - block_column);
   const bool works = warp_column < s.E;
   prefetch_rows(keys, s.D * static_cast<int>(sizeof(T)), [&](int place) { return k.row(place); });
-  prefetch_rows(s.D, width * 4, [&](int d) { return P + static_cast<std::int64_t>(d) * s.E + block_column; });
+  const bool staged = s.E % kWide == 0;  // rows begin at multiples of 16 bytes
+  const int staged_rows = staged ? min(s.D, kStaged) : 0, pieces = width / kWide;
+  for (int index = threadIdx.x; index < staged_rows * pieces; index += kThreads) {
+    const int d = index / pieces, c = index % pieces * kWide;
+    copy16(shared_address(memory.prefix + d * kStagedPitch + c), P + d * s.E + block_column + c, true);
+  }
+  copy_commit();
+  prefetch_rows(s.D - staged_rows, width * 4, [&](int d) { return P + (staged_rows + d) * s.E + block_column; });
   prefetch_rows(keys, width * static_cast<int>(sizeof(T)), [&](int place) { return v.row(place) + block_column; });
   LaneOperand<kWide> even, odd;  // steps of P on their way; the second not before the scores, which need registers too
   const bool all_columns = warp_column + kWarpColumns <= s.E;
   const auto load_prefix = [&](int d, LaneOperand<kWide>& step) {
     if (!works || d >= s.D) return;
-    load_matrix<Products>([&](int depth) { return P + (d + depth) * s.E; }, s.D - d, column, s.E,
-                          all_columns && s.E % kWide == 0 && d + kDepth <= s.D, step);
+    const bool whole = all_columns && staged && d + kDepth <= s.D;
+    if (d < staged_rows) {
+      const float* const first = memory.prefix + d * kStagedPitch - block_column;
+      load_matrix<Products>([&](int depth) { return first + depth * kStagedPitch; }, s.D - d, column, s.E, whole, step);
+    } else {
+      load_matrix<Products>([&](int depth) { return P + (d + depth) * s.E; }, s.D - d, column, s.E, whole, step);
+    }
   };
-  load_prefix(0, even);
+  load_prefix(kStaged, even);
 
   const OpenRows<T> k_den(job, sequence, open, s.has_den ? job.k_den : job.k, s.has_den ? s.k_den : s.k, batch, kv_head,
                           s.feature_map);
@@ -314,11 +332,16 @@ __global__ void __launch_bounds__(kThreads, 4) decode_kernel(const __grid_consta
     if (lane == 0) memory.den[row] = fmaf(coefficient, inside, before + s.eps);
   }
   score_tokens<A>(k, 0, keys, memory.q, rows, s.D, coefficient, memory.scores);
+  copy_wait<0>();
   __syncthreads();
 
   Products sums;
-  load_prefix(kDepth, odd);
-  for (int d = 0; works && d < s.D; d += 2 * kDepth) {
+  for (int d = 0; works && d < min(s.D, kStaged); d += kDepth) {
+    load_prefix(d, odd);
+    sums.template add<kQueryPitch>(memory.q + d, rows, odd);
+  }
+  load_prefix(kStaged + kDepth, odd);
+  for (int d = kStaged; works && d < s.D; d += 2 * kDepth) {
     sums.template add<kQueryPitch>(memory.q + d, rows, even);
     load_prefix(d + 2 * kDepth, even);
     if (d + kDepth < s.D) sums.template add<kQueryPitch>(memory.q + d + kDepth, rows, odd);

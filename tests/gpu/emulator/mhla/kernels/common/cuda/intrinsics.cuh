@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cstring>
 
 #include "mhla/core/dtype.h"
 #include "tests/gpu/emulator/emulator.h"
@@ -92,6 +93,14 @@ inline std::uint32_t pack_bf16(float low, float high) {
 }
 
 inline void prefetch_line(const void* /*global*/) {}
+
+inline char* shared_address(const void* p) { return static_cast<char*>(const_cast<void*>(p)); }
+inline void copy16(char* shared, const void* global, bool valid) {
+  valid ? std::memcpy(shared, global, 16) : std::memset(shared, 0, 16);
+}
+inline void copy_commit() {}
+template <int kPending>
+inline void copy_wait() {}
 
 inline float lane_value(float x, int lane) { return emulator::warp_exchange(&x, 1)[lane]; }
 
