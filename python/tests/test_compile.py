@@ -12,6 +12,12 @@ BACKENDS = ["aot_eager", "inductor"]
 LAYOUTS = [dict(block_size=8), dict(grid=(4, 10), blocks=(2, 5)), dict(causal=True, chunk=8)]
 
 
+@pytest.fixture(autouse=True)
+def fresh_cache():
+    """Tests share their functions' code: without this one's compilations count against the next one's limit."""
+    torch._dynamo.reset()
+
+
 def inputs(device, M=5, requires_grad=True):
     make = lambda *shape: torch.randn(*shape, device=device, requires_grad=requires_grad)
     return (
