@@ -174,6 +174,20 @@ void add_model_lines(std::vector<Case>& cases, Form form) {
   cases.back().rows = 3, cases.back().extend = true;
 }
 
+// Up to 256 tokens, which the Hopper kernels take pair by pair: one, two, three and four squares of 64 tokens, tiles
+// that are not full, heads that share keys.
+void add_short_lines(std::vector<Case>& cases) {
+  cases.push_back(on_line(Form::kBidirectional, 49, 7, 40, 64));
+  cases.push_back(on_line(Form::kBidirectional, 128, 32, 64, 40));
+  cases.back().H = 4, cases.back().Hkv = 2;
+  cases.push_back(on_line(Form::kBidirectional, 190, 48, 48, 56));
+  cases.back().feature_map = FeatureMap::kElu1, cases.back().normalizer = Normalizer::kNone;
+  cases.push_back(on_line(Form::kBidirectional, 250, 16, 64, 64));
+  cases.back().H = 3, cases.back().Hkv = 1, cases.back().feature_map = FeatureMap::kIdentity;
+  cases.push_back(on_line(Form::kBidirectional, 256, 16, 64, 64));
+  cases.back().H = 2, cases.back().Hkv = 2, cases.back().per_head = true;
+}
+
 // Long chunks, several of them: rounding errors grow with the chains of multiply-adds over their tokens.
 void add_long_chunks(std::vector<Case>& cases) {
   for (const auto& [N, chunk] : {std::pair{520, 128}, {1030, 256}}) {
@@ -190,7 +204,7 @@ void add_long_chunks(std::vector<Case>& cases) {
 
 std::vector<Case> fast_path_shapes(Form form) {
   std::vector<Case> cases;
-  if (form == Form::kBidirectional) add_model_grids(cases);
+  if (form == Form::kBidirectional) add_model_grids(cases), add_short_lines(cases);
   add_model_lines(cases, form);
   return selected(std::move(cases));
 }

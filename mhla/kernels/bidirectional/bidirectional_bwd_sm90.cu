@@ -1,9 +1,10 @@
 // Backward of the bidirectional form on Hopper. Nothing is kept from forward. Short sequences go over all pairs of
-// tokens (bidirectional_bwd_sm90_pairs.cuh): workspace 8 bytes per padded token and query head, and dmix in parts.
+// tokens (bidirectional_bwd_sm90_short.cuh, or bidirectional_bwd_sm90_pairs.cuh with 8 bytes of workspace per padded
+// token and query head), dmix in parts.
 // Others pass summaries through memory (common/cuda/sm90_backward.cuh): 4 M (D E + D) bytes per kv head, in rounds of
 // heads (kRoundBytes).
 #include "mhla/core/workspace.h"
-#include "mhla/kernels/bidirectional/bidirectional_bwd_sm90_pairs.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_bwd_sm90_short.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 
 namespace mhla {
@@ -14,7 +15,8 @@ class Backward {
   Backward(const Problem& p, Workspace& ws) : p_(p), units_(p.B * p.Hkv), pairs_(over_pairs(p.M, p.C)) {
     if (pairs_) {
       const std::int64_t tiles = p.M * pair_tiles_per_block(p.C), rows = p.B * p.H;
-      weights_ = ws.take<float2>(rows * tiles * 16, "weights of tokens");
+      short_ = on_warpgroups(p.M, p.C, tiles_of(p.D, p.E));
+      if (!short_) weights_ = ws.take<float2>(rows * tiles * 16, "weights of tokens");
       parts_ = ws.take<float>(rows * tiles * tiles, "parts of dmix");
       return;
     }
@@ -45,14 +47,23 @@ class Backward {
   template <class S>
   void pairs(const Arguments& a, const Gradients& g, cudaStream_t stream) {
     const PairShape queries = pair_shape(p_, p_.H), keys = pair_shape(p_, p_.Hkv);
-    const int bytes = pair_shared_bytes<S>(queries.tiles);
-    allow_shared(query_pair_kernel<S>, bytes, "sm90 query_pair_kernel");
-    query_pair_kernel<S><<<static_cast<unsigned>(p_.B * p_.H), kPairThreads, bytes, stream>>>(a, g, queries);
-    check_launch("sm90 query_pair_kernel");
-    if (wants_keys()) {
-      allow_shared(key_pair_kernel<S>, bytes, "sm90 key_pair_kernel");
-      key_pair_kernel<S><<<static_cast<unsigned>(units_), kPairThreads, bytes, stream>>>(a, g, keys);
-      check_launch("sm90 key_pair_kernel");
+    if (short_) {
+      if constexpr (S::kRows == 4) {
+        constexpr int bytes = short_backward_shared_bytes();
+        allow_shared(short_gradient_kernel<S>, bytes, "sm90 short_gradient_kernel");
+        short_gradient_kernel<S><<<static_cast<unsigned>(units_), kPairThreads, bytes, stream>>>(a, g, keys);
+        check_launch("sm90 short_gradient_kernel");
+      }
+    } else {
+      const int bytes = pair_shared_bytes<S>(queries.tiles);
+      allow_shared(query_pair_kernel<S>, bytes, "sm90 query_pair_kernel");
+      query_pair_kernel<S><<<static_cast<unsigned>(p_.B * p_.H), kPairThreads, bytes, stream>>>(a, g, queries);
+      check_launch("sm90 query_pair_kernel");
+      if (wants_keys()) {
+        allow_shared(key_pair_kernel<S>, bytes, "sm90 key_pair_kernel");
+        key_pair_kernel<S><<<static_cast<unsigned>(units_), kPairThreads, bytes, stream>>>(a, g, keys);
+        check_launch("sm90 key_pair_kernel");
+      }
     }
     if (p_.dmix.given()) {
       pair_mix_kernel<0>
@@ -96,7 +107,7 @@ class Backward {
 
   const Problem& p_;
   std::int64_t units_ = 0, at_once_ = 0, rounds_ = 0;
-  bool pairs_ = false;
+  bool pairs_ = false, short_ = false;
   MixGradient mix_;
   uint4* fragments_ = nullptr;
   Bf16 *summaries_ = nullptr, *mixed_ = nullptr;

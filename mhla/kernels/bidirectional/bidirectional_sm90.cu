@@ -1,10 +1,10 @@
-// Forward of the bidirectional form on Hopper. Where a head's summaries fit shared memory, one kernel does everything
-// and memory sees q, k, v and out once (fused_kernel). Where they do not and the sequence is short, one kernel goes
-// over all pairs of tokens (pair_kernel). Else three kernels: summaries, mixing, output, in rounds of heads
-// (kRoundBytes).
+// Forward of the bidirectional form on Hopper. Short sequences of heads that suit a warpgroup go over all pairs of
+// tokens (short_kernel). Where a head's summaries fit shared memory, one kernel does everything and memory sees q, k, v
+// and out once (fused_kernel). Where they do not and the sequence is short, pairs again (pair_kernel). Else three
+// kernels: summaries, mixing, output, in rounds of heads (kRoundBytes).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
-#include "mhla/kernels/bidirectional/bidirectional_sm90_pairs.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm90_short.cuh"
 
 namespace mhla {
 namespace sm90 {
@@ -287,6 +287,9 @@ class Forward {
     const cudaStream_t stream = stream_of(p_.stream);
     with_spec(a, [&](auto spec) {
       using S = decltype(spec);
+      if constexpr (S::kRows == 4) {
+        if (on_warpgroups(p_.M, p_.C, S::kTiles)) return squares<S>(a, stream);
+      }
       if (plan_.stages == 0 && over_pairs(p_.M, p_.C)) return pairs<S>(a, stream);
       switch (plan_.stages) {
         case 4: fused<S, 4>(a, stream); return;
@@ -306,6 +309,18 @@ class Forward {
     allow_shared(kernel, bytes, "sm90 pair_kernel");
     kernel<<<static_cast<unsigned>(p_.B * p_.H), kPairThreads, bytes, stream>>>(a, shape);
     check_launch("sm90 pair_kernel");
+  }
+
+  template <class S>
+  void squares(const Arguments& a, cudaStream_t stream) {
+    const PairShape shape = pair_shape(p_, p_.H);
+    const int groups = short_groups(panel_rows(shape.tiles)), threads = groups * 128,
+              bytes = short_shared_bytes(groups);
+    const auto kernel = groups == 1 ? short_kernel<S, 1> : groups == 2 ? short_kernel<S, 2> : short_kernel<S, 4>;
+    const std::int64_t heads = p_.B * p_.H;
+    allow_shared(kernel, bytes, "sm90 short_kernel");
+    kernel<<<blocks_for(kernel, threads, bytes, heads), threads, bytes, stream>>>(a, shape, static_cast<int>(heads));
+    check_launch("sm90 short_kernel");
   }
 
   template <class S, int kStages>

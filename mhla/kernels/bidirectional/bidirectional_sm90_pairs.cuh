@@ -28,7 +28,7 @@ inline PairShape pair_shape(const Problem& p, std::int64_t heads) {
 // Shared memory: two tensors of tiles * 16 rows, then this.
 struct PairTable {
   int tokens[kMaxPairTiles * 16];               // -1: none
-  int counts[kMaxPairTiles];                    // tokens of a tile
+  int counts[kMaxPairTiles];                    // tokens of a tile, 0 behind the last
   float mix[kMaxPairTiles][kMaxPairTiles + 1];  // tiles of queries, tiles of keys
   float2 weights[kMaxPairTiles * 16];           // backward: w and c of the queries
 };
@@ -37,41 +37,60 @@ constexpr int pair_shared_bytes(int tiles) {
   return 2 * tiles * 16 * S::kPitch + static_cast<int>(sizeof(PairTable));
 }
 
-template <class S>
-struct PairWork {
+// One head of one sequence, and the table.
+struct PairHead {
   const Arguments& p;
   const PairShape& shape;
-  char *first, *second;  // rows of D and of E values
   PairTable& table;
-  int batch, head;
+  int batch = 0, head = 0;
 
-  __device__ PairWork(const Arguments& arguments, const PairShape& pairs, char* shared)
-      : p(arguments),
-        shape(pairs),
-        first(shared),
-        second(shared + pairs.tiles * 16 * S::kPitch),
-        table(*reinterpret_cast<PairTable*>(second + pairs.tiles * 16 * S::kPitch)),
-        batch(static_cast<int>(pairs.heads.divide(blockIdx.x))),
-        head(static_cast<int>(blockIdx.x) - batch * static_cast<int>(pairs.heads.divisor)) {}
+  __device__ PairHead(const Arguments& arguments, const PairShape& pairs, char* shared)
+      : p(arguments), shape(pairs), table(*reinterpret_cast<PairTable*>(shared)) {}
+  __device__ void enter(int row) {
+    batch = static_cast<int>(shape.heads.divide(row));
+    head = row - batch * static_cast<int>(shape.heads.divisor);
+  }
 
   // Where the tokens are; ends with a barrier.
   __device__ void fill_tokens() {
-    const int at = threadIdx.x, tile = at / 16, per = static_cast<int>(shape.tiles_per_block.divisor);
-    if (tile < shape.tiles) {
-      const int block = static_cast<int>(shape.tiles_per_block.divide(tile)),
-                place = (tile - block * per) * 16 + at % 16;
-      const BlockTokens tokens = p.block(block);
-      const int size = static_cast<int>(tokens.size);
-      table.tokens[at] = place < size ? static_cast<int>(tokens.token(place)) : -1;
-      if (at % 16 == 0) table.counts[tile] = max(0, min(16, size - place));
+    const int per = static_cast<int>(shape.tiles_per_block.divisor);
+    for (int at = threadIdx.x; at < kMaxPairTiles * 16; at += blockDim.x) {
+      const int tile = at / 16;
+      int token = -1, count = 0;
+      if (tile < shape.tiles) {
+        const int block = static_cast<int>(shape.tiles_per_block.divide(tile)),
+                  place = (tile - block * per) * 16 + at % 16;
+        const BlockTokens tokens = p.block(block);
+        const int size = static_cast<int>(tokens.size);
+        if (place < size) token = static_cast<int>(tokens.token(place));
+        count = max(0, min(16, size - place));
+      }
+      table.tokens[at] = token;
+      if (at % 16 == 0) table.counts[tile] = count;
     }
     __syncthreads();
   }
   __device__ void fill_mix(int mix_head) {  // a barrier must follow
-    const int i = threadIdx.x / kMaxPairTiles, b = threadIdx.x % kMaxPairTiles;
-    if (i >= shape.tiles || b >= shape.tiles) return;
-    table.mix[i][b] = p.mix[(p.mix_head ? mix_head : 0) * p.mix_head + shape.tiles_per_block.divide(i) * p.mix_row +
-                            shape.tiles_per_block.divide(b) * p.mix_column];
+    for (int at = threadIdx.x; at < kMaxPairTiles * kMaxPairTiles; at += blockDim.x) {
+      const int i = at / kMaxPairTiles, b = at % kMaxPairTiles;
+      const bool used = i < shape.tiles && b < shape.tiles;
+      table.mix[i][b] =
+          !used ? 0.0f
+                : p.mix[(p.mix_head ? mix_head : 0) * p.mix_head + shape.tiles_per_block.divide(i) * p.mix_row +
+                        shape.tiles_per_block.divide(b) * p.mix_column];
+    }
+  }
+};
+
+template <class S>
+struct PairWork : PairHead {
+  char *first, *second;  // rows of D and of E values
+
+  __device__ PairWork(const Arguments& arguments, const PairShape& pairs, char* shared)
+      : PairHead(arguments, pairs, shared + 2 * pairs.tiles * 16 * S::kPitch),
+        first(shared),
+        second(shared + pairs.tiles * 16 * S::kPitch) {
+    enter(static_cast<int>(blockIdx.x));
   }
 
   // All rows of two tensors on their way to shared memory, zeros where there is no token: kPairStages groups of copies.

@@ -24,6 +24,9 @@ constexpr bool over_pairs(std::int64_t M, std::int64_t C) {
   return M <= kMaxPairTiles && M * pair_tiles_per_block(C) <= kMaxPairTiles;
 }
 
+// Of these, heads of 33 to 64 fill the panels of a warpgroup's products (bidirectional_sm90_short.cuh).
+constexpr bool on_warpgroups(std::int64_t M, std::int64_t C, Tiles t) { return over_pairs(M, C) && t.rows == 4; }
+
 inline constexpr int kStepTokens = 16;  // tokens of one pipeline stage
 
 // Groups of warps that summarise different blocks at once. A group has one warp per 16 rows of S.

@@ -65,6 +65,11 @@ TEST(Sm90Plan, PairsForShortSequences) {
   EXPECT_FALSE(over_pairs(16, 64));  // dit_xl_512
   EXPECT_FALSE(over_pairs(17, 1));   // a tile of 16 per block
   EXPECT_FALSE(over_pairs(2, 129));
+  EXPECT_TRUE(on_warpgroups(16, 16, tiles_of(64, 64)));
+  EXPECT_TRUE(on_warpgroups(4, 64, tiles_of(40, 8)));
+  EXPECT_FALSE(on_warpgroups(16, 16, tiles_of(32, 32)));  // panels half empty
+  EXPECT_FALSE(on_warpgroups(16, 16, tiles_of(72, 72)));  // rows beyond a panel
+  EXPECT_FALSE(on_warpgroups(16, 64, tiles_of(64, 64)));
 }
 
 TEST(Sm90Plan, PartsOfDmixFillACardAndHoldWork) {

@@ -130,6 +130,7 @@ __device__ inline void sum_mix_gradient(const Gradients& g, int count, const F& 
   const int lane = threadIdx.x / kMixSumEntries, entry = threadIdx.x % kMixSumEntries;
   const int matrix = blockIdx.z, i = blockIdx.y, b = blockIdx.x * kMixSumEntries + entry;
   double sum = 0;
+#pragma unroll 8  // so many terms on their way
   for (int at = lane; b < g.L && at < count; at += kMixSumLanes) sum += term(matrix, i, b, at);
   sums[lane][entry] = sum;
   __syncthreads();
