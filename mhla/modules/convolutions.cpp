@@ -48,8 +48,17 @@ ShortConvImpl::ShortConvImpl(std::int64_t channels, std::int64_t kernel, bool wi
   if (with_bias) bias = register_parameter("bias", uniform({channels}, kernel));
 }
 
-torch::Tensor ShortConvImpl::forward(const torch::Tensor& x) {
+torch::Tensor ShortConvImpl::forward(const torch::Tensor& x, const torch::Tensor& positions) {
   const std::int64_t tokens = x.size(1), kernel = weight.size(2);
+  if (positions.defined()) {  // tap by tap, leaving out what lies before a sequence's start
+    const torch::Tensor padded = torch::constant_pad_nd(x, {0, 0, kernel - 1, 0});
+    torch::Tensor sum = torch::zeros_like(x);
+    for (std::int64_t j = 0; j < kernel; ++j) {
+      const torch::Tensor inside = (positions >= kernel - 1 - j).unsqueeze(-1);
+      sum = sum + padded.narrow(1, j, tokens).masked_fill(inside.logical_not(), 0.0) * weight.select(2, j).squeeze(1);
+    }
+    return torch::silu(bias.defined() ? sum + bias : sum);
+  }
   const torch::Tensor padded = torch::constant_pad_nd(x.transpose(1, 2), {kernel - 1, 0});
   const std::vector<std::int64_t> once{1}, none{0};
   const torch::Tensor out = torch::conv1d(padded, weight, bias, once, none, once, weight.size(0));

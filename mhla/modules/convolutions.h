@@ -39,7 +39,8 @@ TORCH_MODULE(Cpe);
 class ShortConvImpl : public torch::nn::Module {
  public:
   explicit ShortConvImpl(std::int64_t channels, std::int64_t kernel = 4, bool bias = false);
-  torch::Tensor forward(const torch::Tensor& x);  // [B, N, C]
+  // x [B, N, C]; `positions` [N]: places of the tokens in their packed sequences, none of which reads another.
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& positions = {});
 
   torch::Tensor weight;  // [C, 1, k]
   torch::Tensor bias;    // [C], or undefined

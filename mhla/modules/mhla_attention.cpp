@@ -165,9 +165,9 @@ MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, 
   const std::vector<torch::Tensor> parts = qkv_(p.y).split_with_sizes(widths(), -1);
   torch::Tensor q = parts[0], k = parts[1], v = parts[2];
   if (options_.short_conv != 0) {
-    if (cu_seqlens.defined())
-      fail(kEntry, ": short_conv with cu_seqlens would reach across sequences, expected one of them");
-    q = q_conv_(q), k = k_conv_(k), v = v_conv_(v);
+    const torch::Tensor places =
+        cu_seqlens.defined() ? token_positions(x.size(1), cu_seqlens, x.device()) : torch::Tensor();
+    q = q_conv_(q, places), k = k_conv_(k, places), v = v_conv_(v, places);
   }
   if (options_.qk_norm) q = q_norm_(q), k = k_norm_(k);
   p.q = q.unflatten(-1, {options_.heads, options_.head_dim});

@@ -44,7 +44,7 @@ void expect_same(std::vector<torch::Tensor> leaves, const std::function<torch::T
 TEST(Scans, Gated) {
   torch::manual_seed(1);
   for (const std::int64_t N : kLengths) {
-    for (const double strength : {0.1, 8.0}) {
+    for (const double strength : {0.1, 8.0, 3000.0}) {
       const torch::Tensor q = normal({kB, N, kH, kD}), k = normal({kB, N, kH, kD}), v = normal({kB, N, kH, kE});
       const torch::Tensor g = decays({kB, N, kH, kD}, strength);
       expect_same(
@@ -63,7 +63,7 @@ TEST(Scans, Gated) {
 TEST(Scans, Decayed) {
   torch::manual_seed(2);
   for (const std::int64_t N : kLengths) {
-    for (const double strength : {0.1, 50.0}) {
+    for (const double strength : {0.1, 50.0, 3000.0}) {
       const torch::Tensor q = normal({kB, N, kH, kD}), k = normal({kB, N, kH, kD}), v = normal({kB, N, kH, kE});
       const torch::Tensor g = decays({kB, N, kH}, strength);
       expect_same(
@@ -82,7 +82,7 @@ TEST(Scans, Decayed) {
 TEST(Scans, Delta) {
   torch::manual_seed(3);
   for (const std::int64_t N : kLengths) {
-    for (const double strength : {0.1, 20.0}) {
+    for (const double strength : {0.1, 20.0, 3000.0}) {
       const auto unit = [&] {
         const torch::Tensor x = normal({kB, N, kH, kD});
         return (x / x.norm(2, -1, true)).detach();
@@ -127,6 +127,74 @@ TEST(Scans, Selective) {
           "N = " + std::to_string(N) + ", strength " + std::to_string(strength));
     }
   }
+}
+
+// In f32, where one step forgets nearly everything and its neighbours nearly nothing: a chunk of sums in the tens of
+// thousands would leave no digits for the small ones.
+TEST(Scans, KeepTheirDigitsBesideStrongDecays) {
+  torch::manual_seed(6);
+  const std::int64_t N = 150;
+  const torch::Tensor q = normal({kB, N, kH, kD}), k = normal({kB, N, kH, kD}), v = normal({kB, N, kH, kE});
+  const torch::Tensor beta = torch::rand({kB, N, kH}, torch::kDouble);
+  torch::Tensor wide = decays({kB, N, kH, kD}, 0.01), g = decays({kB, N, kH}, 0.01);
+  for (const std::int64_t t : {3, 20, 70, 100}) wide.select(1, t).fill_(-2e4), g.select(1, t).fill_(-2e4);
+  const auto f = [](const torch::Tensor& x) { return x.to(torch::kFloat); };
+  const auto expect = [&](const torch::Tensor& got, const torch::Tensor& want, const char* what) {
+    EXPECT_LE(distance(got.to(torch::kDouble), want), 3e-6) << what;
+  };
+  expect(gated_scan(f(q), f(k), f(v), f(wide), 1.0), gated_scan(q, k, v, wide, 1.0), "gated");
+  expect(decayed_scan(f(q), f(k), f(v), f(g), 1.0), decayed_scan(q, k, v, g, 1.0), "decayed");
+  const auto unit = [](const torch::Tensor& x) { return x / x.norm(2, -1, true); };
+  expect(delta_scan(f(unit(q)), f(unit(k)), f(v), f(beta), f(g), 1.0), delta_scan(unit(q), unit(k), v, beta, g, 1.0),
+         "delta");
+}
+
+// Packed sequences are what each is alone: outputs and gradients.
+TEST(Scans, StartAnewWhereASequenceDoes) {
+  torch::manual_seed(7);
+  const std::int64_t starts[] = {0, 1, 17, 80, 144, 150}, N = 150;
+  torch::Tensor first = torch::zeros({N}, torch::kBool);
+  for (std::size_t i = 0; i + 1 < std::size(starts); ++i) first[starts[i]].fill_(true);
+  const torch::Tensor q = normal({1, N, kH, kD}), k = normal({1, N, kH, kD}), v = normal({1, N, kH, kE});
+  const torch::Tensor beta = torch::rand({1, N, kH}, torch::kDouble), unit = k / k.norm(2, -1, true);
+  const torch::Tensor wide = decays({1, N, kH, kD}, 0.3), g = decays({1, N, kH}, 0.3);
+  const torch::Tensor x = normal({1, N, kD}), dt = torch::rand({1, N, kD}, torch::kDouble), A = decays({kD, kE}, 0.5),
+                      B = normal({1, N, kE}), C = normal({1, N, kE});
+  using Scan = std::function<torch::Tensor(const std::function<torch::Tensor(const torch::Tensor&)>& part,
+                                           const torch::Tensor& first)>;
+  const auto check = [&](const std::vector<torch::Tensor>& leaves, const Scan& scan, const char* what) {
+    expect_same(
+        leaves, [&] { return scan([](const torch::Tensor& y) { return y; }, first); },
+        [&] {
+          std::vector<torch::Tensor> alone;
+          for (std::size_t i = 0; i + 1 < std::size(starts); ++i) {
+            alone.push_back(
+                scan([&](const torch::Tensor& y) { return y.narrow(1, starts[i], starts[i + 1] - starts[i]); }, {}));
+          }
+          return torch::cat(alone, 1);
+        },
+        what);
+  };
+  check(
+      {q, k, v, wide},
+      [&](const auto& part, const torch::Tensor& f) { return gated_scan(part(q), part(k), part(v), part(wide), 1, f); },
+      "gated");
+  check(
+      {q, k, v, g},
+      [&](const auto& part, const torch::Tensor& f) { return decayed_scan(part(q), part(k), part(v), part(g), 1, f); },
+      "decayed");
+  check(
+      {q, v, beta, g},
+      [&](const auto& part, const torch::Tensor& f) {
+        return delta_scan(part(q), part(unit.detach()), part(v), part(beta), part(g), 1, f);
+      },
+      "delta");
+  check(
+      {x, dt, B, C},
+      [&](const auto& part, const torch::Tensor& f) {
+        return selective_scan(part(x), part(dt), A, part(B), part(C), f);
+      },
+      "selective");
 }
 
 TEST(Scans, OfNothingAreNothing) {

@@ -33,6 +33,15 @@ Table join(std::initializer_list<Table> parts) {
   return all;
 }
 
+// Parts of the feature maps of q and k, called by us as by others.
+Table of_maps(const Names& parts) {
+  Table table;
+  for (const char* map : {"feature_map_q.", "feature_map_k."}) {
+    for (const std::string& part : parts) table[map + part] = {map + part};
+  }
+  return table;
+}
+
 const std::vector<Family>& families() {
   static const Table kNorms{{"q_norm.weight", {"q_norm.weight"}}, {"k_norm.weight", {"k_norm.weight"}}};
   static const Table kWanNorms{{"q_norm.weight", {"norm_q.weight"}}, {"k_norm.weight", {"norm_k.weight"}}};
@@ -40,24 +49,29 @@ const std::vector<Family>& families() {
   static const Table kWan = join({both("qkv", {"q", "k", "v"}), both("out", {"o"})});
   static const Table kLm{{"qkv.weight", {"q_proj.weight", "k_proj.weight", "v_proj.weight"}},
                          {"out.weight", {"o_proj.weight"}}};
+  // Short convolutions, and the feature maps that learn: t2r has a weight, hedgehog its bias too, hadamard two layers.
+  static const std::vector<Table> kLmOptions{{{"q_conv.weight", {"q_conv1d.weight"}},
+                                              {"k_conv.weight", {"k_conv1d.weight"}},
+                                              {"v_conv.weight", {"v_conv1d.weight"}}},
+                                             of_maps({"layer.weight"}),
+                                             of_maps({"layer.bias"}),
+                                             of_maps({"layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias"})};
   static const std::vector<Family> kFamilies = {
       {"image",
        kImage,
        {{{"qkv.bias", {"to_qkv.bias"}}}, both("norm", {"norm"}), both("lepe", {"lepe"}), kNorms},
        "piece_attn.conv.weight",
        2},
-      {"linear", join({kImage, kNorms}), {}, "", 0},
+      {"linear", join({kImage, kNorms}), {both("lepe", {"lepe"})}, "", 0},
       {"video",
        join({kWan, {{"head_norm.weight", {"g_norm.weight"}}}}),
        {kWanNorms, both("gate", {"g"}), both("lepe", {"lepe"})},
        "block_attn.conv.weight",
        2},
-      {"lm", join({kLm, {{"head_norm.weight", {"g_norm.weight"}}}}), {}, "mixing_matrix", 4},
+      {"lm", join({kLm, {{"head_norm.weight", {"g_norm.weight"}}}}), kLmOptions, "mixing_matrix", 4},
       {"lm_gated",
        join({kLm, {{"gate.weight", {"g_proj.weight"}}, {"head_norm.weight", {"g_norm_swish_gate.weight"}}}}),
-       {},
-       "mixing_matrix",
-       4},
+       kLmOptions, "mixing_matrix", 4},
       {"dit_base", join({both("qkv", {"qkv"}), both("out", {"proj"})}), {}, "", 0},
       {"wan_base", join({kWan, kWanNorms}), {}, "", 0},
   };
@@ -212,6 +226,11 @@ void adapt_options(MhlaAttentionOptions& options, const Weights& ours) {
   else if (options.gate == Gate::kNone)
     options.gate = Gate::kSilu;
   options.lepe = there("lepe.weight") ? ours.at("lepe.weight").size(-1) : 0;
+  options.short_conv = there("q_conv.weight") ? ours.at("q_conv.weight").size(-1) : 0;
+  if (there("feature_map_q.layer1.weight"))
+    options.features = Features::kHadamard;
+  else if (there("feature_map_q.layer.weight"))
+    options.features = there("feature_map_q.layer.bias") ? Features::kHedgehog : Features::kT2r;
 }
 
 Weights weights_of(const torch::nn::Module& module) {
@@ -226,8 +245,7 @@ Weights gradients_of(const torch::nn::Module& module) {
   return gradients;
 }
 
-void load_weights(torch::nn::Module& module, const Weights& weights) {
-  const Weights own = weights_of(module);
+void copy_weights(const Weights& own, const Weights& weights, const char* entry) {
   Fit fit;
   std::string shapes;
   for (const auto& [name, value] : own) {
@@ -241,12 +259,16 @@ void load_weights(torch::nn::Module& module, const Weights& weights) {
   for (const auto& [name, value] : weights) {
     if (own.count(name) == 0) fit.left_over.push_back(name);
   }
-  if (!fit.exact() || !shapes.empty()) fail("load_weights: ", describe(fit), shapes);
+  if (!fit.exact() || !shapes.empty()) fail(entry, ": ", describe(fit), shapes);
   const torch::NoGradGuard no_gradient;
   for (const auto& [name, value] : own) {
     torch::Tensor parameter = value;
     parameter.copy_(weights.at(name));
   }
+}
+
+void load_weights(torch::nn::Module& module, const Weights& weights) {
+  copy_weights(weights_of(module), weights, "load_weights");
 }
 
 }  // namespace mhla

@@ -25,12 +25,16 @@ Weights from_published(const Weights& published, std::string_view family = {}, s
 // `widths`: rows of qkv that belong to q, k and v. Undefined tensors (a gradient that is not there) are left out.
 Weights to_published(const Weights& ours, std::string_view family, const std::vector<std::int64_t>& widths);
 
-// Options that follow from which of our weights are there: biases, norms, gate, LePE and its kernel.
+// Options that follow from which of our weights are there: biases, norms, gate, LePE and its kernel, short
+// convolutions, feature maps that learn.
 void adapt_options(MhlaAttentionOptions& options, const Weights& ours);
 
 Weights weights_of(const torch::nn::Module& module);    // parameters by name
 Weights gradients_of(const torch::nn::Module& module);  // undefined where there is none
-// Every parameter gets its value, or nothing changes: an error lists what is missing, left over or of another shape.
+// Every tensor of `own` gets its value, or nothing changes: an error of `entry` lists what is missing, left over or of
+// another shape.
+void copy_weights(const Weights& own, const Weights& weights, const char* entry);
+// The same for all parameters.
 void load_weights(torch::nn::Module& module, const Weights& weights);
 
 }  // namespace mhla

@@ -39,6 +39,33 @@ TEST(WeightNames, GoInAndComeBack) {
   }
 }
 
+// Language models with the options of their configuration: the options follow from the names.
+TEST(WeightNames, TellTheOptionsOfALanguageModel) {
+  for (const Features features : {Features::kRelu, Features::kT2r, Features::kHedgehog, Features::kHadamard}) {
+    for (const bool gated : {false, true}) {
+      torch::manual_seed(5);
+      MhlaAttentionOptions o = MhlaAttentionOptions::lm(32, 2);
+      o.chunk = 8, o.max_tokens = 32, o.features = features, o.short_conv = gated ? 4 : 0;
+      if (!gated) o.gate = Gate::kNone;
+      MhlaAttention layer(o);
+      const char* family = gated ? "lm_gated" : "lm";
+      const Weights names = to_published(weights_of(*layer), family, layer->widths());
+      EXPECT_EQ(weight_family_of(names), family) << name_of(features);
+      EXPECT_EQ(names.count("v_conv1d.weight"), gated ? 1u : 0u);
+      EXPECT_EQ(names.count("feature_map_k.layer2.bias"), features == Features::kHadamard ? 1u : 0u);
+      const Weights ours = from_published(names);
+      MhlaAttentionOptions options = MhlaAttentionOptions::lm(32, 2);
+      options.chunk = 8, options.max_tokens = 32;
+      adapt_options(options, ours);
+      EXPECT_EQ(options.features, features);
+      MhlaAttention other(options);
+      load_weights(*other, ours);
+      const torch::Tensor x = torch::randn({1, 20, 32});
+      EXPECT_TRUE(torch::equal(other->forward(x), layer->forward(x))) << name_of(features);
+    }
+  }
+}
+
 TEST(WeightNames, AreFoundInAModel) {
   Weights model;
   for (const auto& [name, value] : published(true)) model["blocks.3.self_attn." + name] = value;

@@ -119,22 +119,40 @@ SoftmaxAttentionImpl::SoftmaxAttentionImpl(const AttentionConfig& c) : config_(c
   const bool bias = !c.causal;  // language models have none
   qkv_ = register_module("qkv", plain_linear(c.dim, 3 * c.dim, bias));
   proj_ = register_module("proj", plain_linear(c.dim, c.dim, bias));
+  if (c.lepe != 0) lepe_ = register_module("lepe", GridConv(c.layout, c.dim, c.lepe));
 }
 
 torch::Tensor SoftmaxAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
-  refuse_packed("softmax", cu_seqlens);
+  if (config_.layout.rank > 1) refuse_packed("softmax", cu_seqlens);  // images have one size
+  const Packed packed("softmax", x, cu_seqlens);
   const std::vector<torch::Tensor> qkv = qkv_(x).unflatten(-1, {3, config_.heads, -1}).unbind(2);  // [B, N, H, D]
   torch::Tensor q = qkv[0], k = qkv[1];
   if (config_.rope) {
     const bool grid = config_.layout.rank > 1;
-    const torch::Tensor angles = grid ? rope_angles_grid(config_.layout, q.size(-1), 10000.0).to(x.device())
-                                      : rope_angles_1d(token_positions(x.size(1), {}, x.device()), q.size(-1), 10000.0);
+    const torch::Tensor angles =
+        grid ? rope_angles_grid(config_.layout, q.size(-1), 10000.0).to(x.device())
+             : rope_angles_1d(token_positions(x.size(1), cu_seqlens, x.device()), q.size(-1), 10000.0);
     const RopeTable table{angles.cos(), angles.sin(), !grid};
     q = rotate(q, table), k = rotate(k, table);
   }
-  const auto heads_first = [](const torch::Tensor& y) { return y.transpose(1, 2); };
-  const torch::Tensor out = ops::softmax_attention(heads_first(q), heads_first(k), heads_first(qkv[2]), config_.causal);
-  return proj_(out.transpose(1, 2).flatten(-2));
+  const auto core = [&](std::int64_t start, std::int64_t count) {
+    const auto heads_first = [&](const torch::Tensor& y) { return y.narrow(1, start, count).transpose(1, 2); };
+    return ops::softmax_attention(heads_first(q), heads_first(k), heads_first(qkv[2]), config_.causal).transpose(1, 2);
+  };
+  torch::Tensor out;
+  if (packed.bounds.empty()) {
+    out = core(0, x.size(1));
+  } else {  // the cost is the sum of squared lengths: each by itself
+    std::vector<torch::Tensor> alone{x.new_empty({1, 0, config_.heads, qkv[2].size(-1)})};
+    for (std::size_t i = 0; i + 1 < packed.bounds.size(); ++i) {
+      const std::int64_t count = packed.bounds[i + 1] - packed.bounds[i];
+      if (count > 0) alone.push_back(core(packed.bounds[i], count));
+    }
+    out = torch::cat(alone, 1);
+  }
+  torch::Tensor tokens = out.flatten(-2);
+  if (config_.lepe != 0) tokens = tokens + lepe_(qkv[2].flatten(-2));
+  return proj_(tokens);
 }
 
 }  // namespace mhla

@@ -24,6 +24,7 @@ struct AttentionConfig {
   std::int64_t chunk = 64;         // of the causal MHLA
   std::int64_t max_tokens = 2048;  // of a sequence
   bool rope = false;               // softmax: rotary positions. MHLA's and RALA's kind have theirs anyway
+  std::int64_t lepe = 0;           // softmax on a grid: kernel of a convolution on v that is added, 0 for none
 };
 
 // "mhla", "softmax", "linear", "gla", "mamba", "mamba2", "gdn", "focused", "inline", "mala", "rala". Those that scan
@@ -49,6 +50,7 @@ class SoftmaxAttentionImpl : public Attention {
  private:
   AttentionConfig config_;
   torch::nn::Linear qkv_{nullptr}, proj_{nullptr};
+  GridConv lepe_{nullptr};
 };
 TORCH_MODULE(SoftmaxAttention);
 
@@ -146,10 +148,11 @@ class InlineAttentionImpl : public Attention {
 };
 TORCH_MODULE(InlineAttention);
 
-// MALA and RALA share their host: q, k, v and a gate from one projection, (core + LePE 5x5 (v)) * gate, 2D RoPE.
+// MALA and RALA share their host: q, k, v and a gate from one projection, (core + LePE 5x5 (v)) * gate, 2D RoPE. VLT
+// has softmax attention in it, too, without features.
 class GatedImageAttentionImpl : public Attention {
  public:
-  enum class Core { kMala, kRala };
+  enum class Core { kMala, kRala, kSoftmax };
   GatedImageAttentionImpl(const AttentionConfig& config, Core core);
   using Attention::forward;
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;

@@ -3,6 +3,7 @@
 
 #include "mhla/modules/zoo.h"
 #include "mhla/modules/zoo_parts.h"
+#include "mhla/ops/torch.h"
 
 namespace mhla {
 namespace {
@@ -23,6 +24,11 @@ double scale_of(const torch::Tensor& q) { return 1.0 / std::sqrt(static_cast<dou
 torch::Tensor mean_product(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v) {
   const torch::Tensor S = torch::einsum("bnhd,bnhe->bhde", {k, v}) / static_cast<double>(k.size(1));
   return torch::einsum("bnhd,bhde->bnhe", {q, S});
+}
+
+const char* name_of(GatedImageAttentionImpl::Core core) {
+  constexpr const char* kNames[] = {"mala", "rala", "softmax"};
+  return kNames[static_cast<int>(core)];
 }
 
 torch::Tensor turned(const torch::Tensor& x, const RopeTable& table) {
@@ -94,7 +100,7 @@ torch::Tensor InlineAttentionImpl::forward(const torch::Tensor& x, const torch::
 }
 
 GatedImageAttentionImpl::GatedImageAttentionImpl(const AttentionConfig& c, Core core) : config_(c), core_(core) {
-  expect_grid(core == Core::kMala ? "mala" : "rala", c);
+  expect_grid(name_of(core), c);
   qkvo_ = register_module("qkvo", plain_linear(c.dim, 4 * c.dim, true));
   lepe_ = register_module("lepe", GridConv(c.layout, c.dim, 5));
   proj_ = register_module("proj", plain_linear(c.dim, c.dim, true));
@@ -118,12 +124,18 @@ torch::Tensor GatedImageAttentionImpl::rala(const torch::Tensor& q, const torch:
 }
 
 torch::Tensor GatedImageAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
-  refuse_packed(core_ == Core::kMala ? "mala" : "rala", cu_seqlens);
+  refuse_packed(name_of(core_), cu_seqlens);
   if (table_.cos.device() != x.device()) table_.cos = table_.cos.to(x.device()), table_.sin = table_.sin.to(x.device());
   const std::vector<torch::Tensor> parts = qkvo_(x).chunk(4, -1);
-  const auto features = [&](const torch::Tensor& y) { return torch::elu(by_heads(y, config_.heads)) + 1; };
   const torch::Tensor v = by_heads(parts[2], config_.heads);
-  const torch::Tensor out = (core_ == Core::kMala ? mala : rala)(features(parts[0]), features(parts[1]), v, table_);
+  torch::Tensor q = by_heads(parts[0], config_.heads), k = by_heads(parts[1], config_.heads), out;
+  if (core_ == Core::kSoftmax) {
+    q = rotate(q, table_), k = rotate(k, table_);
+    out = ops::softmax_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), false).transpose(1, 2);
+  } else {
+    q = torch::elu(q) + 1, k = torch::elu(k) + 1;
+    out = (core_ == Core::kMala ? mala : rala)(q, k, v, table_);
+  }
   return proj_((out.flatten(-2) + lepe_(parts[2])) * parts[3]);
 }
 

@@ -1,6 +1,8 @@
 // What the attentions of the zoo share.
 #pragma once
 
+#include <vector>
+
 #include "mhla/core/error.h"
 #include "mhla/modules/torch.h"
 
@@ -18,5 +20,13 @@ inline void refuse_packed(const char* name, const torch::Tensor& cu_seqlens) {
   if (cu_seqlens.defined())
     fail(name, ": cu_seqlens is given, but it does not know packed sequences; expected a batch");
 }
+
+// Packed sequences as the zoo sees them; without cu_seqlens everything is undefined or empty.
+struct Packed {
+  Packed(const char* name, const torch::Tensor& x /* [B, N, C] */, const torch::Tensor& cu_seqlens);
+  std::vector<std::int64_t> bounds;  // [S + 1]: 0, ..., N
+  torch::Tensor positions;           // [N]: places of the tokens in their sequences
+  torch::Tensor first;               // [N]: whether a sequence starts there
+};
 
 }  // namespace mhla

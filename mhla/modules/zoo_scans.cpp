@@ -40,10 +40,11 @@ GlaAttentionImpl::GlaAttentionImpl(const AttentionConfig& c)
 }
 
 torch::Tensor GlaAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
-  refuse_packed("gla", cu_seqlens);
+  const Packed packed("gla", x, cu_seqlens);
   const torch::Tensor log_decay = torch::log_sigmoid(gk_->forward(x)) / kGateNormalizer;
-  const torch::Tensor out = gated_scan(by_heads(q_(x), heads_), by_heads(k_(x), heads_), by_heads(v_(x), heads_),
-                                       by_heads(log_decay, heads_), 1.0 / std::sqrt(static_cast<double>(key_)));
+  const torch::Tensor out =
+      gated_scan(by_heads(q_(x), heads_), by_heads(k_(x), heads_), by_heads(v_(x), heads_), by_heads(log_decay, heads_),
+                 1.0 / std::sqrt(static_cast<double>(key_)), packed.first);
   return o_(norm_(out).flatten(-2) * torch::silu(g_(x)));
 }
 
@@ -68,12 +69,13 @@ GdnAttentionImpl::GdnAttentionImpl(const AttentionConfig& c)
 }
 
 torch::Tensor GdnAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
-  refuse_packed("gdn", cu_seqlens);
-  const torch::Tensor q = unit_length(by_heads(q_conv_(q_(x)), heads_)),
-                      k = unit_length(by_heads(k_conv_(k_(x)), heads_));
+  const Packed packed("gdn", x, cu_seqlens);
+  const torch::Tensor q = unit_length(by_heads(q_conv_(q_(x), packed.positions), heads_)),
+                      k = unit_length(by_heads(k_conv_(k_(x), packed.positions), heads_)),
+                      v = by_heads(v_conv_(v_(x), packed.positions), heads_);
   const torch::Tensor log_decay = -A_log_.exp() * torch::softplus(a_(x) + dt_bias_);
-  const torch::Tensor out = delta_scan(q, k, by_heads(v_conv_(v_(x)), heads_), torch::sigmoid(b_(x)), log_decay,
-                                       1.0 / std::sqrt(static_cast<double>(key_)));
+  const torch::Tensor out =
+      delta_scan(q, k, v, torch::sigmoid(b_(x)), log_decay, 1.0 / std::sqrt(static_cast<double>(key_)), packed.first);
   return o_(norm_(out).flatten(-2) * torch::silu(g_(x)));
 }
 
@@ -92,12 +94,12 @@ MambaAttentionImpl::MambaAttentionImpl(const AttentionConfig& c) : inner_(2 * c.
 }
 
 torch::Tensor MambaAttentionImpl::forward(const torch::Tensor& tokens, const torch::Tensor& cu_seqlens) {
-  refuse_packed("mamba", cu_seqlens);
+  const Packed packed("mamba", tokens, cu_seqlens);
   const std::vector<torch::Tensor> halves = in_(tokens).chunk(2, -1);
-  const torch::Tensor x = conv_(halves[0]);
+  const torch::Tensor x = conv_(halves[0], packed.positions);
   const std::vector<torch::Tensor> parts = x_(x).split_with_sizes({rank_, kMambaStates, kMambaStates}, -1);
   const torch::Tensor dt = torch::softplus(dt_(parts[0]));
-  const torch::Tensor y = selective_scan(x, dt, -A_log_.exp(), parts[1], parts[2]) + D_ * x;
+  const torch::Tensor y = selective_scan(x, dt, -A_log_.exp(), parts[1], parts[2], packed.first) + D_ * x;
   return out_(y * torch::silu(halves[1]));
 }
 
@@ -115,14 +117,14 @@ Mamba2AttentionImpl::Mamba2AttentionImpl(const AttentionConfig& c)
 }
 
 torch::Tensor Mamba2AttentionImpl::forward(const torch::Tensor& tokens, const torch::Tensor& cu_seqlens) {
-  refuse_packed("mamba2", cu_seqlens);
+  const Packed packed("mamba2", tokens, cu_seqlens);
   const auto parts =
       in_(tokens).split_with_sizes({inner_, inner_ + 2 * kMamba2States, heads_}, -1);  // z, (x, B, C), dt
-  const auto xBC = conv_(parts[1]).split_with_sizes({inner_, kMamba2States, kMamba2States}, -1);
+  const auto xBC = conv_(parts[1], packed.positions).split_with_sizes({inner_, kMamba2States, kMamba2States}, -1);
   const torch::Tensor x = by_heads(xBC[0], heads_), dt = torch::softplus(parts[2] + dt_bias_);  // [B, N, heads]
   const auto shared = [&](const torch::Tensor& y) { return y.unsqueeze(2).expand({-1, -1, heads_, -1}); };
   const torch::Tensor scanned =
-      decayed_scan(shared(xBC[2]), shared(xBC[1]) * dt.unsqueeze(-1), x, -A_log_.exp() * dt, 1.0);
+      decayed_scan(shared(xBC[2]), shared(xBC[1]) * dt.unsqueeze(-1), x, -A_log_.exp() * dt, 1.0, packed.first);
   const torch::Tensor y = (scanned + D_.unsqueeze(-1) * x).flatten(-2);
   return out_(norm_(y * torch::silu(parts[0])));
 }

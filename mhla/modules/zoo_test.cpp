@@ -346,11 +346,45 @@ TEST(Zoo, SaysWhatIsWrong) {
   EXPECT_TRUE(has(message_of([&] { make_attention("inline", c); }), "inline: the layout is not a 2D grid"));
   c = image_config(), c.causal = true;
   EXPECT_TRUE(has(message_of([&] { make_attention("softmax", c); }), "causal with a layout"));
-  for (const std::string_view name : attention_names()) {
-    if (name == "mhla" || name == "linear") continue;
+  for (const char* name : {"softmax", "focused", "inline", "mala", "rala"}) {
     const AnyAttention attention = make_attention(name, image_config());
     const std::string said = message_of([&] { attention->forward(torch::randn({1, 24, 16}), torch::tensor({0, 24})); });
     EXPECT_TRUE(has(said, std::string(name) + ": cu_seqlens is given")) << said;
+  }
+  const AnyAttention gla = make_attention("gla", text_config());
+  const auto refused = [&](std::int64_t B, const torch::Tensor& cu) {
+    return message_of([&] { gla->forward(torch::randn({B, 24, 16}), cu); });
+  };
+  EXPECT_EQ(refused(2, torch::tensor({0, 24})), "gla: x has 2 batch elements, expected 1 with cu_seqlens");
+  EXPECT_EQ(refused(1, torch::tensor({0, 23})), "gla: cu_seqlens goes from 0 to 23, expected 0 to N = 24");
+  EXPECT_EQ(refused(1, torch::tensor({0, 9, 8, 24})), "gla: cu_seqlens[2] is 8, expected at least 9");
+  EXPECT_EQ(refused(1, torch::tensor({0.0, 24.0})),
+            "gla: cu_seqlens is Float of shape [2], expected int32 or int64 of shape [S + 1]");
+}
+
+// Packed sequences, an empty one among them, are what each is alone: outputs and the gradient of x.
+TEST(Zoo, PackedSequencesDoNotSeeEachOther) {
+  const std::int64_t bounds[] = {0, 5, 5, 6, 33, 50};
+  for (const std::string_view name : attention_names()) {
+    if (!has_causal_form(name)) continue;
+    SCOPED_TRACE(name);
+    AttentionConfig config = text_config();
+    config.rope = true;
+    const AnyAttention attention = make_double(name, config);
+    torch::Tensor x = tokens(1, 50).requires_grad_();
+    for (const auto type : {torch::kInt, torch::kLong}) {
+      const torch::Tensor cu = torch::tensor(std::vector<std::int64_t>(std::begin(bounds), std::end(bounds))).to(type);
+      const torch::Tensor got = attention->forward(x, cu);
+      std::vector<torch::Tensor> alone;
+      for (std::size_t i = 0; i + 1 < std::size(bounds); ++i) {
+        if (bounds[i + 1] > bounds[i])
+          alone.push_back(attention->forward(x.narrow(1, bounds[i], bounds[i + 1] - bounds[i])));
+      }
+      const torch::Tensor want = torch::cat(alone, 1), dout = torch::randn_like(want);
+      EXPECT_LE(distance(got, want), 1e-12);
+      EXPECT_LE(distance(torch::autograd::grad({got}, {x}, {dout})[0], torch::autograd::grad({want}, {x}, {dout})[0]),
+                1e-11);
+    }
   }
 }
 
