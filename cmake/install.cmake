@@ -10,11 +10,25 @@ foreach(room ${MHLA_PUBLIC_ROOMS})
 endforeach()
 install(EXPORT mhla NAMESPACE mhla:: FILE mhla-targets.cmake DESTINATION ${package_dir})
 
+# The rooms over LibTorch are archives of their own package component: find_package(mhla COMPONENTS torch).
+if(MHLA_TORCH)
+  foreach(room ${MHLA_TORCH_ROOMS})
+    install(TARGETS mhla_${room} EXPORT mhla-torch)
+  endforeach()
+  install(EXPORT mhla-torch NAMESPACE mhla:: FILE mhla-torch-targets.cmake DESTINATION ${package_dir})
+  install(FILES cmake/libtorch.cmake DESTINATION ${package_dir} RENAME mhla-libtorch.cmake)
+  set(torch_headers ops/ops.h models/image_config.h models/image_model.h models/weights_file.h)
+  foreach(header attention convolutions feature_maps mhla_attention norms rope scans torch weight_names zoo)
+    list(APPEND torch_headers modules/${header}.h)
+  endforeach()
+endif()
+
 # Of core every header but the one that needs CUDA's own, of io and kernels those meant for others and what they mention.
 install(DIRECTORY mhla/core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla FILES_MATCHING PATTERN *.h
         PATTERN cuda_check.h EXCLUDE)
-foreach(header io/file.h io/json.h io/safetensors.h kernels/bidirectional/bidirectional.h kernels/chunkwise/chunkwise.h
-        kernels/streaming/streaming.h kernels/mixing/mixing.h kernels/common/layout.h kernels/common/options.h)
+foreach(header io/fields.h io/file.h io/json.h io/safetensors.h kernels/bidirectional/bidirectional.h kernels/chunkwise/chunkwise.h
+        kernels/streaming/streaming.h kernels/mixing/mixing.h kernels/common/layout.h kernels/common/options.h
+        ${torch_headers})
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES mhla/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla/${folder})
 endforeach()

@@ -51,6 +51,7 @@ target_compile_options(mhla_flags INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${cxx_f
                        "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
 
 set(MHLA_PUBLIC_ROOMS core io kernels)  # cmake/install.cmake
+set(MHLA_TORCH_ROOMS ops modules models)  # the same, where LibTorch is
 add_custom_target(mhla_product)  # what is installed, without the tests
 add_custom_target(mhla_fuzzers)
 
@@ -89,7 +90,7 @@ function(mhla_room NAME)
                         PRIVATE $<BUILD_INTERFACE:mhla_flags> ${ROOM_PRIVATE_LINKS})
   target_compile_features(mhla_${NAME} PUBLIC cxx_std_20)
   if(ROOM_TORCH)
-    target_link_libraries(mhla_${NAME} PUBLIC mhla_libtorch)
+    target_link_libraries(mhla_${NAME} PUBLIC $<BUILD_INTERFACE:mhla_libtorch> $<INSTALL_INTERFACE:mhla::libtorch>)
     target_precompile_headers(mhla_${NAME} PRIVATE ${ROOM_TORCH})
   endif()
   if(cuda_sources)
@@ -105,6 +106,7 @@ function(mhla_room NAME)
         add_library(${test_name}_object OBJECT ${test})  # as position independent as the library: one header for both
         target_link_libraries(${test_name}_object PRIVATE mhla::testing mhla_flags GTest::gtest)
         target_link_libraries(${test_name}_object PRIVATE ${room})
+        target_compile_definitions(${test_name}_object PRIVATE MHLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
         target_precompile_headers(${test_name}_object REUSE_FROM mhla_${NAME})
         set(test $<TARGET_OBJECTS:${test_name}_object>)
       endif()

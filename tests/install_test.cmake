@@ -1,7 +1,7 @@
 # cmake -D SOURCE=... -D BUILD=... -D WORK=... -D SHARED=ON|OFF -P install_test.cmake
 # Installs into an empty prefix, moves it, and builds the consumers against it: with find_package, with pkg-config
-# and plain g++, as C. SHARED first builds the libraries as shared ones, unoptimised, for one instruction set and without
-# CUDA: this is about linking.
+# and plain g++, as C, and where the build has LibTorch with the modules over it. SHARED first builds the libraries as
+# shared ones, unoptimised, for one instruction set, without CUDA and LibTorch: this is about linking.
 cmake_minimum_required(VERSION 3.25)
 
 function(run)
@@ -19,7 +19,7 @@ file(MAKE_DIRECTORY ${WORK})
 if(SHARED)
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G Ninja -D BUILD_SHARED_LIBS=ON -D CMAKE_BUILD_TYPE=None
       "-DCMAKE_CXX_FLAGS=-O0 -DHWY_COMPILE_ONLY_STATIC" -D CMAKE_CXX_COMPILER=${CXX} -D MHLA_TESTS=OFF -D MHLA_APPS=OFF
-      -D MHLA_CUDA=OFF)
+      -D MHLA_CUDA=OFF -D MHLA_TORCH=OFF)
   run(${CMAKE_COMMAND} --build ${WORK}/build --target mhla_product)
   set(BUILD ${WORK}/build)
 endif()
@@ -34,6 +34,12 @@ run(${WORK}/consumer/consumer)
 message("find_package, C++: ${output}")
 run(${WORK}/consumer/consumer_c)
 message("find_package, C: ${output}")
+if(EXISTS ${WORK}/consumer/consumer_torch)
+  run(${WORK}/consumer/consumer_torch)
+  message("find_package, LibTorch: ${output}")
+elseif(TORCH AND NOT SHARED)
+  message(FATAL_ERROR "the installed package has no component torch")
+endif()
 
 file(GLOB_RECURSE pc ${prefix}/*/mhla.pc)
 get_filename_component(pc_dir ${pc} DIRECTORY)

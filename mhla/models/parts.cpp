@@ -1,0 +1,75 @@
+#include "mhla/models/parts.h"
+
+#include <cmath>
+
+#include "mhla/core/error.h"
+
+namespace mhla {
+
+TokenNormImpl::TokenNormImpl(std::int64_t size, bool rms, double eps) : eps_(eps) {
+  weight = register_parameter("weight", torch::ones({size}));
+  if (!rms) bias = register_parameter("bias", torch::zeros({size}));
+}
+
+torch::Tensor TokenNormImpl::forward(const torch::Tensor& x) {
+  return bias.defined() ? torch::layer_norm(x, weight.sizes(), weight, bias, eps_) : rms_norm(x, weight, eps_);
+}
+
+BatchNormImpl::BatchNormImpl(std::int64_t size) {
+  weight = register_parameter("weight", torch::ones({size}));
+  bias = register_parameter("bias", torch::zeros({size}));
+  running_mean = register_buffer("running_mean", torch::zeros({size}));
+  running_var = register_buffer("running_var", torch::ones({size}));
+}
+
+torch::Tensor BatchNormImpl::forward(const torch::Tensor& x) {
+  return torch::batch_norm(x, weight, bias, running_mean, running_var, is_training(), /*momentum=*/0.1, /*eps=*/1e-5,
+                           /*cudnn_enabled=*/true);
+}
+
+MlpImpl::MlpImpl(std::int64_t dim, std::int64_t width, double dropout)
+    : fc1_(register_module("fc1", torch::nn::Linear(dim, width))),
+      fc2_(register_module("fc2", torch::nn::Linear(width, dim))),
+      dropout_(dropout) {}
+
+torch::Tensor MlpImpl::forward(const torch::Tensor& x) {
+  return torch::dropout(fc2_(torch::gelu(fc1_(x))), dropout_, is_training());
+}
+
+torch::Tensor drop_path(const torch::Tensor& x, double rate, bool training) {
+  if (rate == 0.0 || !training) return x;
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(x.dim()), 1);
+  shape[0] = x.size(0);
+  const torch::Tensor kept = torch::rand(shape, x.options().dtype(torch::kFloat)) >= rate;
+  return x * kept.to(x.scalar_type()) / (1.0 - rate);
+}
+
+double drop_path_rate(double last, std::int64_t index, std::int64_t count) {
+  return count < 2 ? 0.0 : last * static_cast<double>(index) / static_cast<double>(count - 1);
+}
+
+void init_linears(torch::nn::Module& module) {
+  const torch::NoGradGuard no_gradient;
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+    auto* linear = item.value()->as<torch::nn::LinearImpl>();
+    if (linear == nullptr) continue;
+    const std::string& name = item.key();
+    if (name.find("feature_map") != std::string::npos || name.find("dt_proj") != std::string::npos) continue;
+    linear->weight.normal_(0.0, 0.02);
+    if (linear->bias.defined()) linear->bias.zero_();
+  }
+}
+
+std::int64_t nearest_depth(std::int64_t own, std::int64_t wanted, std::int64_t blocks) {
+  return std::max<std::int64_t>(1, (2 * wanted * blocks + own) / (2 * own));
+}
+
+void expect_matched(std::string_view attention, std::int64_t count, std::int64_t wanted) {
+  const double off = std::abs(static_cast<double>(count) / static_cast<double>(wanted) - 1.0);
+  if (off > 0.03) {
+    fail("make_image_model: ", attention, " has no MLP, and the nearest depth gives ", count, " parameters, ",
+         100.0 * off, " % off the ", wanted, " of softmax attention, expected at most 3 %: take a deeper model");
+  }
+}
+
+}  // namespace mhla
