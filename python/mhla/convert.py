@@ -47,15 +47,22 @@ _VIDEO = Family(
     mix=("block_attn.conv.weight", 2),
 )  # fmt: skip
 _LM_PROJECTIONS = {"qkv.weight": ("q_proj.weight", "k_proj.weight", "v_proj.weight"), "out.weight": ("o_proj.weight",)}
+# Short convolutions, and the feature maps that learn: t2r has a weight, hedgehog its bias too, hadamard two layers.
+_LM_OPTIONS = (
+    {f"{part}_conv.weight": (f"{part}_conv1d.weight",) for part in "qkv"},
+    *({f"feature_map_{part}.{name}": (f"feature_map_{part}.{name}",) for part in "qk"} for name in ("layer.weight", "layer.bias")),
+    {key: value for part in "qk" for layer in ("layer1", "layer2")
+     for key, value in _both(f"feature_map_{part}.{layer}", f"feature_map_{part}.{layer}").items()},
+)  # fmt: skip
 
 FAMILIES: Dict[str, Family] = {
     "image": _IMAGE,  # DiT too: the same names
     "linear": Family(required={"qkv.weight": ("to_qkv.weight",), **_both("out", "to_out.0"), "q_norm.weight": ("q_norm.weight",),
-                               "k_norm.weight": ("k_norm.weight",)}),  # fmt: skip
+                               "k_norm.weight": ("k_norm.weight",)}, optional=(_both("lepe", "lepe"),)),  # fmt: skip
     "video": _VIDEO,
-    "lm": Family(required={**_LM_PROJECTIONS, "head_norm.weight": ("g_norm.weight",)}, mix=("mixing_matrix", 4)),
+    "lm": Family(required={**_LM_PROJECTIONS, "head_norm.weight": ("g_norm.weight",)}, optional=_LM_OPTIONS, mix=("mixing_matrix", 4)),
     "lm_gated": Family(required={**_LM_PROJECTIONS, "gate.weight": ("g_proj.weight",), "head_norm.weight": ("g_norm_swish_gate.weight",)},
-                       mix=("mixing_matrix", 4)),  # fmt: skip
+                       optional=_LM_OPTIONS, mix=("mixing_matrix", 4)),  # fmt: skip
     "dit_base": Family(required={**_both("qkv", "qkv"), **_both("out", "proj")}),
     "wan_base": Family(required={**_both("qkv", "q", "k", "v"), **_both("out", "o"), "q_norm.weight": ("norm_q.weight",),
                                  "k_norm.weight": ("norm_k.weight",)}),  # fmt: skip

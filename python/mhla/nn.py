@@ -10,18 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from . import feature_maps
 from . import rope as rotary
 from .functional import attention
 from .mixing import constrain_mix_, init_causal_mix, init_mix
 from .streaming import StreamingState
-
-_FEATURE_MAPS = {
-    "relu_eps": lambda x: x.relu() + 1e-6,
-    "relu": torch.relu,
-    "elu1": lambda x: F.elu(x) + 1,
-    "identity": lambda x: x,
-}
-
 
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight over the last axis, statistics in float32. eps None: that of the dtype."""
@@ -35,6 +28,27 @@ class RMSNorm(nn.Module):
         wide = x if x.dtype == torch.float64 else x.float()
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * self.weight
+
+
+class ShortConv(nn.Module):
+    """SiLU of a causal depth-wise convolution along the tokens, weight ``[C, 1, taps]``."""
+
+    def __init__(self, channels: int, taps: int = 4, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels, 1, taps, device=device, dtype=dtype))
+        nn.init.uniform_(self.weight, -1 / math.sqrt(taps), 1 / math.sqrt(taps))
+
+    def forward(self, x: Tensor, positions: Optional[Tensor] = None) -> Tensor:
+        """x ``[B, N, C]``. ``positions`` ``[N]``: places of the tokens in packed sequences, none of which reads another."""
+        channels, _, taps = self.weight.shape
+        if positions is None:
+            padded = F.pad(x.transpose(1, 2), (taps - 1, 0))
+            return F.silu(F.conv1d(padded, self.weight, groups=channels)).transpose(1, 2)
+        padded, total = F.pad(x, (0, 0, taps - 1, 0)), torch.zeros_like(x)
+        for j in range(taps):
+            before = (positions < taps - 1 - j).unsqueeze(-1)
+            total = total + padded[:, j : j + x.shape[1]].masked_fill(before, 0.0) * self.weight[:, 0, j]
+        return F.silu(total)
 
 
 class MHLA(nn.Module):
@@ -51,7 +65,9 @@ class MHLA(nn.Module):
         qkv_bias, out_bias, gate_bias: biases of the projections.
         inner_norm: a LayerNorm before the projections, as the published image code has.
         qk_norm: RMSNorm of q and of k over their full width; ``qk_norm_eps`` None is the dtype's epsilon.
-        feature_map: ``relu_eps``, ``relu``, ``elu1`` or ``identity``.
+        short_conv: taps of a causal convolution with SiLU on q, k and v (causal layers); 0: none.
+        feature_map: ``relu_eps``, ``relu``, ``elu1``, ``identity``, or one that learns, per head: ``t2r``, ``hedgehog``,
+            ``hadamard``, ``dpfp``.
         rope: rotates the features in the numerator; the normaliser, if any, sees them unrotated.
         normalizer, eps, scale: as in :func:`mhla.attention`.
         head_norm: RMSNorm over each head's output, ``norm_eps``.
@@ -83,6 +99,7 @@ class MHLA(nn.Module):
         inner_norm: bool = False,
         qk_norm: bool = False,
         qk_norm_eps: Optional[float] = None,
+        short_conv: int = 0,
         feature_map: str = "relu_eps",
         rope: bool = False,
         rope_base: float = 10000.0,
@@ -123,8 +140,10 @@ class MHLA(nn.Module):
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if kv_heads < 1 or num_heads % kv_heads:
             raise RuntimeError(f"MHLA: num_kv_heads is {kv_heads}, expected a divisor of num_heads = {num_heads}")
-        if feature_map not in _FEATURE_MAPS:
-            raise RuntimeError(f"MHLA: feature_map is '{feature_map}', expected one of {', '.join(_FEATURE_MAPS)}")
+        if feature_map not in feature_maps.NAMES:
+            raise RuntimeError(f"MHLA: feature_map is '{feature_map}', expected one of {', '.join(feature_maps.NAMES)}")
+        if short_conv < 0 or (short_conv and not causal):
+            raise RuntimeError(f"MHLA: short_conv is {short_conv}, expected 0, or taps of a causal layer")
         if gate not in (None, "silu", "linear"):
             raise RuntimeError(f"MHLA: gate is '{gate}', expected silu, linear or None")
         if lepe and (grid is None or lepe % 2 == 0):
@@ -152,6 +171,13 @@ class MHLA(nn.Module):
         self.qkv = nn.Linear(dim, sum(widths), bias=qkv_bias, **like)
         self.q_norm = RMSNorm(widths[0], qk_norm_eps, **like) if qk_norm else None
         self.k_norm = RMSNorm(widths[1], qk_norm_eps, **like) if qk_norm else None
+        self.short_conv = short_conv
+        convolutions = [ShortConv(width, short_conv, **like) if short_conv else None for width in widths]
+        self.q_conv, self.k_conv, self.v_conv = convolutions
+        self.feature_map_q = self.feature_map_k = None
+        if feature_map in feature_maps.LEARNABLE:
+            make = feature_maps.LEARNABLE[feature_map]
+            self.feature_map_q, self.feature_map_k = make(self.head_dim, **like), make(self.head_dim, **like)
         self.lepe = self._make_lepe(lepe, widths[2], like)
         self.gate_activation = gate
         self.gate = nn.Linear(dim, value_width, bias=gate_bias, **like) if gate else None
@@ -254,8 +280,10 @@ class MHLA(nn.Module):
         """x ``[B, N, dim]`` to ``[B, N, dim]``. ``cu_seqlens`` ``[S + 1]``: B = 1 holds packed sequences (1D and causal)."""
         if self.official_causal_clamp:
             constrain_mix_(self.mix, 1e-5, 1.0)
-        y, q, k, v = self._project(x)
-        positions = self._positions(x.shape[1], cu_seqlens, x.device) if self.rope else None
+        positions = None
+        if self.rope or (self.short_conv and cu_seqlens is not None):
+            positions = self._positions(x.shape[1], cu_seqlens, x.device)
+        y, q, k, v = self._project(x, None if cu_seqlens is None else positions)
         arguments = self._features(q, k, positions)
         layout = (
             {"causal": True, "chunk": self.chunk, "beyond_mix": self.beyond_mix}
@@ -270,13 +298,15 @@ class MHLA(nn.Module):
         """An empty state of this layer for B sequences; mix is copied as it is now."""
         if not self.causal:
             raise RuntimeError("MHLA.streaming_state: the layer is not causal, expected causal=True")
+        if self.short_conv:
+            raise RuntimeError("MHLA.streaming_state: short_conv keeps tokens that a state does not hold")
         if self.official_causal_clamp:
             constrain_mix_(self.mix, 1e-5, 1.0)
         return StreamingState(
-            self.mix, heads=self.num_heads, kv_heads=self.num_kv_heads, key_size=self.head_dim, value_size=self.value_dim,
+            self.mix, heads=self.num_heads, kv_heads=self.num_kv_heads, key_size=self._feature_size, value_size=self.value_dim,
             batch=batch, chunk=self.chunk, dtype=self.qkv.weight.dtype, normalizer=self.normalizer, eps=self.eps,
             scale=self.scale, beyond_mix=self.beyond_mix, rollback=rollback,
-            feature_map="identity" if self.rope else self.feature_map, den_features=self.rope and self.normalizer != "none",
+            feature_map="identity" if self._maps_outside else self.feature_map, den_features=self.rope and self.normalizer != "none",
         )  # fmt: skip
 
     @torch.no_grad()
@@ -315,20 +345,37 @@ class MHLA(nn.Module):
         conv = nn.Conv2d if len(self.grid) == 2 else nn.Conv3d
         return conv(channels, channels, kernel, padding=kernel // 2, groups=channels, **like)
 
-    def _project(self, x: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What the gate sees, and q, k, v by heads: slices of one product where no norm stands between."""
+    @property
+    def _maps_outside(self) -> bool:
+        """Whether features are made here, not by the operator."""
+        return self.rope or self.feature_map not in feature_maps.FUSED
+
+    @property
+    def _feature_size(self) -> int:
+        return self.head_dim if self.feature_map_q is None else self.feature_map_q.growth * self.head_dim
+
+    def _project(self, x: Tensor, positions: Optional[Tensor] = None) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the gate sees, and q, k, v by heads: slices of one product where nothing stands between."""
         y = x if self.norm is None else self.norm(x)
         q, k, v = self.qkv(y).split(self._widths, -1)
+        if self.short_conv:
+            convolutions = ((self.q_conv, q), (self.k_conv, k), (self.v_conv, v))
+            q, k, v = (conv(part, positions).contiguous() for conv, part in convolutions)
         if self.q_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         heads = ((q, self.num_heads), (k, self.num_kv_heads), (v, self.num_kv_heads))
         return (y, *(part.unflatten(-1, (count, -1)) for part, count in heads))
 
     def _features(self, q: Tensor, k: Tensor, positions: Optional[Tensor]) -> dict:
-        if not self.rope:
+        if not self._maps_outside:
             return {"q": q, "k": k, "feature_map": self.feature_map}
-        phi = _FEATURE_MAPS[self.feature_map]
-        q, k = phi(q), phi(k)
+        if self.feature_map_q is None:
+            phi = feature_maps.FUSED[self.feature_map]
+            q, k = phi(q), phi(k)
+        else:
+            q, k = self.feature_map_q(q), self.feature_map_k(k)
+        if not self.rope:
+            return {"q": q, "k": k, "feature_map": "identity"}
         cos, sin = self._angles(positions, q.device)
         halves = self.grid is None
         den = {} if self.normalizer == "none" else {"q_den": q, "k_den": k}
@@ -352,11 +399,11 @@ class MHLA(nn.Module):
 
     def _angles(self, positions: Optional[Tensor], device: torch.device) -> Tuple[Tensor, Tensor]:
         if positions is not None:
-            angles = rotary.angles_1d(positions, self.head_dim, self.rope_base)
+            angles = rotary.angles_1d(positions, self._feature_size, self.rope_base)
             return angles.cos(), angles.sin()
         if device not in self._tables:  # the tables of a grid never change
             make = rotary.angles_2d if len(self.grid) == 2 else rotary.angles_3d
-            angles = make(self.grid, self.head_dim, self.rope_base).to(device)
+            angles = make(self.grid, self._feature_size, self.rope_base).to(device)
             self._tables[device] = angles.cos().float(), angles.sin().float()
         return self._tables[device]
 

@@ -21,6 +21,25 @@ def test_a_layer_out_of_a_model():
     assert all(torch.equal(ours[name], value) for name, value in layer.state_dict().items())
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("feature_map, names", [("relu", 0), ("t2r", 2), ("hedgehog", 4), ("hadamard", 8), ("dpfp", 0)])
+@pytest.mark.parametrize("short_conv", [0, 4])
+def test_language_models_with_options(gated, feature_map, names, short_conv):
+    layer = MHLA.lm(32, 2, gated=gated, feature_map=feature_map, short_conv=short_conv)
+    family = "lm_gated" if gated else "lm"
+    weights = convert.to_published(layer.state_dict(), family, layer._widths)
+    assert sum("feature_map" in name for name in weights) == names
+    assert ("k_conv1d.weight" in weights) == bool(short_conv)
+    assert convert.family_of(weights) == family
+    ours = convert.from_published(weights)
+    assert set(ours) == set(layer.state_dict())
+    assert all(torch.equal(ours[name], value) for name, value in layer.state_dict().items())
+    if names:
+        del weights["feature_map_k.layer1.bias" if feature_map == "hadamard" else "feature_map_k.layer.weight"]
+        with pytest.raises(RuntimeError, match="missing: feature_map_k.layer"):
+            convert.from_published(weights)
+
+
 def test_partial_files_are_refused():
     _, weights = published()
     del weights["k.weight"]

@@ -60,6 +60,70 @@ def test_rope_knows_packed_sequences():
     torch.testing.assert_close(packed, apart, rtol=1e-5, atol=1e-6)
 
 
+def spelled_out(layer, name, x, q_or_k):
+    """A feature map by its formula."""
+    part = getattr(layer, f"feature_map_{q_or_k}")
+    if name == "t2r":
+        return (x @ part.layer.weight.T).relu()
+    if name == "hedgehog":
+        y = x @ part.layer.weight.T + part.layer.bias
+        e = torch.cat([(2 * y).exp(), (-2 * y).exp()], -1)
+        return e / e.sum(-1, keepdim=True)
+    if name == "hadamard":
+        return (x @ part.layer1.weight.T + part.layer1.bias) * (x @ part.layer2.weight.T + part.layer2.bias)
+    r = torch.cat([x.clamp(min=0), (-x).clamp(min=0)], -1)
+    return torch.cat([r * torch.cat([r[..., -j:], r[..., :-j]], -1) for j in (1, 2, 3, 4)], -1)
+
+
+@pytest.mark.parametrize("name, size", [("t2r", 6), ("hedgehog", 12), ("hadamard", 6), ("dpfp", 48)])
+@pytest.mark.parametrize("rope", [False, True])
+def test_feature_maps_that_learn(name, size, rope):
+    layer = MHLA(24, 4, causal=True, chunk=5, max_tokens=40, feature_map=name, normalizer="paper", rope=rope).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(torch.rand_like(parameter) * 0.3)
+    x = torch.randn(2, 17, 24, dtype=torch.float64)
+    q, k, v = (part.reshape(2, 17, 4, 6) for part in F.linear(x, layer.qkv.weight).split(24, -1))
+    q, k = spelled_out(layer, name, q, "q"), spelled_out(layer, name, k, "k")
+    assert q.shape[-1] == size == layer._feature_size
+    den = {}
+    if rope:
+        angles = mhla.nn.rotary.angles_1d(torch.arange(17), size, 10000.0)
+        den = {"q_den": q, "k_den": k}
+        q, k = (mhla.nn.rotary.rotate(part, angles.cos(), angles.sin(), True) for part in (q, k))
+    want = plain.attention(q, k, v, layer.mix, torch.arange(17) // 5, causal=True, feature_map="identity", **den)
+    got = layer(x)
+    torch.testing.assert_close(got, F.linear(want.flatten(-2), layer.out.weight, layer.out.bias))
+    got.sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+    state = layer.streaming_state(batch=2)
+    streamed = torch.cat([layer.stream(part, state) for part in x.split([3, 9, 1, 4], 1)], 1)
+    torch.testing.assert_close(streamed, got.detach())
+
+
+def test_short_convolutions():
+    """Tap by tap, and packed sequences that do not reach into each other."""
+    layer = MHLA.lm(32, 4, chunk=5, max_tokens=40, short_conv=4).double()
+    x = torch.randn(1, 17, 32, dtype=torch.float64)
+    parts = F.linear(x, layer.qkv.weight).split(layer._widths, -1)
+    wanted = []
+    for part, conv in zip(parts, (layer.q_conv, layer.k_conv, layer.v_conv)):
+        assert conv.weight.shape == (part.shape[-1], 1, 4)
+        total = torch.zeros_like(part)
+        for t in range(17):
+            for j in range(4):
+                if t - 3 + j >= 0:
+                    total[:, t] += part[:, t - 3 + j] * conv.weight[:, 0, j]
+        wanted.append(total * total.sigmoid())
+    for got, want in zip(layer._project(x)[1:], wanted):
+        torch.testing.assert_close(got.flatten(-2), want)
+    bounds = torch.tensor([0, 2, 2, 11, 17])
+    apart = torch.cat([layer(x[:, first:last]) for first, last in zip(bounds[:-1], bounds[1:]) if last > first], 1)
+    torch.testing.assert_close(layer(x, cu_seqlens=bounds), apart)
+    with pytest.raises(RuntimeError, match="short_conv keeps tokens that a state does not hold"):
+        layer.streaming_state()
+
+
 def test_it_learns():
     """A few steps lower a loss, and mix stays in its range."""
     layer = MHLA.image(32, 2, (8, 8), (4, 4))
@@ -129,6 +193,7 @@ def test_initial_values():
         (dict(block_size=8, num_heads=5), "dim is 32, expected a multiple of num_heads = 5"),
         (dict(block_size=8, num_kv_heads=3), "num_kv_heads is 3, expected a divisor of num_heads = 4"),
         (dict(block_size=8, feature_map="softmax"), "feature_map is 'softmax'"),
+        (dict(block_size=8, short_conv=4), "short_conv is 4, expected 0, or taps of a causal layer"),
         (dict(block_size=8, lepe=3), "expected an odd kernel size on a 2D or 3D grid"),
         (dict(grid=(4, 4), blocks=(2, 2), lepe=4), "lepe is 4"),
         (dict(block_size=8, gate="tanh"), "gate is 'tanh'"),
