@@ -126,10 +126,21 @@ std::vector<at::Tensor> backward_kernel(const at::Tensor& dout, const AttentionI
   return gradients;
 }
 
+// A tensor without memory among others would bring them here, and its answer would have no numbers.
+inline void expect_one_device(const AttentionInputs& in, const char* entry) {
+  constexpr const char* kNames[kGradients] = {"q", "k", "v", "mix", "q_den", "k_den"};
+  const auto inputs = differentiable(in);
+  for (std::size_t i = 1; i < kGradients; ++i) {
+    if (inputs[i]->defined() && inputs[i]->device() != in.q.device())
+      fail(entry, ": ", kNames[i], " is on ", inputs[i]->device().str(), ", expected ", in.q.device().str(), " like q");
+  }
+}
+
 // Shapes alone. Sizes that are symbols, and packed sequences whose lengths nobody knows yet, are checked when the
 // numbers are there.
 template <class Form>
 at::Tensor forward_meta(const AttentionInputs& in, const Options<Form>& options) {
+  expect_one_device(in, Form::kForwardEntry);
   const at::Tensor out = in.q.new_empty_symint(out_sizes(in));
   bool known = !in.cu_seqlens.defined();
   for (const at::Tensor* x : differentiable(in)) known = known && !symbolic(*x);
@@ -147,6 +158,7 @@ at::Tensor forward_meta(const AttentionInputs& in, const Options<Form>& options)
 template <class Form>
 std::vector<at::Tensor> backward_meta(const at::Tensor& /*dout*/, const AttentionInputs& in,
                                       const Options<Form>& /*options*/, const Wanted& wanted) {
+  expect_one_device(in, Form::kBackwardEntry);
   std::vector<at::Tensor> gradients;
   const auto like = differentiable(in);
   for (std::size_t i = 0; i < kGradients; ++i) {

@@ -278,6 +278,8 @@ class MHLA(nn.Module):
 
     def forward(self, x: Tensor, cu_seqlens: Optional[Tensor] = None) -> Tensor:
         """x ``[B, N, dim]`` to ``[B, N, dim]``. ``cu_seqlens`` ``[S + 1]``: B = 1 holds packed sequences (1D and causal)."""
+        if x.dim() != 3 or x.shape[2] != self.dim:
+            raise RuntimeError(f"MHLA: x has shape {list(x.shape)}, expected [B, N, {self.dim}]")
         if self.official_causal_clamp:
             constrain_mix_(self.mix, 1e-5, 1.0)
         positions = None

@@ -176,6 +176,29 @@ MISTAKES = {
     "'l1'": lambda t: dict(normalizer="l1"),
     "eps is inf, expected a finite number": lambda t: dict(eps=float("inf")),
     "B is 2, expected 1 with cu_seqlens": lambda t: dict(cu_seqlens=torch.tensor([0, 37])),
+    "k is on meta, expected cpu like q": lambda t: dict(k=t["k"].to("meta")),
+    "k is on cpu, expected meta like q": lambda t: dict(q=t["q"].to("meta")),
+    "mix is on meta, expected cpu like q": lambda t: dict(mix=t["mix"].to("meta")),
+    "mix has dtype i64, expected f32": lambda t: dict(mix=torch.ones(5, 5, dtype=torch.int64)),
+    "q has dtype ComplexFloat": lambda t: dict(q=t["q"].to(torch.complex64)),
+    "SparseCPU": lambda t: dict(q=t["q"].detach().to_sparse()),
+    "layout block_size is -3, expected at least 1": lambda t: dict(block_size=-3),
+    "grid has 1 axes and blocks has 2, expected 2 or 3 of each": lambda t: dict(
+        block_size=None, grid=(37,), blocks=(2, 2)
+    ),
+    "cuts 37 tokens into 30 blocks, which leaves a block empty; the nearest count that works is 37": lambda t: dict(
+        block_size=None, grid=(37, 1), blocks=(30, 1), mix=torch.rand(30, 30)
+    ),
+    "k has 3 heads, expected a divisor of H = 4": lambda t: dict(k=torch.randn(2, 37, 3, 6), v=torch.randn(2, 37, 3, 5)),
+    "D is 0, expected at least 1": lambda t: dict(q=t["q"][..., :0], k=t["k"][..., :0]),
+    "no candidate for f32 .* D=300": lambda t: dict(q=torch.randn(2, 37, 4, 300), k=torch.randn(2, 37, 2, 300)),
+    "scale is nan, expected a finite number": lambda t: dict(scale=float("nan")),
+    "cu_seqlens decreases from 20 to 10 at index 2": lambda t: dict(
+        q=t["q"][:1], k=t["k"][:1], v=t["v"][:1], cu_seqlens=torch.tensor([0, 20, 10, 37])
+    ),
+    "cu_seqlens ends at 20, expected N = 37": lambda t: dict(
+        q=t["q"][:1], k=t["k"][:1], v=t["v"][:1], cu_seqlens=torch.tensor([0, 20])
+    ),
     "cu_seqlens has dtype f32": lambda t: dict(
         q=t["q"][:1], k=t["k"][:1], v=t["v"][:1], cu_seqlens=torch.tensor([0.0, 37.0])
     ),
@@ -189,6 +212,15 @@ def test_mistakes_are_named(message):
     arguments.update(MISTAKES[message](arguments))
     with pytest.raises(RuntimeError, match=message):
         mhla.attention(**arguments)
+
+
+def test_integers_have_no_gradient():
+    """torch itself refuses one that asks for it; one that does not is refused beside inputs that do."""
+    with pytest.raises(RuntimeError, match="(?i)only tensors of floating point"):
+        torch.ones(2, 37, 4, 6, dtype=torch.int64).requires_grad_()
+    (q, k, v, mix), _ = inputs(dict(block_size=8), torch.float32)
+    with pytest.raises(RuntimeError, match="v has dtype i64"):
+        mhla.attention(q, k, torch.ones(2, 37, 2, 5, dtype=torch.int64), mix, block_size=8)
 
 
 def test_forward_mode_is_refused():

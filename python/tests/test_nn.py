@@ -204,6 +204,16 @@ def test_mistakes_are_named(options, message):
         MHLA(32, options.pop("num_heads", 4), **options)
 
 
+def test_wrong_inputs():
+    layer = MHLA(32, 4, block_size=8, max_tokens=40)
+    for shape in ((2, 37, 31), (37, 32)):
+        with pytest.raises(RuntimeError, match=r"x has shape \[.*\], expected \[B, N, 32\]"):
+            layer(torch.randn(shape))
+    with pytest.raises(RuntimeError, match=r"mix has shape \[5, 5\], expected at least \[6, 6\]"):
+        layer(torch.randn(1, 41, 32))
+    assert layer(torch.randn(0, 37, 32)).shape == (0, 37, 32)
+
+
 def test_wrong_number_of_tokens():
     with pytest.raises(RuntimeError, match="grid"):
         MHLA(32, 4, grid=(4, 4), blocks=(2, 2))(torch.randn(1, 15, 32))
