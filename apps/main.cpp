@@ -20,6 +20,8 @@ int parse_and_run(int argc, char** argv) {
   add_verify(app, job);
   add_bench(app, job);
   add_demo(app, job);
+  add_inspect(app, job);
+  add_convert(app, job);
   if (argc > 1 && argv[1][0] != '-') {
     bool known = false;
     std::string names;

@@ -1,66 +1,46 @@
-// A whole DeiT with MHLA, from image to logits, as the published code runs it: the image zero-padded to img_size (V23),
-// no class token, no final norm before the mean. Tokens stay in raster order here: block order is the published code's
-// way to reach blocks, and nothing else in the model can tell.
+// A whole DeiT with MHLA, from image to logits, as the published code runs it.
 #include "apps/golden/golden.h"
 #include "mhla/core/error.h"
+#include "mhla/models/image_model.h"
 
 namespace mhla::golden {
 
 Tensors compute_deit(const Case& c) {
   c.expect_keys({"patch_size", "img_size", "input", "embed_dim", "depth", "num_heads", "num_classes", "qk_norm",
                  "window_size", "embed_len", "transform", "exp_sigma", "local_thres", "mlp_ratio"});
-  const std::int64_t dim = c.integer("embed_dim"), depth = c.integer("depth"), patch = c.integer("patch_size");
-  const std::int64_t side = c.integer("img_size");
-  MhlaAttentionOptions o =
-      MhlaAttentionOptions::image(dim, c.integer("num_heads"), window_layout(c, "window_size"), true);
-  o.mix_init = mix_init(c, "cos");
-
-  Tensors leaves;  // every parameter outside the attention layers
-  for (const auto& [name, value] : c.weights("param.")) {
-    if (name.find(".attn.") == std::string::npos) leaves[name] = c.leaf("param." + name);
-  }
-  const auto parameter = [&](const std::string& name) {
-    const auto found = leaves.find(name);
-    if (found == leaves.end()) fail("param.", name, " is missing");
-    return found->second;
-  };
-  const auto linear = [&](const torch::Tensor& x, const std::string& name) {
-    return torch::linear(x, parameter(name + ".weight"), parameter(name + ".bias"));
-  };
-  const auto norm = [&](const torch::Tensor& x, const std::string& name) {
-    return torch::layer_norm(x, {dim}, parameter(name + ".weight"), parameter(name + ".bias"), 1e-6);
-  };
-
   torch::Tensor image = c.leaf("in.img");
   if (image.dim() != 4) fail("in.img has shape ", c10::str(image.sizes()), ", expected [B, 3, rows, columns]");
-  const std::int64_t rows = side - image.size(2), columns = side - image.size(3);
-  const torch::Tensor padded =
-      torch::constant_pad_nd(image, {columns / 2, columns - columns / 2, rows / 2, rows - rows / 2});
-  const std::vector<std::int64_t> stride{patch, patch};
-  torch::Tensor x =
-      torch::conv2d(padded, parameter("patch_embed.proj.weight"), parameter("patch_embed.proj.bias"), stride)
-          .flatten(2)
-          .transpose(1, 2) +
-      parameter("pos_embed");
-  std::vector<Loaded> layers;
-  for (std::int64_t block = 0; block < depth; ++block) {
-    const std::string prefix = str("blocks.", block, ".");
-    layers.push_back(load_layer(o, c.weights("param." + prefix + "attn.")));
-    x = x + layers.back().layer->forward(norm(x, prefix + "norm1"));
-    x = x + linear(torch::gelu(linear(norm(x, prefix + "norm2"), prefix + "mlp.fc1")), prefix + "mlp.fc2");
-  }
-  const torch::Tensor out = linear(norm(x.mean(1), "fc_norm"), "head");
+  const Layout layout = window_layout(c, "window_size");
+  const std::int64_t side = c.integer("img_size");
+  ImageConfig config = image_config("deit_tiny", "mhla", /*official=*/true);
+  config.model = "DeiT";
+  config.image = {image.size(2), image.size(3)}, config.channels = image.size(1), config.pad = {side, side};
+  config.patch = c.integer("patch_size"), config.dims = {c.integer("embed_dim")};
+  config.depths = {c.integer("depth")}, config.heads = {c.integer("num_heads")};
+  config.classes = c.integer("num_classes"), config.mlp_ratio = c.number("mlp_ratio", 4.0);
+  config.blocks = {{layout.blocks[1], layout.blocks[2]}};
+  config.mix_init = c.text("transform", "cos"), config.mix_sigma = c.number("exp_sigma", 3.0);
+  const Weights published = c.weights("param.");  // say themselves which parts there are
+  const auto lepe = published.find("blocks.0.attn.lepe.weight");
+  config.lepe = lepe == published.end() ? 0 : lepe->second.size(-1);
+  config.qk_norm = published.count("blocks.0.attn.q_norm.weight") != 0;
+  if (config.qk_norm != c.flag("qk_norm", config.qk_norm)) fail("metadata 'qk_norm' does not agree with the weights");
+  if (side / config.patch != layout.grid[1])
+    fail("metadata 'embed_len' is ", c.integer("embed_len"), ", but img_size and patch_size give ",
+         side / config.patch * (side / config.patch), " tokens");
+  const AnyImageModel model = make_image_model(config);
+  model->eval();
+  model->to(image.device(), image.scalar_type());
+  load_published(*model, published);
+  const torch::Tensor out = model->forward(image);
 
   Tensors results{{"out", out.detach()}};
   if (!c.has_gradients()) return results;
   out.backward(c.tensor("dout"));
   results["grad.in.img"] = image.grad();
-  for (const auto& [name, leaf] : leaves) {
-    if (!leaf.grad().defined()) fail("param.", name, " is no part of this model");
-    results["grad.param." + name] = leaf.grad();
-  }
-  for (std::int64_t block = 0; block < depth; ++block)
-    layers[static_cast<std::size_t>(block)].add_gradients(str("blocks.", block, ".attn."), results);
+  const Weights gradients = gradients_of(*model);
+  load_state(*model, gradients);  // which gives them the published names
+  for (const auto& [name, value] : published_weights(*model)) results["grad.param." + name] = value;
   return results;
 }
 

@@ -38,13 +38,13 @@ AnyAttention make_deit_attention(const ImageConfig& c, const Layout& layout) {
   if (c.attention == "mhla") {
     MhlaAttentionOptions o = MhlaAttentionOptions::image(dim, heads, layout, c.official);
     set_mixing(c, o);
-    o.qk_norm = c.qk_norm, o.lepe = c.lepe;
+    o.qkv_bias = c.qkv_bias, o.qk_norm = c.qk_norm, o.lepe = c.lepe;
     return std::make_shared<MhlaAttentionImpl>(o);
   }
   if (c.attention == "linear") {
     MhlaAttentionOptions o = MhlaAttentionOptions::linear(dim, heads);
     o.layout = one_block(layout);
-    o.qk_norm = c.qk_norm, o.lepe = c.lepe;
+    o.qkv_bias = c.qkv_bias, o.qk_norm = c.qk_norm, o.lepe = c.lepe;
     return std::make_shared<MhlaAttentionImpl>(o);
   }
   return make_attention(c.attention, zoo_config(dim, heads, layout, c.attention == "softmax" ? c.lepe : 0));

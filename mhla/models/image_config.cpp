@@ -105,7 +105,7 @@ ImageConfig image_config(std::string_view name, std::string_view attention, bool
     if (attention == "mhla") {
       c.lepe = 5;
       const std::int64_t side = c.patch * 16;  // 16 x 16 tokens
-      if (c.image[0] < side && c.image[1] < side) c.pad = {side, side};
+      c.pad = {side, side};
     }
   }
   check(c);
@@ -137,8 +137,8 @@ void check(const ImageConfig& c) {
   for (const auto& count : c.blocks) expect_at_least("blocks", std::min(count[0], count[1]), 1);
   for (std::size_t axis = 0; axis < 2; ++axis) {
     expect_at_least("image", c.image[axis], 1);
-    if (c.pad[axis] != 0) expect_at_least("pad", c.pad[axis], c.image[axis]);
-    const std::int64_t pixels = std::max(c.image[axis], c.pad[axis]);
+    expect_at_least("pad", c.pad[axis], 0);
+    const std::int64_t pixels = c.pad[axis] != 0 ? c.pad[axis] : c.image[axis];
     if (!is_vlt && pixels % c.patch != 0)
       fail("config: image has ", pixels, axis == 0 ? " rows" : " columns", ", expected a multiple of patch = ", c.patch,
            " (pad adds zeros)");

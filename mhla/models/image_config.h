@@ -19,7 +19,7 @@ struct ImageConfig {
   std::string attention = "mhla";   // of the zoo; vlt: of the first two stages
   bool official = false;            // as the published code computes: padding, inner norm, its normaliser
   std::array<std::int64_t, 2> image{224, 224};  // rows, columns
-  std::array<std::int64_t, 2> pad{0, 0};        // zeros around an image up to this size; 0: none
+  std::array<std::int64_t, 2> pad{0, 0};        // zeros around an image, or its rim cut off, to this size; 0: as it is
   std::int64_t channels = 3;
   std::int64_t classes = 1000;
   std::int64_t patch = 16;
@@ -28,6 +28,7 @@ struct ImageConfig {
   std::vector<std::array<std::int64_t, 2>> blocks{{4, 4}};  // of MHLA: rows, columns; per stage that has it
   std::int64_t cpe = 3;                                     // kernel of the convolution at a block's start; 0: none
   std::int64_t lepe = 0;                      // kernel of the convolution on v (mhla, linear, softmax); 0: none
+  bool qkv_bias = false;                      // mhla, linear: biases of q, k and v, as softmax attention has them
   bool qk_norm = true;                        // mhla, linear: RMSNorm of q and k before the feature map
   std::string features = "relu_eps";          // mhla: feature map
   std::string normalizer = "paper";           // mhla: paper, none
@@ -46,7 +47,7 @@ struct ImageConfig {
     visit("attention", c.attention, "attention of the zoo, by name");
     visit("official", c.official, "compute as the published code does");
     visit("image", c.image, "rows and columns of an image");
-    visit("pad", c.pad, "rows and columns an image is zero-padded to, 0 for none");
+    visit("pad", c.pad, "rows and columns an image is padded with zeros or cut to, 0 for as it is");
     visit("channels", c.channels, "channels of an image");
     visit("classes", c.classes, "classes to tell apart");
     visit("patch", c.patch, "pixels per side of a patch (deit)");
@@ -57,6 +58,7 @@ struct ImageConfig {
     visit("blocks", c.blocks, "MHLA's blocks per stage: rows, columns");
     visit("cpe", c.cpe, "kernel of the convolution at a block's start, 0 for none");
     visit("lepe", c.lepe, "kernel of the convolution on v, 0 for none");
+    visit("qkv_bias", c.qkv_bias, "biases of q, k and v (mhla, linear)");
     visit("qk_norm", c.qk_norm, "RMSNorm of q and k (mhla, linear)");
     visit("features", c.features, "feature map of mhla");
     visit("normalizer", c.normalizer, "normaliser of mhla: paper or none");

@@ -57,6 +57,11 @@ void load_state(torch::nn::Module& module, const Weights& state);
 // mixing matrices resampled, everything else is copied. `config` differs from the model's in image and blocks alone.
 AnyImageModel resized(const ImageModel& model, const ImageConfig& config);
 
+// A model of softmax attention with MHLA or linear attention in its place: q, k, v and the output projection (vlt: the
+// gate and LePE too) stay, what softmax attention does not have keeps its initial value. `config` differs from the
+// model's in attention, qkv_bias (deit: must be true) and qk_norm alone; `blocks`, `mix_*` and `features` are free.
+AnyImageModel with_attention(const ImageModel& model, const ImageConfig& config);
+
 // Published names, out and in; README.md says which. What does not fit is refused with the list of what is missing and
 // what is left over, and nothing changes.
 Weights published_weights(const ImageModel& model);

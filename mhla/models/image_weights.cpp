@@ -151,6 +151,37 @@ AnyImageModel resized(const ImageModel& model, const ImageConfig& config) {
   return other;
 }
 
+AnyImageModel with_attention(const ImageModel& model, const ImageConfig& config) {
+  const ImageConfig& from = model.config();
+  if (from.attention != "softmax" || (config.attention != "mhla" && config.attention != "linear"))
+    fail("with_attention: from ", from.attention, " to ", config.attention, ", expected softmax to mhla or linear");
+  if (config.family == "deit" && !config.qkv_bias)
+    fail("with_attention: qkv_bias is false, expected true: softmax attention has biases");
+  ImageConfig same = config;
+  same.attention = from.attention, same.qkv_bias = from.qkv_bias, same.qk_norm = from.qk_norm;
+  same.blocks = from.blocks, same.features = from.features, same.normalizer = from.normalizer;
+  same.mix_init = from.mix_init, same.mix_sigma = from.mix_sigma, same.mix_range = from.mix_range;
+  same.learn_mix = from.learn_mix, same.mix_per_head = from.mix_per_head, same.model = from.model;
+  if (same != from) fail("with_attention: config differs from the model's in more than its attention");
+  AnyImageModel other = make_image_model(config);
+  Weights state = state_of(model), start = state_of(*other);
+  for (const AttentionLayer& layer : other->attention_layers()) {
+    if (layer.attention->as<MhlaAttentionImpl>() == nullptr) continue;  // the softmax stages of vlt
+    const std::string prefix = layer.name + ".";
+    Weights theirs = take(state, prefix);
+    Weights ours = take(start, prefix);
+    if (config.family == "vlt") theirs = vlt_from_published(layer, std::move(theirs));
+    for (auto& [name, value] : theirs) {
+      const std::string own = starts_with(name, "proj.") ? "out." + name.substr(5) : name;
+      ours[own] = value;
+    }
+    put(state, prefix, ours);
+  }
+  load_state(*other, state);
+  other->train(model.is_training());
+  return other;
+}
+
 Weights published_weights(const ImageModel& model) {
   const ImageConfig& c = model.config();
   Weights weights = state_of(model);
@@ -191,6 +222,7 @@ void load_published(ImageModel& model, const Weights& published) {
   for (const AttentionLayer& layer : model.attention_layers()) {
     const std::string prefix = layer.name + ".";
     Weights theirs = take(weights, prefix);
+    if (theirs.empty()) continue;  // listed with what else is missing
     try {
       if (c.family == "vlt")
         theirs = vlt_from_published(layer, std::move(theirs));

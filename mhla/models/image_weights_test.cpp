@@ -140,6 +140,34 @@ TEST(ImageWeights, GoOutAndComeBack) {
   }
 }
 
+TEST(ImageWeights, OfSoftmaxAttentionStartMhla) {
+  for (const char* family : {"deit", "vlt"}) {
+    const AnyImageModel softmax = make(small(family, "softmax"));
+    ImageConfig c = softmax->config();
+    c.attention = "mhla", c.qkv_bias = true, c.qk_norm = false;
+    const AnyImageModel turned = with_attention(*softmax, c);
+    const Weights before = state_of(*softmax), after = state_of(*turned), fresh = state_of(*make(c));
+    const std::string layer = c.family == "vlt" ? "layers.0.blocks.0.attn." : "blocks.1.attn.";
+    EXPECT_TRUE(torch::equal(after.at("head.weight"), before.at("head.weight")));
+    if (c.family == "vlt") {
+      EXPECT_TRUE(torch::equal(torch::cat({after.at(layer + "qkv.weight"), after.at(layer + "gate.weight")}),
+                               before.at(layer + "qkvo.weight")));
+    } else {
+      EXPECT_TRUE(torch::equal(after.at(layer + "qkv.weight"), before.at(layer + "qkv.weight")));
+      EXPECT_TRUE(torch::equal(after.at(layer + "qkv.bias"), before.at(layer + "qkv.bias")));
+    }
+    EXPECT_TRUE(torch::equal(after.at(layer + "out.weight"), before.at(layer + "proj.weight")));
+    EXPECT_TRUE(torch::equal(after.at(layer + "mix"), fresh.at(layer + "mix")));
+    EXPECT_EQ(turned->forward(torch::randn({2, 3, 32, 32})).size(1), 5);
+    c.dims[0] *= 2;
+    EXPECT_TRUE(has(message_of([&] { with_attention(*softmax, c); }), "in more than its attention"));
+  }
+  EXPECT_TRUE(has(message_of([] { with_attention(*make(small("deit", "gla")), small("deit", "mhla")); }),
+                  "from gla to mhla, expected softmax to mhla or linear"));
+  EXPECT_TRUE(has(message_of([] { with_attention(*make(small("deit", "softmax")), small("deit", "mhla")); }),
+                  "qkv_bias is false, expected true"));
+}
+
 TEST(ImageWeights, RefuseWhatDoesNotFit) {
   const AnyImageModel model = make(small("deit", "mhla"));
   const Weights before = state_of(*model);

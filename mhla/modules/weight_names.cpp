@@ -62,7 +62,7 @@ const std::vector<Family>& families() {
        {{{"qkv.bias", {"to_qkv.bias"}}}, both("norm", {"norm"}), both("lepe", {"lepe"}), kNorms},
        "piece_attn.conv.weight",
        2},
-      {"linear", join({kImage, kNorms}), {both("lepe", {"lepe"})}, "", 0},
+      {"linear", join({kImage, kNorms}), {{{"qkv.bias", {"to_qkv.bias"}}}, both("lepe", {"lepe"})}, "", 0},
       {"video",
        join({kWan, {{"head_norm.weight", {"g_norm.weight"}}}}),
        {kWanNorms, both("gate", {"g"}), both("lepe", {"lepe"})},

@@ -58,7 +58,7 @@ _LM_OPTIONS = (
 FAMILIES: Dict[str, Family] = {
     "image": _IMAGE,  # DiT too: the same names
     "linear": Family(required={"qkv.weight": ("to_qkv.weight",), **_both("out", "to_out.0"), "q_norm.weight": ("q_norm.weight",),
-                               "k_norm.weight": ("k_norm.weight",)}, optional=(_both("lepe", "lepe"),)),  # fmt: skip
+                               "k_norm.weight": ("k_norm.weight",)}, optional=({"qkv.bias": ("to_qkv.bias",)}, _both("lepe", "lepe"))),  # fmt: skip
     "video": _VIDEO,
     "lm": Family(required={**_LM_PROJECTIONS, "head_norm.weight": ("g_norm.weight",)}, optional=_LM_OPTIONS, mix=("mixing_matrix", 4)),
     "lm_gated": Family(required={**_LM_PROJECTIONS, "gate.weight": ("g_proj.weight",), "head_norm.weight": ("g_norm_swish_gate.weight",)},

@@ -41,8 +41,8 @@ torch::Tensor DeitBlockImpl::forward(torch::Tensor x, const Attend& attend) {
 
 DeitImpl::DeitImpl(const ImageConfig& given) : ImageModel(given) {
   const ImageConfig& c = config();
-  const std::int64_t rows = std::max(c.image[0], c.pad[0]) / c.patch,
-                     columns = std::max(c.image[1], c.pad[1]) / c.patch, dim = c.dims[0];
+  const auto tokens = [&](std::size_t axis) { return (c.pad[axis] != 0 ? c.pad[axis] : c.image[axis]) / c.patch; };
+  const std::int64_t rows = tokens(0), columns = tokens(1), dim = c.dims[0];
   layout_ = stage_layout(c, 0, rows, columns);
   pos_embed_ = register_parameter("pos_embed", torch::empty({1, rows * columns, dim}).normal_(0.0, 0.02));
   proj_ = torch::nn::Conv2d(torch::nn::Conv2dOptions(c.channels, dim, c.patch).stride(c.patch));
@@ -70,11 +70,12 @@ DeitImpl::DeitImpl(const ImageConfig& given) : ImageModel(given) {
 torch::Tensor DeitImpl::forward(const torch::Tensor& images) {
   expect_images(images);
   const ImageConfig& c = config();
-  const std::int64_t rows = std::max<std::int64_t>(0, c.pad[0] - c.image[0]),
-                     columns = std::max<std::int64_t>(0, c.pad[1] - c.image[1]);
   torch::Tensor x = images;
-  if (rows + columns > 0)
+  if (c.pad[0] != 0 || c.pad[1] != 0) {
+    const auto missing = [&](std::size_t axis) { return c.pad[axis] != 0 ? c.pad[axis] - c.image[axis] : 0; };
+    const std::int64_t rows = missing(0), columns = missing(1);
     x = torch::constant_pad_nd(x, {columns / 2, columns - columns / 2, rows / 2, rows - rows / 2});
+  }
   x = proj_(x).flatten(2).transpose(1, 2) + pos_embed_;  // [B, N, C]
   x = torch::dropout(x, c.dropout, is_training());
   const auto attend_to = [&](Attention& attention, const torch::Tensor& tokens) { return attend(attention, tokens); };
