@@ -34,6 +34,74 @@ def test_gate_around_lepe():
     assert torch.equal(layer(torch.randn(1, 16, 16)), layer.out.bias.expand(1, 16, 16))
 
 
+@pytest.mark.parametrize("gate, act", [("silu", F.silu), ("linear", lambda z: z)])
+def test_gates(gate, act):
+    layer = MHLA(16, 2, block_size=8, max_tokens=16, gate=gate, gate_bias=True).double()
+    x = torch.randn(1, 16, 16, dtype=torch.float64)
+    y, q, k, v = layer._project(x)
+    core = mhla.attention(q, k, v, layer.mix, block_size=8).flatten(-2)
+    want = core * act(F.linear(x, layer.gate.weight, layer.gate.bias))
+    torch.testing.assert_close(layer(x), F.linear(want, layer.out.weight, layer.out.bias))
+
+
+def test_dropout_in_training_alone():
+    layer = MHLA(16, 2, block_size=8, max_tokens=16, dropout=0.5)
+    x = torch.randn(1, 16, 16)
+    dropped = layer(x) == 0
+    assert 0.3 < dropped.float().mean() < 0.7
+    layer.eval()
+    assert torch.equal(layer(x), layer(x)) and not (layer(x) == 0).any()
+
+
+@pytest.mark.parametrize("options", [dict(eps=0.5), dict(scale=0.25), dict(normalizer="none")])
+@pytest.mark.parametrize("causal", [False, True])
+def test_options_of_the_operator_reach_it(options, causal):
+    layout = dict(causal=True, chunk=8) if causal else dict(block_size=8)
+    layer = MHLA(16, 2, max_tokens=16, **layout, **{"normalizer": "paper", **options}).double()
+    x = torch.randn(1, 16, 16, dtype=torch.float64)
+    _, q, k, v = layer._project(x)
+    want = plain.attention(q, k, v, layer.mix, torch.arange(16) // 8, causal=causal,
+                           **{"scale": 16 ** -0.5 * 2 ** 0.5 if causal and "normalizer" in options else 1.0, **options})  # fmt: skip
+    torch.testing.assert_close(layer(x), F.linear(want.flatten(-2), layer.out.weight, layer.out.bias))
+
+
+def test_longer_than_mix():
+    """beyond_mix: one row that every chunk reuses is plain causal attention."""
+    options = dict(causal=True, chunk=8, max_tokens=8, feature_map="elu1", normalizer="none", scale=1.0)
+    with pytest.raises(RuntimeError, match="mix has shape"):
+        MHLA(16, 2, **options)(torch.randn(1, 30, 16))
+    layer = MHLA(16, 2, beyond_mix="extend", **options).double()
+    x = torch.randn(1, 30, 16, dtype=torch.float64)
+    _, q, k, v = layer._project(x)
+    want = plain.attention(q, k, v, layer.mix, torch.zeros(30, dtype=torch.int64), causal=True, feature_map="elu1", normalizer="none")
+    torch.testing.assert_close(layer(x), F.linear(want.flatten(-2), layer.out.weight, layer.out.bias))
+
+
+def test_mix_as_told():
+    layer = MHLA(16, 2, grid=(8, 8), blocks=(4, 4), mix="exp", mix_exp_sigma=0.7)
+    torch.testing.assert_close(layer.mix.detach(), mhla.init_mix([4, 4], "exp", exp_sigma=0.7))
+    assert not torch.allclose(layer.mix, mhla.init_mix([4, 4], "exp"))
+    layer = MHLA(16, 2, grid=(8, 8), blocks=(4, 4), mix="local", mix_local_threshold=1.1)
+    assert (layer.mix[0] > 0).sum() == 3  # itself and two neighbours, none of them diagonal
+    layer = MHLA(16, 2, causal=True, max_tokens=256, mix="exp", mix_exp_sigma=0.7)
+    torch.testing.assert_close(layer.mix.detach(), mhla.init_causal_mix(4, "exp", exp_sigma=0.7))
+
+
+def test_constraint_of_a_layer():
+    """Held in its range after a step; a causal layer's coefficients above the diagonal at 0. Officially before a forward."""
+    layer = MHLA(16, 2, causal=True, chunk=8, max_tokens=32, mix_range=(0.1, 0.5))
+    with torch.no_grad():
+        layer.mix.fill_(-1.0)[2].fill_(2.0)
+    layer.constrain_()
+    assert layer.mix.triu(1).abs().sum() == 0
+    assert layer.mix[1, 0] == 0.1 and layer.mix[2, 1] == 0.5
+    official = MHLA.lm(16, 2, official=True)
+    with torch.no_grad():
+        official.mix.zero_()
+    official(torch.randn(1, 4, 16))
+    assert official.mix.min() == torch.tensor(1e-5)
+
+
 def test_rope_leaves_the_normaliser_alone():
     """With v = 1 the output is the numerator's sum over the denominator's: rotation shows, and a normaliser of rotated
     features would hide it."""
