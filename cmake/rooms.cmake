@@ -1,8 +1,8 @@
 # mhla_room(NAME USES room... [PRIVATE_LINKS lib...] [TORCH header]): the library of one room, from every source of its
-# folder but *_test.cpp, *_bench.cpp and *_fuzz.cpp. Every *_test.cpp becomes one test of its own name,
-# with MHLA_FUZZ every *_fuzz.cpp a libFuzzer program. With MHLA_CUDA the *.cu belong to the library, without it
-# the *_off.cpp that stand in for them. TORCH: the room is built over LibTorch, whose part of it that `header` includes is
-# compiled once, for the library and its tests.
+# folder but *_test.cpp, *_bench.cpp and *_fuzz.cpp, and but what lies below another CMakeLists.txt: that is a room of
+# its own. Every *_test.cpp becomes one test of its own name, with MHLA_FUZZ every *_fuzz.cpp a libFuzzer program. With
+# MHLA_CUDA the *.cu belong to the library, without it the *_off.cpp that stand in for them. TORCH: the room is built
+# over LibTorch, whose part of it that `header` includes is compiled once, for the library and its tests.
 include(GNUInstallDirs)
 include(CTest)
 
@@ -66,6 +66,11 @@ endfunction()
 function(mhla_room NAME)
   cmake_parse_arguments(ROOM "" "TORCH" "USES;PRIVATE_LINKS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
+  file(GLOB_RECURSE inner_rooms CONFIGURE_DEPENDS */CMakeLists.txt)
+  foreach(inner ${inner_rooms})
+    get_filename_component(inner ${inner} DIRECTORY)
+    list(FILTER sources EXCLUDE REGEX "^${inner}/")
+  endforeach()
   set(tests ${sources})
   set(fuzzers ${sources})
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cpp$")

@@ -22,7 +22,8 @@ Arrows closure(const Arrows& direct);
 // A room on a cycle of `direct`, or an empty string.
 std::string room_on_cycle(const Arrows& direct);
 
-std::string room_of(std::string_view path);  // "kernels" for mhla/kernels/common/layout.h, "apps" for apps/main.cpp
+// "kernels" for mhla/kernels/common/layout.h, "data" for mhla/train/data/loader.h, "apps" for apps/main.cpp
+std::string room_of(std::string_view path);
 
 struct Include {
   int line;

@@ -100,6 +100,20 @@ TEST(RoomMap, SeesLibTorchBelowOps) {
   EXPECT_EQ(violation_of("apps/rivals.cpp", "#include <torch/torch.h>\n"), "violations: 0");
 }
 
+TEST(RoomMap, ARoomInsideARoomHasArrowsOfItsOwn) {
+  EXPECT_EQ(room_of("mhla/train/data/loader.h"), "data");
+  EXPECT_EQ(room_of("mhla/train/database.h"), "train");
+  EXPECT_EQ(room_of("mhla/io/codecs/image.h"), "codecs");
+  const std::string torch = violation_of("mhla/train/data/loader.h", "#include <torch/torch.h>\n");
+  EXPECT_TRUE(contains(torch, "data includes torch/torch.h, but LibTorch begins at ops")) << torch;
+  Sources house = small_house();
+  house["mhla/io/codecs/image.h"] = "";
+  house["mhla/io/read.cpp"] = "#include \"mhla/io/codecs/image.h\"\n";
+  const std::vector<std::string> wrong = violations(house);
+  ASSERT_EQ(wrong.size(), 1u);
+  EXPECT_TRUE(contains(wrong[0], "io includes mhla/io/codecs/image.h: an arrow turns round")) << wrong[0];
+}
+
 TEST(RoomMap, OpsStandOnTheKernelsAndOnNothingAbove) {
   Sources house = small_house();
   house["mhla/ops/CMakeLists.txt"] = "mhla_room(ops USES kernels core TORCH torch.h PRIVATE_LINKS dl)\n";

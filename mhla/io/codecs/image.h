@@ -1,0 +1,55 @@
+// Images as files: JPEG and PNG in, 8-bit grey or RGB out. Whatever the file holds (palette, 16 bits, alpha, CMYK,
+// interlaced, progressive) becomes one of the two: alpha is dropped, as PIL's convert("RGB") does. A damaged file is
+// an Error that opens with `label`; nothing is guessed for pixels that are missing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mhla {
+
+struct Image {
+  int height = 0;
+  int width = 0;
+  int channels = 0;                  // 1 grey, 3 RGB
+  std::vector<std::uint8_t> pixels;  // [height, width, channels]
+
+  [[nodiscard]] std::uint8_t* row(int y) { return pixels.data() + offset(y); }
+  [[nodiscard]] const std::uint8_t* row(int y) const { return pixels.data() + offset(y); }
+  void resize(int new_height, int new_width, int new_channels);  // the pixels are left undefined
+  friend bool operator==(const Image&, const Image&) = default;
+
+ private:
+  [[nodiscard]] std::size_t offset(int y) const {
+    return static_cast<std::size_t>(y) * static_cast<std::size_t>(width) * static_cast<std::size_t>(channels);
+  }
+};
+
+// A few bytes of a file can ask for gigabytes: what is larger is refused before it is decoded.
+struct ImageLimits {
+  std::uint64_t max_bytes = std::uint64_t{256} << 20;   // of the file
+  std::uint64_t max_pixels = std::uint64_t{1} << 27;    // height * width: 384 MiB as RGB
+  std::uint64_t max_memory = std::uint64_t{512} << 20;  // what the decoder may take beside its result
+};
+
+// By the first bytes, whatever the file is called. `image` keeps its memory from call to call.
+void decode_image(std::span<const std::byte> bytes, const std::string& label, Image& image,
+                  const ImageLimits& limits = {});
+Image read_image(const std::filesystem::path& path, const ImageLimits& limits = {});
+
+void decode_jpeg(std::span<const std::byte> bytes, const std::string& label, Image& image,
+                 const ImageLimits& limits = {});
+void decode_png(std::span<const std::byte> bytes, const std::string& label, Image& image,
+                const ImageLimits& limits = {});
+
+std::vector<std::byte> encode_jpeg(const Image& image, int quality = 90);  // 1 to 100
+std::vector<std::byte> encode_png(const Image& image);
+
+// Grey to RGB by copying, RGB to grey by the weights of ITU-R 601 in 16-bit fixed point.
+void convert_channels(Image& image, int channels);
+
+}  // namespace mhla

@@ -1,0 +1,65 @@
+// A labelled set of images: one interface over IDX files, CIFAR and image folders. Opening one checks what can be
+// checked without decoding (magic numbers, lengths, counts, labels); an image that turns out damaged is an Error of its
+// own decode() that names it, and the set goes on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mhla/io/codecs/image.h"
+
+namespace mhla {
+
+class ImageSet {
+ public:
+  virtual ~ImageSet() = default;
+  [[nodiscard]] virtual std::string name() const = 0;  // "fashion-mnist, train"
+  [[nodiscard]] virtual std::int64_t size() const = 0;
+  [[nodiscard]] virtual const std::vector<std::string>& class_names() const = 0;
+  [[nodiscard]] virtual int channels() const = 0;  // 1 or 3, of every image
+  [[nodiscard]] virtual int height() const = 0;    // 0: images of different sizes
+  [[nodiscard]] virtual int width() const = 0;
+  [[nodiscard]] virtual int label(std::int64_t item) const = 0;  // in [0, classes())
+  [[nodiscard]] virtual std::string item_name(std::int64_t item) const = 0;
+  // Several threads may decode at once, each into an image of its own, which keeps its memory.
+  virtual void decode(std::int64_t item, Image& image) const = 0;
+
+  [[nodiscard]] int classes() const { return static_cast<int>(class_names().size()); }
+};
+
+using ImageSetPtr = std::shared_ptr<const ImageSet>;
+
+enum class Split { kTrain, kTest };
+const char* name_of(Split split);  // "train", "test"
+
+// `data` is one of
+//   fashion-mnist              Debian's dataset-fashion-mnist
+//   fashion-mnist:FOLDER       IDX files, plain or .gz; also mnist:FOLDER
+//   cifar10:FOLDER             the binary version; also cifar100:FOLDER
+//   folder:FOLDER              one folder per class, below train/ and val/ (or test/) where these exist
+//   FOLDER                     any of these, by what lies in it
+// Throws an Error that says what was looked for and where.
+ImageSetPtr open_images(const std::string& data, Split split);
+
+// Whether `data` has that split, without reading it: a folder of class folders has no test split.
+bool has_split(const std::string& data, Split split);
+
+// `count` items chosen by `seed`, the same share of every class as in `set`; the order is that of `set`.
+ImageSetPtr subset(ImageSetPtr set, std::int64_t count, std::uint64_t seed);
+
+// Two sets without a common item: the second holds `fraction` of every class. For data without a test split.
+std::pair<ImageSetPtr, ImageSetPtr> hold_out(ImageSetPtr set, double fraction, std::uint64_t seed);
+
+// A set held in memory, for tests and for data that comes from elsewhere.
+struct MemoryImages {
+  std::string name;
+  std::vector<std::string> class_names;
+  std::vector<Image> images;  // of one number of channels
+  std::vector<int> labels;
+};
+ImageSetPtr images_in_memory(MemoryImages images);
+
+}  // namespace mhla
