@@ -3,18 +3,21 @@
 # Says and does nothing when all are there. MHLA_PACKAGES=skip leaves the system alone.
 set -eu
 
-build="g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev"
+build="g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev
+libjpeg62-turbo-dev libpng-dev zlib1g-dev"
 tests="libgtest-dev librapidcheck-dev"
 # LibTorch with a threaded BLAS: mhla/ops and the rivals of `mhla bench op`. Without libopenblas0-pthread its products
 # crawl.
 torch="libtorch-dev libopenblas0-pthread libopenblas-pthread-dev"
+# Data that the program knows by name.
+data="dataset-fashion-mnist"
 # The Python package is tested with Debian's torch; pip brings what builds it (pyproject.toml).
 python="python3-torch python3-pytest"
 
 case "${1:-}" in
   build) wanted="$build $tests" ;;  # the tests are part of every configuration, so their headers are too
-  test) wanted="$build $tests $torch $python" ;;
-  demo | bench) wanted="$build $tests $torch" ;;
+  test) wanted="$build $tests $torch $python $data" ;;
+  demo | bench) wanted="$build $tests $torch $data" ;;
   asan | tsan) wanted="$build $tests" ;;
   fuzz) wanted="$build $tests clang libclang-rt-14-dev" ;;
   format) wanted="clang-format" ;;

@@ -49,7 +49,12 @@ void decode_png(std::span<const std::byte> bytes, const std::string& label, Imag
 std::vector<std::byte> encode_jpeg(const Image& image, int quality = 90);  // 1 to 100
 std::vector<std::byte> encode_png(const Image& image);
 
-// Grey to RGB by copying, RGB to grey by the weights of ITU-R 601 in 16-bit fixed point.
+// Grey of one RGB pixel: the weights of ITU-R 601 in 16-bit fixed point, rounded.
+inline std::uint8_t luma(const std::uint8_t* rgb) {
+  return static_cast<std::uint8_t>((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >> 16);
+}
+
+// Grey to RGB by copying, RGB to grey by luma().
 void convert_channels(Image& image, int channels);
 
 }  // namespace mhla

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "mhla/io/codecs/image.h"
+#include "mhla/train/data/image_set.h"
 
 namespace mhla {
 
@@ -57,21 +57,21 @@ struct Augment {
 // What evaluation sees: the same size, channels and normalisation, nothing random. A random crop becomes a centre crop.
 Augment without_chance(const Augment& augment);
 
-// Known recipes (models.md C.6 and the small ones), at height x width; size and normalisation are set, too:
-//   none      resize or pad only
-//   small     flip and a shift of 2 pixels per batch: 28 x 28 and 32 x 32 images
-//   cifar     as small, a shift per batch of 4, RandAugment, erasing
-//   official  the script of the published MHLA classifier
-//   deit      DeiT upstream (with Loader's repeats = 3); vlt: VLT upstream
-Augment augment_recipe(const std::string& name, int height, int width);
+// Known recipes for images of `set`, brought to height x width with the set's normalisation:
+//   none      nothing random; images that are no larger are padded, others resized
+//   small     as none, with flips and a shift of up to 2 pixels per batch
+//   strong    as small, with a shift of up to 4, RandAugment and erasing: 32 x 32 images for many epochs
+//   official  the script of the published MHLA classifier; deit: DeiT upstream (its loader has repeats = 3);
+//   vlt       VLT upstream. These three crop at random. timm leaves colour jitter out where RandAugment is on
+Augment augment_recipe(const std::string& name, const ImageSet& set, int height, int width);
 std::vector<std::string> augment_recipes();
 
-// Mean and standard deviation per channel by the name of a set ("fashion-mnist", "mnist", "cifar10", "cifar100"), else
-// those of ImageNet.
+// Mean and standard deviation per channel of a set that is known (fashion-mnist, mnist, cifar10, cifar100), else those
+// of ImageNet for colour and one half for grey.
 struct Normalization {
   std::vector<float> mean, std;
 };
-Normalization normalization_of(const std::string& data);
+Normalization normalization_of(const ImageSet& set);
 
 // Throws what is wrong with `augment`, by field.
 void check_augment(const Augment& augment);

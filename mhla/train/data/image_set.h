@@ -17,6 +17,7 @@ class ImageSet {
  public:
   virtual ~ImageSet() = default;
   [[nodiscard]] virtual std::string name() const = 0;  // "fashion-mnist, train"
+  [[nodiscard]] virtual std::string kind() const = 0;  // fashion-mnist, mnist, cifar10, cifar100, folder or memory
   [[nodiscard]] virtual std::int64_t size() const = 0;
   [[nodiscard]] virtual const std::vector<std::string>& class_names() const = 0;
   [[nodiscard]] virtual int channels() const = 0;  // 1 or 3, of every image
@@ -24,7 +25,8 @@ class ImageSet {
   [[nodiscard]] virtual int width() const = 0;
   [[nodiscard]] virtual int label(std::int64_t item) const = 0;  // in [0, classes())
   [[nodiscard]] virtual std::string item_name(std::int64_t item) const = 0;
-  // Several threads may decode at once, each into an image of its own, which keeps its memory.
+  // Several threads may decode at once, each into an image of its own, which keeps its memory. An Error says which item
+  // is damaged, and how.
   virtual void decode(std::int64_t item, Image& image) const = 0;
 
   [[nodiscard]] int classes() const { return static_cast<int>(class_names().size()); }

@@ -1,0 +1,14 @@
+// What both formats check before they decode or encode. Private to this room.
+#pragma once
+
+#include "mhla/io/codecs/image.h"
+
+namespace mhla {
+
+inline constexpr std::uint64_t kMaxImageSide = 65500;  // what JPEG can have
+
+void check_image_file(std::size_t bytes, const std::string& label, const ImageLimits& limits);
+void check_image_size(std::uint64_t height, std::uint64_t width, const std::string& label, const ImageLimits& limits);
+void check_encodable(const Image& image, const char* caller);
+
+}  // namespace mhla
