@@ -62,6 +62,14 @@ class Philox {
     const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
     return radius * std::cos(6.283185307179586 * uniform());
   }
+  void normals(float* out, std::int64_t count) {  // both values of each pair
+    for (std::int64_t i = 0; i < count; i += 2) {
+      const float radius = std::sqrt(-2.0f * std::log(static_cast<float>((bits() >> 8) + 1u) * 0x1p-24f));
+      const float angle = 6.2831853f * (static_cast<float>(bits() >> 8) * 0x1p-24f);
+      out[i] = radius * std::cos(angle);
+      if (i + 1 < count) out[i + 1] = radius * std::sin(angle);
+    }
+  }
   double beta(double alpha) {  // Beta(alpha, alpha), by two Gammas
     const double a = gamma(alpha), b = gamma(alpha);
     return a + b > 0.0 ? a / (a + b) : uniform() < 0.5 ? 0.0 : 1.0;  // both underflow: the law is two points
