@@ -20,7 +20,7 @@ BENCH         = $(MHLA) bench op --json $(BENCH_ARGS)
 # Sources in our own formatting; clang-tidy reads the libraries below LibTorch, not their tests: GoogleTest's macros
 # would double the time and hide the findings.
 FORMATTED := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh' 2>/dev/null)
-TIDIED    := $(shell find mhla/core mhla/io mhla/kernels mhla/testing -name '*.cpp' -not -name '*_fuzz.cpp' \
+TIDIED    := $(shell find mhla/core mhla/io mhla/kernels mhla/testing mhla/train/data -name '*.cpp' -not -name '*_fuzz.cpp' \
 	-not -name '*_test.cpp' | sort)
 
 .DEFAULT_GOAL := build
@@ -65,6 +65,9 @@ bench:  ## the tables of docs/benchmarks.md: text here, JSON lines and the scali
 	@$(BENCH) --shape deit_t_224,dit_s_256,dit_xl_512,sana_1024,dit_s_4096,wan_480p --pass fwd,fwd+bwd \
 	  --rivals plain >build/bench/plain.json
 	@$(BENCH) --h 6 --d 64 --grid 64x64 --blocks 4x4 --rivals softmax >build/bench/softmax.json
+	@$(MHLA) bench data --json --threads $(JOBS) >build/bench/data.json
+	@$(MHLA) bench data --json --threads $(JOBS) --data fashion-mnist --recipe small --size 32 --batch 512 \
+	  >>build/bench/data.json
 	@$(BENCH) --scaling --html build/bench/scaling.html >build/bench/scaling.json
 	@echo "make bench: the rows are build/bench/*.json, the plot build/bench/scaling.html"
 
@@ -92,7 +95,7 @@ check-format:  ## fails where `make format` would change something
 	@clang-format --dry-run --Werror $(FORMATTED)
 	@echo "make check-format: clean"
 
-tidy:  ## clang-tidy over core, io, kernels and testing
+tidy:  ## clang-tidy over core, io, kernels, testing and train/data
 	@cmake/packages.sh tidy
 	@cmake --preset clang --log-level=WARNING
 	@printf '%s\n' $(TIDIED) | xargs -P $(JOBS) -n 1 clang-tidy -p build/clang --quiet 2>build/clang/tidy.log \

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "apps/bench.h"
+#include "apps/bench_data.h"
 #include "apps/bench_device.h"
 #include "apps/bench_verify.h"
 #include "apps/commands.h"
@@ -332,8 +333,9 @@ int run_bench(const BenchOptions& options) {
 }  // namespace
 
 void add_bench(CLI::App& app, Job& job) {
-  CLI::App* bench = app.add_subcommand("bench", "time things: bench op");
+  CLI::App* bench = app.add_subcommand("bench", "time things: bench op, bench data");
   bench->require_subcommand(1);
+  add_bench_data(*bench, job);
   CLI::App* op =
       bench->add_subcommand("op", "verify, then time the operator beside the machine's limits and its rivals");
   static BenchOptions o;

@@ -19,6 +19,7 @@ int parse_and_run(int argc, char** argv) {
   add_doctor(app, job);
   add_verify(app, job);
   add_bench(app, job);
+  add_data(app, job);
   add_demo(app, job);
   add_inspect(app, job);
   add_convert(app, job);

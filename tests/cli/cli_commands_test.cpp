@@ -15,7 +15,15 @@ namespace {
 using Arguments = std::vector<std::string>;
 
 TEST(CliCommands, HelpOfEveryCommandGoesToStdout) {
-  for (const Arguments& command : {Arguments{}, {"doctor"}, {"verify"}, {"bench"}, {"bench", "op"}, {"demo"}}) {
+  for (const Arguments& command : {Arguments{},
+                                   {"doctor"},
+                                   {"verify"},
+                                   {"bench"},
+                                   {"bench", "op"},
+                                   {"bench", "data"},
+                                   {"data"},
+                                   {"data", "info"},
+                                   {"demo"}}) {
     Arguments arguments = command;
     arguments.emplace_back("--help");
     const ProgramRun run = run_program(arguments);
@@ -27,7 +35,8 @@ TEST(CliCommands, HelpOfEveryCommandGoesToStdout) {
 }
 
 TEST(CliCommands, EveryCommandHasJson) {
-  for (const Arguments& command : {Arguments{"doctor"}, {"verify"}, {"bench", "op"}, {"demo"}}) {
+  for (const Arguments& command :
+       {Arguments{"doctor"}, {"verify"}, {"bench", "op"}, {"bench", "data"}, {"data", "info"}, {"demo"}}) {
     Arguments arguments = command;
     arguments.emplace_back("--help");
     EXPECT_NE(run_program(arguments).out.find("--json"), std::string::npos) << command.back();

@@ -1,0 +1,119 @@
+// mhla data: what is in a set of images, and whether all of it can be read.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "apps/commands.h"
+#include "apps/output.h"
+#include "mhla/core/error.h"
+#include "mhla/train/data/image_stats.h"
+
+namespace mhla::apps {
+namespace {
+
+constexpr std::size_t kListedClasses = 12;  // for people; --json has all
+
+struct InfoOptions {
+  std::string data = "fashion-mnist";
+  std::string split = "all";
+  std::int64_t items = 0;
+  int threads = 0;
+  bool json = false;
+};
+
+std::vector<Split> splits_of(const InfoOptions& options) {
+  if (options.split == "train") return {Split::kTrain};
+  if (options.split == "test") return {Split::kTest};
+  if (options.split != "all") fail("data info: split is '", options.split, "', expected train, test or all");
+  if (!has_split(options.data, Split::kTest)) return {Split::kTrain};
+  return {Split::kTrain, Split::kTest};
+}
+
+std::string range_text(int low, int high) { return low == high ? str(low) : str(low, " to ", high); }
+
+std::string classes_text(const ImageSet& set, const ImageStats& stats) {
+  const auto [low, high] = std::minmax_element(stats.per_class.begin(), stats.per_class.end());
+  const bool even = *low == *high;
+  std::vector<std::string> names;
+  for (std::size_t c = 0; c < stats.per_class.size() && c < kListedClasses; ++c)
+    names.push_back(even ? set.class_names()[c] : fmt::format("{} {}", set.class_names()[c], stats.per_class[c]));
+  const bool more = stats.per_class.size() > kListedClasses;
+  return fmt::format("{}, {}: {}{}", set.classes(), even ? fmt::format("{} images each", *low) : "by images",
+                     fmt::join(names, ", "), more ? ", ..." : "");
+}
+
+void describe(const Output& out, const ImageSet& set, const ImageStats& stats) {
+  out.line(set.name());
+  out.line(fmt::format("  images     {}, {} x {} pixels, {}", set.size(),
+                       range_text(stats.min_height, stats.max_height), range_text(stats.min_width, stats.max_width),
+                       set.channels() == 1 ? "grey" : "RGB"));
+  out.line(fmt::format("  classes    {}", classes_text(set, stats)));
+  out.line(fmt::format("  mean       {:.4f}", fmt::join(stats.mean, " ")));
+  out.line(fmt::format("  std        {:.4f}", fmt::join(stats.std, " ")));
+  out.line(fmt::format("  damaged    {} of {} looked at", stats.damaged, stats.looked_at));
+  for (const std::string& one : stats.damage) out.line("             " + one);
+  if (stats.damaged > static_cast<std::int64_t>(stats.damage.size())) out.line("             ...");
+}
+
+template <class Value>
+JsonValue numbers(const std::vector<Value>& values) {
+  JsonValue list = JsonValue::array();
+  for (const Value value : values) list.push(value);
+  return list;
+}
+
+JsonValue row_of(const InfoOptions& options, Split split, const ImageSet& set, const ImageStats& stats) {
+  return JsonValue()
+      .set("data", options.data)
+      .set("split", name_of(split))
+      .set("kind", set.kind())
+      .set("images", set.size())
+      .set("channels", set.channels())
+      .set("height", JsonValue::array({stats.min_height, stats.max_height}))
+      .set("width", JsonValue::array({stats.min_width, stats.max_width}))
+      .set("classes", set.classes())
+      .set("class_names", json_list(set.class_names()))
+      .set("images_per_class", numbers(stats.per_class))
+      .set("mean", numbers(stats.mean))
+      .set("std", numbers(stats.std))
+      .set("looked_at", stats.looked_at)
+      .set("damaged", stats.damaged)
+      .set("damage", json_list(stats.damage));
+}
+
+int run_info(const InfoOptions& options) {
+  const Output out(options.json);
+  if (options.threads > 0) set_default_threads(options.threads);
+  const std::shared_ptr<Executor> executor = default_executor();
+  for (const Split split : splits_of(options)) {
+    const ImageSetPtr set = open_images(options.data, split);
+    const ImageStats stats = image_stats(*set, options.items, *executor, [&](std::int64_t done) {
+      out.progress(fmt::format("{}: {} images", set->name(), done));
+    });
+    out.progress_done();
+    describe(out, *set, stats);
+    out.row(row_of(options, split, *set, stats));
+  }
+  return kDone;
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, Job& job) {
+  CLI::App* data = app.add_subcommand("data", "sets of images: data info");
+  data->require_subcommand(1);
+  CLI::App* info = data->add_subcommand("info", "sizes, classes, mean and deviation, damaged images");
+  static InfoOptions o;
+  info->add_option("--data", o.data, "fashion-mnist, a folder, or mnist:, cifar10:, cifar100:, folder: and a folder")
+      ->capture_default_str();
+  info->add_option("--split", o.split, "train, test or all")->capture_default_str();
+  info->add_option("--items", o.items, "look at so many images, spread over the set (default: all)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+  info->add_option("--threads", o.threads, "threads (default: all)")->check(CLI::Range(1, 1024));
+  info->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
+  info->callback([&job] { job = [] { return run_info(o); }; });
+}
+
+}  // namespace mhla::apps

@@ -1,0 +1,85 @@
+// mhla data info and mhla bench data from outside: what they say, and one line with code 2 for what is wrong.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "mhla/io/json.h"
+#include "tests/cli/program.h"
+
+namespace mhla {
+namespace {
+
+// `count` images of 4 x 3: item i is flat at 10 i, its label i mod 10. `cut` bytes are missing at the end.
+void write_idx(const TemporaryFolder& folder, const std::string& split, int count, int cut = 0) {
+  std::string images("\0\0\x08\x03\0\0\0", 7), labels("\0\0\x08\x01\0\0\0", 7);
+  images += static_cast<char>(count);
+  labels += static_cast<char>(count);
+  images += std::string("\0\0\0\x04\0\0\0\x03", 8);
+  for (int i = 0; i < count; ++i) {
+    images += std::string(12, static_cast<char>(10 * i));
+    labels += static_cast<char>(i % 10);
+  }
+  images.resize(images.size() - static_cast<std::size_t>(cut));
+  std::ofstream(folder.path(split + "-images-idx3-ubyte"), std::ios::binary) << images;
+  std::ofstream(folder.path(split + "-labels-idx1-ubyte"), std::ios::binary) << labels;
+}
+
+TEST(CliData, InfoSaysWhatIsThere) {
+  const TemporaryFolder folder;
+  write_idx(folder, "train", 20);
+  write_idx(folder, "t10k", 5);
+  const ProgramRun people = run_program({"data", "info", "--data", folder.path()});
+  EXPECT_EQ(people.code, 0) << people.err;
+  for (const char* part : {"mnist, train", "20, 4 x 3 pixels, grey", "10, 2 images each: 0, 1,", "mean       0.3725",
+                           "damaged    0 of 20", "mnist, test", "0 1, 1 1,"})
+    EXPECT_NE(people.out.find(part), std::string::npos) << part << "\n" << people.out;
+  const ProgramRun programs =
+      run_program({"data", "info", "--data", "mnist:" + folder.path(), "--json", "--threads", "2"});
+  EXPECT_EQ(programs.code, 0);
+  const std::vector<std::string> rows = lines_of(programs.out);
+  ASSERT_EQ(rows.size(), 2u);
+  const JsonValue train = parse_json(rows[0], "row");
+  EXPECT_EQ(train.at("split").as_string(), "train");
+  EXPECT_EQ(train.at("images").as_int(), 20);
+  EXPECT_EQ(train.at("classes").as_int(), 10);
+  EXPECT_EQ(train.at("height").at(std::size_t{1}).as_int(), 4);
+  EXPECT_NEAR(train.at("mean").at(std::size_t{0}).as_double(), 95.0 / 255.0, 1e-12);
+  EXPECT_EQ(parse_json(rows[1], "row").at("images").as_int(), 5);
+}
+
+TEST(CliData, WrongDataIsOneLineAndCodeTwo) {
+  const TemporaryFolder folder, cut;
+  write_idx(cut, "train", 20, 3);
+  const std::vector<std::pair<std::vector<std::string>, std::string>> mistakes = {
+      {{"data"}, "subcommand"},
+      {{"data", "info", "--data", "/no/such/folder"}, "is no folder"},
+      {{"data", "info", "--data", folder.path()}, "nothing known in"},
+      {{"data", "info", "--data", "cifar10"}, "needs a folder"},
+      {{"data", "info", "--data", cut.path()}, "the file is cut short"},
+      {{"data", "info", "--data", cut.path(), "--split", "valid"}, "expected train, test or all"},
+      {{"data", "info", "--data", "mnist:" + cut.path(), "--split", "test"}, "looked for t10k-images-idx3-ubyte"},
+      {{"data", "info", "--items", "0"}, "--items"},
+      {{"bench", "data", "--recipe", "diet"}, "recipe 'diet' is unknown"},
+      {{"bench", "data", "--size", "0"}, "--size"}};
+  for (const auto& [arguments, reason] : mistakes) {
+    const ProgramRun run = run_program(arguments);
+    EXPECT_EQ(run.code, 2) << arguments.back();
+    EXPECT_EQ(run.out, "") << arguments.back();
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+    EXPECT_NE(run.err.find(reason), std::string::npos) << run.err;
+  }
+}
+
+TEST(CliData, BenchVerifiesAndTimes) {
+  const ProgramRun run = run_program({"bench", "data", "--size", "32", "--photo-height", "60", "--photo-width", "80",
+                                      "--batch", "8", "--threads", "2", "--min-time", "0.05", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const JsonValue row = parse_json(lines_of(run.out).at(0), "row");
+  EXPECT_TRUE(row.at("verified").as_bool());
+  EXPECT_GT(row.at("images_per_s").as_double(), 10.0);
+  EXPECT_GT(row.at("decode_ms").as_double(), 0.0);
+}
+
+}  // namespace
+}  // namespace mhla
