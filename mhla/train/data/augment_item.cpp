@@ -48,7 +48,7 @@ Box random_crop(const Augment& augment, int height, int width, Philox& random) {
   return box;
 }
 
-void ItemAugmenter::fit(ItemScratch& scratch, Philox& random, const std::string& name) const {
+void ItemAugmenter::fit(ItemScratch& scratch, Philox& random) const {
   const Image& image = scratch.image;
   const int height = augment_.height, width = augment_.width;
   Interpolation filter = augment_.interpolation;
@@ -58,7 +58,7 @@ void ItemAugmenter::fit(ItemScratch& scratch, Philox& random, const std::string&
   switch (augment_.fit) {
     case Fit::kPad:
       if (image.height > height || image.width > width)
-        fail(name, ": ", image.height, " x ", image.width, " pixels do not fit ", height, " x ", width,
+        fail(image.height, " x ", image.width, " pixels do not fit ", height, " x ", width,
              " by padding; resize or crop");
       if (image.height == height && image.width == width) return;
       pad_image(image, height, width, scratch.other);
@@ -131,17 +131,17 @@ void ItemAugmenter::erase(Philox& random, float* out) const {
 }
 
 void ItemAugmenter::augment_item(ItemScratch& scratch, const BatchDraw& batch, std::uint64_t seed, std::int64_t epoch,
-                                 std::int64_t item, int copy, const std::string& name, float* out) const {
+                                 std::int64_t item, int copy, float* out) const {
   const std::int64_t key = item + (std::int64_t{copy} << 40);
   Philox random(seed, Philox::kItem, epoch, key);
-  fit(scratch, random, name);
+  fit(scratch, random);
   Image& image = scratch.image;
   if (augment_.flip > 0.0 && random.chance(augment_.flip)) flip_image(image);
   if (augment_.rand_augment.layers > 0) {
     std::uint8_t fill[3] = {};
     for (int c = 0; c < image.channels; ++c)
       fill[c] = static_cast<std::uint8_t>(std::clamp(std::lround(255.0 * channel_value(augment_.mean, c)), 0L, 255L));
-    rand_augment(augment_.rand_augment, augment_.interpolation, fill, random, image, scratch.other);
+    rand_augment(augment_.rand_augment, augment_.interpolation, fill, random, scratch);
   }
   if (augment_.color_jitter > 0.0) jitter(image, random);
   if (batch.down != 0 || batch.right != 0) {

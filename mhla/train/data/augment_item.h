@@ -10,11 +10,6 @@
 
 namespace mhla {
 
-struct ItemScratch {
-  Image image, other;  // `image` holds the decoded image when augment_item() is called
-  ResampleScratch resample;
-};
-
 // What all images of a batch share.
 struct BatchDraw {
   int down = 0, right = 0;  // shift
@@ -29,15 +24,16 @@ class ItemAugmenter {
  public:
   explicit ItemAugmenter(Augment augment);
 
-  // `out` is [channels, height, width]; `copy` counts repeated augmentations of one item in an epoch.
+  // scratch.image holds the decoded image. `out` is [channels, height, width]; `copy` counts repeated augmentations of
+  // one item in an epoch.
   void augment_item(ItemScratch& scratch, const BatchDraw& batch, std::uint64_t seed, std::int64_t epoch,
-                    std::int64_t item, int copy, const std::string& name, float* out) const;
+                    std::int64_t item, int copy, float* out) const;
   [[nodiscard]] std::int64_t item_floats() const {
     return std::int64_t{augment_.channels} * augment_.height * augment_.width;
   }
 
  private:
-  void fit(ItemScratch& scratch, Philox& random, const std::string& name) const;
+  void fit(ItemScratch& scratch, Philox& random) const;
   void jitter(Image& image, Philox& random) const;
   void normalize(const Image& image, float* out) const;
   void erase(Philox& random, float* out) const;

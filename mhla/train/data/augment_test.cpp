@@ -15,7 +15,7 @@ std::vector<float> augmented(const Augment& augment, const Image& image, std::in
   ItemScratch scratch;
   scratch.image = image;
   std::vector<float> out(static_cast<std::size_t>(augmenter.item_floats()), NAN);
-  augmenter.augment_item(scratch, batch, 7, epoch, item, copy, "item", out.data());
+  augmenter.augment_item(scratch, batch, 7, epoch, item, copy, out.data());
   return out;
 }
 
@@ -58,7 +58,7 @@ TEST(Augment, PadsOrSaysThatItCannot) {
                       inside ? static_cast<float>(image.row(y - 2)[x - 2]) / 255.0f : 0.0f);
     }
   EXPECT_EQ(message_of([&] { augmented(augment, noise_image(33, 28, 1, 1)); }),
-            "item: 33 x 28 pixels do not fit 32 x 32 by padding; resize or crop");
+            "33 x 28 pixels do not fit 32 x 32 by padding; resize or crop");
 }
 
 // 224 / 0.875 = 256: a 300 x 400 image is brought to 256 x 341, then the middle 224 x 224.
@@ -220,13 +220,14 @@ TEST(RandAugment, StrengthsAtBothEnds) {
 }
 
 TEST(RandAugment, MovesGoWhereTheySay) {
-  Image image{1, 4, 1, {1, 2, 3, 4}}, scratch;
+  ItemScratch scratch;
+  scratch.image = {1, 4, 1, {1, 2, 3, 4}};
   const std::uint8_t fill = 99;
-  apply_op(AugmentOp::kTranslateX, 0.25, Interpolation::kBilinear, &fill, image, scratch);
-  EXPECT_EQ(image, (Image{1, 4, 1, {2, 3, 4, 99}}));
-  Image column{4, 1, 1, {1, 2, 3, 4}};
-  apply_op(AugmentOp::kTranslateY, -0.5, Interpolation::kBilinear, &fill, column, scratch);
-  EXPECT_EQ(column, (Image{4, 1, 1, {99, 99, 1, 2}}));
+  apply_op(AugmentOp::kTranslateX, 0.25, Interpolation::kBilinear, &fill, scratch);
+  EXPECT_EQ(scratch.image, (Image{1, 4, 1, {2, 3, 4, 99}}));
+  scratch.image = {4, 1, 1, {1, 2, 3, 4}};
+  apply_op(AugmentOp::kTranslateY, -0.5, Interpolation::kBilinear, &fill, scratch);
+  EXPECT_EQ(scratch.image, (Image{4, 1, 1, {99, 99, 1, 2}}));
 }
 
 TEST(RandAugment, EveryOperationKeepsTheSizeAndMostChangeTheImage) {
@@ -235,11 +236,12 @@ TEST(RandAugment, EveryOperationKeepsTheSizeAndMostChangeTheImage) {
     for (const auto& [height, width] : {std::pair{1, 1}, {2, 3}, {32, 32}})
       for (int op = 0; op < kAugmentOps; ++op)
         for (const double magnitude : {0.0, 9.0, 10.0}) {
-          Image image = noise_image(height, width, channels, 6), scratch;
+          ItemScratch scratch;
+          Image& image = scratch.image = noise_image(height, width, channels, 6);
           for (std::uint8_t& pixel : image.pixels) pixel = static_cast<std::uint8_t>(20 + pixel / 2);
           const Image before = image;
           apply_op(static_cast<AugmentOp>(op), op_argument(static_cast<AugmentOp>(op), magnitude, true, false),
-                   Interpolation::kBicubic, fill, image, scratch);
+                   Interpolation::kBicubic, fill, scratch);
           EXPECT_EQ(image.height, height);
           EXPECT_EQ(image.pixels.size(), static_cast<std::size_t>(height * width * channels));
           const bool grey_colour = static_cast<AugmentOp>(op) == AugmentOp::kColor && channels == 1;

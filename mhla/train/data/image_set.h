@@ -53,7 +53,7 @@ bool has_split(const std::string& data, Split split);
 ImageSetPtr subset(ImageSetPtr set, std::int64_t count, std::uint64_t seed);
 
 // Two sets without a common item: the second holds `fraction` of every class. For data without a test split.
-std::pair<ImageSetPtr, ImageSetPtr> hold_out(ImageSetPtr set, double fraction, std::uint64_t seed);
+std::pair<ImageSetPtr, ImageSetPtr> hold_out(const ImageSetPtr& set, double fraction, std::uint64_t seed);
 
 // A set held in memory, for tests and for data that comes from elsewhere.
 struct MemoryImages {

@@ -159,26 +159,33 @@ struct Loader::State {
     jobs.push_back(std::move(job));
   }
 
+  void make_item(Job& job, std::int64_t i, ItemScratch& scratch) const {
+    const std::int64_t position = job.first + i;
+    const std::int64_t item = (*job.order)[static_cast<std::size_t>(position)];
+    try {
+      set->decode(item, scratch.image);
+    } catch (const Error& error) {
+      job.reasons[static_cast<std::size_t>(i)] = error.what();
+      return;
+    }
+    try {
+      augmenter.augment_item(scratch, job.draw, options.seed, job.batch.epoch, item,
+                             static_cast<int>(position % options.repeats),
+                             job.batch.images.data() + i * augmenter.item_floats());
+    } catch (const Error& error) {  // options that do not go with the image: no damage, and no going on
+      fail("loader: ", set->item_name(item), ": ", error.what());
+    }
+  }
+
   void make_items(Job& job, std::int64_t begin, std::int64_t end, ItemScratch& scratch) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t position = job.first + i;
-      const std::int64_t item = (*job.order)[static_cast<std::size_t>(position)];
       try {
-        try {
-          set->decode(item, scratch.image);
-        } catch (const Error& error) {
-          job.reasons[static_cast<std::size_t>(i)] = error.what();
-          continue;
-        }
-        augmenter.augment_item(scratch, job.draw, options.seed, job.batch.epoch, item,
-                               static_cast<int>(position % options.repeats), set->item_name(item),
-                               job.batch.images.data() + i * augmenter.item_floats());
+        make_item(job, i, scratch);
       } catch (...) {
         const std::lock_guard lock(mutex);
-        if (!job.error || i < job.error_item) {
-          job.error = std::current_exception();
-          job.error_item = i;
-        }
+        if (job.error && job.error_item < i) continue;
+        job.error = std::current_exception();
+        job.error_item = i;
       }
     }
   }

@@ -90,11 +90,11 @@ double op_argument(AugmentOp op, double magnitude, bool increasing, bool negate)
   }
 }
 
-void apply_op(AugmentOp op, double argument, Interpolation filter, const std::uint8_t* fill, Image& image,
-              Image& scratch) {
+void apply_op(AugmentOp op, double argument, Interpolation filter, const std::uint8_t* fill, ItemScratch& scratch) {
+  Image& image = scratch.image;
   const auto move = [&](const Affine& map) {
-    transform_image(image, map, filter, fill, scratch);
-    std::swap(image, scratch);
+    transform_image(image, map, filter, fill, scratch.other, scratch.resample);
+    std::swap(scratch.image, scratch.other);
   };
   const int whole = static_cast<int>(argument);
   switch (op) {
@@ -117,7 +117,7 @@ void apply_op(AugmentOp op, double argument, Interpolation filter, const std::ui
 }
 
 void rand_augment(const RandAugment& options, Interpolation filter, const std::uint8_t* fill, Philox& random,
-                  Image& image, Image& scratch) {
+                  ItemScratch& scratch) {
   for (int layer = 0; layer < options.layers; ++layer) {
     const auto op = static_cast<AugmentOp>(random.below(kAugmentOps));
     if (!random.chance(options.probability)) continue;
@@ -128,7 +128,7 @@ void rand_augment(const RandAugment& options, Interpolation filter, const std::u
     const Interpolation one = filter != Interpolation::kRandom ? filter
                               : random.chance(0.5)             ? Interpolation::kBilinear
                                                                : Interpolation::kBicubic;
-    apply_op(op, op_argument(op, magnitude, options.increasing, negate), one, fill, image, scratch);
+    apply_op(op, op_argument(op, magnitude, options.increasing, negate), one, fill, scratch);
   }
 }
 

@@ -32,11 +32,9 @@ inline constexpr int kAugmentOps = 15;
 // `negate` turns a direction round where the operation has one.
 double op_argument(AugmentOp op, double magnitude, bool increasing, bool negate);
 
-// `fill` (one value per channel) comes in where geometry uncovers nothing.
-void apply_op(AugmentOp op, double argument, Interpolation filter, const std::uint8_t* fill, Image& image,
-              Image& scratch);
-
+// Both work on scratch.image. `fill` (one value per channel) comes in where geometry uncovers nothing.
+void apply_op(AugmentOp op, double argument, Interpolation filter, const std::uint8_t* fill, ItemScratch& scratch);
 void rand_augment(const RandAugment& options, Interpolation filter, const std::uint8_t* fill, Philox& random,
-                  Image& image, Image& scratch);
+                  ItemScratch& scratch);
 
 }  // namespace mhla

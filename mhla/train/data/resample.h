@@ -1,5 +1,6 @@
 // Sizes and positions of 8-bit images. Resizing is PIL's: a filter as wide as the shrink factor, first along rows, then
-// along columns, weights in 22-bit fixed point, each pass rounded to 8 bits.
+// along columns, each pass rounded to 8 bits. Sums are of floats, four at a time: a pixel as red, green, blue and
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,14 @@ struct Box {
 
 // Memory that is kept from image to image, one per thread.
 struct ResampleScratch {
-  std::vector<std::uint8_t> rows;
-  std::vector<std::int32_t> weights_x, weights_y, sums;
+  std::vector<float> line, rows, sums;
+  std::vector<float> weights_x, weights_y;
   std::vector<int> first_x, first_y;
+};
+
+struct ItemScratch {
+  Image image, other;  // the image being worked on, and where its next version is made
+  ResampleScratch resample;
 };
 
 // The part `box` of `in`, as if it were cut out first, brought to height x width. kRandom is no filter.
@@ -36,6 +42,7 @@ struct Affine {
   double a = 1, b = 0, c = 0, d = 0, e = 1, f = 0;
 };
 Affine rotation(double degrees, int height, int width);  // counter-clockwise about the middle
-void transform_image(const Image& in, const Affine& map, Interpolation filter, const std::uint8_t* fill, Image& out);
+void transform_image(const Image& in, const Affine& map, Interpolation filter, const std::uint8_t* fill, Image& out,
+                     ResampleScratch& scratch);
 
 }  // namespace mhla

@@ -100,16 +100,18 @@ TEST(Resample, CropPadFlipShift) {
 TEST(Resample, WholeMovesAreExact) {
   const Image in = noise_image(8, 8, 3, 2);
   const std::uint8_t fill[3] = {9, 8, 7};
+  ResampleScratch scratch;
   for (const auto filter : {Interpolation::kBilinear, Interpolation::kBicubic}) {
     Image out;
-    transform_image(in, {}, filter, fill, out);
+    transform_image(in, {}, filter, fill, out, scratch);
     EXPECT_EQ(out, in);
-    transform_image(in, {.c = 2.0, .f = -3.0}, filter, fill, out);  // out(x, y) = in(x + 2, y - 3)
+    transform_image(in, {.c = 2.0, .f = -3.0}, filter, fill, out, scratch);  // out(x, y) = in(x + 2, y - 3)
     for (int y = 0; y < 8; ++y)
       for (int x = 0; x < 8; ++x)
         for (int c = 0; c < 3; ++c)
           EXPECT_EQ(out.row(y)[3 * x + c], x + 2 < 8 && y >= 3 ? in.row(y - 3)[3 * (x + 2) + c] : fill[c]);
-    transform_image(in, rotation(90.0, 8, 8), filter, fill, out);  // counter-clockwise: the right column on top
+    transform_image(in, rotation(90.0, 8, 8), filter, fill, out,
+                    scratch);  // counter-clockwise: the right column on top
     for (int y = 0; y < 8; ++y)
       for (int x = 0; x < 8; ++x) EXPECT_NEAR(out.row(y)[3 * x], in.row(x)[3 * (7 - y)], 1) << y << ", " << x;
   }
@@ -118,10 +120,11 @@ TEST(Resample, WholeMovesAreExact) {
 TEST(Resample, BetweenPixels) {
   const Image in{1, 4, 1, {10, 20, 60, 80}};
   const std::uint8_t fill = 255;
+  ResampleScratch scratch;
   Image out;
-  transform_image(in, {.c = 0.5}, Interpolation::kBilinear, &fill, out);
+  transform_image(in, {.c = 0.5}, Interpolation::kBilinear, &fill, out, scratch);
   EXPECT_EQ(out, (Image{1, 4, 1, {15, 40, 70, 255}}));  // in(4.0) lies outside
-  transform_image(in, {.c = 0.5}, Interpolation::kBicubic, &fill, out);
+  transform_image(in, {.c = 0.5}, Interpolation::kBicubic, &fill, out, scratch);
   // a = -1 at one half: (-1, 5, 5, -1) / 8, the border repeated
   EXPECT_EQ(out.pixels[1], (-10 + 5 * 20 + 5 * 60 - 80) / 8);
   EXPECT_EQ(out.pixels[0], (-10 + 5 * 10 + 5 * 20 - 60) / 8);

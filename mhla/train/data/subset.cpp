@@ -1,5 +1,6 @@
 // Parts of a set, and a set in memory. A part takes the same share of every class, chosen by the seed.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "mhla/core/error.h"
@@ -115,11 +116,11 @@ ImageSetPtr subset(ImageSetPtr set, std::int64_t count, std::uint64_t seed) {
   return std::make_shared<Part>(std::move(set), std::move(items), name);
 }
 
-std::pair<ImageSetPtr, ImageSetPtr> hold_out(ImageSetPtr set, double fraction, std::uint64_t seed) {
+std::pair<ImageSetPtr, ImageSetPtr> hold_out(const ImageSetPtr& set, double fraction, std::uint64_t seed) {
   if (!(fraction > 0.0 && fraction < 1.0)) fail("hold_out: fraction is ", fraction, ", expected one between 0 and 1");
   std::vector<std::int64_t> kept, held;
   for (const auto& items : shuffled_classes(*set, seed)) {
-    const auto cut = static_cast<std::ptrdiff_t>(fraction * static_cast<double>(items.size()) + 0.5);
+    const auto cut = std::lround(fraction * static_cast<double>(items.size()));
     held.insert(held.end(), items.begin(), items.begin() + cut);
     kept.insert(kept.end(), items.begin() + cut, items.end());
   }
