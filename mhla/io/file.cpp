@@ -15,9 +15,6 @@
 namespace mhla {
 namespace {
 
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
 using File = std::unique_ptr<std::FILE, CloseFile>;
 
 std::string reason(int error) { return std::strerror(error); }
@@ -58,7 +55,7 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
   write_file(path, std::as_bytes(std::span(text.data(), text.size())));
 }
 
-void AtomicFile::Close::operator()(std::FILE* file) const { std::fclose(file); }
+void CloseFile::operator()(std::FILE* file) const { std::fclose(file); }
 
 void AtomicFile::give_up(const std::string& why) const { fail(path_.string(), ": could not be written: ", why); }
 
@@ -90,6 +87,43 @@ void AtomicFile::commit() {
   std::filesystem::rename(partial_, path_, error);
   if (error) give_up(error.message());
   partial_.clear();
+  try {
+    sync_directory(path_.parent_path());
+  } catch (const Error& refused) {
+    give_up(refused.what());
+  }
+}
+
+AppendFile::AppendFile(std::filesystem::path path, std::uint64_t keep) : path_(std::move(path)) {
+  file_.reset(std::fopen(path_.c_str(), "ab"));
+  if (!file_) give_up(errno);
+  struct stat status {};
+  if (::fstat(::fileno(file_.get()), &status) != 0) give_up(errno);
+  size_ = static_cast<std::uint64_t>(status.st_size);
+  if (size_ <= keep) return;
+  if (::ftruncate(::fileno(file_.get()), static_cast<off_t>(keep)) != 0) give_up(errno);
+  size_ = keep;
+}
+
+void AppendFile::give_up(int error) const { fail(path_.string(), ": could not be written: ", reason(error)); }
+
+void AppendFile::write(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size()) give_up(errno);
+  size_ += text.size();
+}
+
+void AppendFile::flush() {
+  if (std::fflush(file_.get()) != 0) give_up(errno);
+}
+
+void sync_directory(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.empty() ? "." : path;
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail(folder.string(), ": ", reason(errno));
+  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  // Some file systems have no such thing; what they are asked for cannot be lost there.
+  if (error != 0 && error != EINVAL && error != ENOTSUP) fail(folder.string(), ": ", reason(error));
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {

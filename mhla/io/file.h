@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace mhla {
@@ -16,6 +17,13 @@ namespace mhla {
 // Refuses more than `limit` bytes without reading them.
 std::vector<std::byte> read_file(const std::filesystem::path& path,
                                  std::uint64_t limit = std::numeric_limits<std::uint64_t>::max());
+
+// Names in a folder reach the disk on their own: after a file was made or renamed in it, this waits for them.
+void sync_directory(const std::filesystem::path& path);
+
+struct CloseFile {
+  void operator()(std::FILE* file) const;
+};
 
 // Writes beside the target and renames: a reader sees the old file or the new one, never half of it.
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
@@ -32,12 +40,24 @@ class AtomicFile {
   void commit();  // on the disk and under its name when it returns
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const;
-  };
   [[noreturn]] void give_up(const std::string& reason) const;
   std::filesystem::path path_, partial_;
-  std::unique_ptr<std::FILE, Close> file_;
+  std::unique_ptr<std::FILE, CloseFile> file_;
+};
+
+// A file that grows, for logs. Made when it is not there; what is there stays, or with `keep` its first bytes.
+class AppendFile {
+ public:
+  explicit AppendFile(std::filesystem::path path, std::uint64_t keep = std::numeric_limits<std::uint64_t>::max());
+  void write(std::string_view text);
+  void flush();                                               // what was written is in the file when it returns
+  [[nodiscard]] std::uint64_t size() const { return size_; }  // with what is not flushed yet
+
+ private:
+  [[noreturn]] void give_up(int error) const;
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, CloseFile> file_;
+  std::uint64_t size_ = 0;
 };
 
 // A file mapped for reading: pages come from the disk when touched. Cutting the file short in place while it is

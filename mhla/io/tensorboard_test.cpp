@@ -1,0 +1,204 @@
+// Event files through a small reader of their own: every frame's checksums, and the fields TensorBoard looks at.
+#include "mhla/io/tensorboard.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "mhla/core/error.h"
+#include "mhla/io/crc32c.h"
+
+namespace mhla {
+namespace {
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+// Bit by bit, from the definition.
+std::uint32_t slow_crc32c(std::string_view text) {
+  std::uint32_t crc = 0xffffffffu;
+  for (const char c : text) {
+    crc ^= static_cast<std::uint8_t>(c);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 1u) != 0 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
+  }
+  return ~crc;
+}
+
+TEST(Crc32c, KnownValues) {
+  EXPECT_EQ(crc32c(bytes_of("123456789")), 0xe3069283u);
+  EXPECT_EQ(crc32c(bytes_of(std::string(32, '\0'))), 0x8a9136aau);
+  EXPECT_EQ(crc32c({}), 0u);
+}
+
+TEST(Crc32c, AnyLengthAndAnySplit) {
+  std::string text;
+  for (int i = 0; i < 70; ++i) text += static_cast<char>(i * 37 + 11);
+  for (std::size_t length = 0; length <= text.size(); ++length) {
+    const std::string head = text.substr(0, length);
+    ASSERT_EQ(crc32c(bytes_of(head)), slow_crc32c(head)) << length;
+    ASSERT_EQ(crc32c(bytes_of(text.substr(length)), crc32c(bytes_of(head))), slow_crc32c(text)) << length;
+  }
+}
+
+struct Event {
+  double wall_time = 0;
+  std::uint64_t step = 0;
+  std::string version, tag;
+  float value = 0;
+  int session = 0;  // SessionLog.status
+};
+
+// Reads what protobuf calls a message; calls `field(number, varint or bits, bytes)` for each.
+template <class Field>
+void walk_message(std::string_view text, const Field& field) {
+  std::size_t at = 0;
+  const auto varint = [&] {
+    std::uint64_t value = 0;
+    for (int shift = 0;; shift += 7) {
+      const auto byte = static_cast<std::uint8_t>(text.at(at++));
+      value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+  };
+  while (at < text.size()) {
+    const std::uint64_t key = varint();
+    std::uint64_t number = 0;
+    std::string_view bytes;
+    switch (key % 8) {
+      case 0: number = varint(); break;
+      case 1: std::memcpy(&number, text.substr(at, 8).data(), 8), at += 8; break;
+      case 2: number = varint(), bytes = text.substr(at, number), at += number; break;
+      case 5: std::memcpy(&number, text.substr(at, 4).data(), 4), at += 4; break;
+      default: FAIL() << "wire type " << key % 8;
+    }
+    ASSERT_LE(at, text.size());
+    field(key / 8, number, bytes);
+  }
+}
+
+std::vector<Event> read_events(const std::filesystem::path& path) {
+  const std::vector<std::byte> file = read_file(path);
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  const auto word = [&](std::size_t at) {
+    std::uint32_t value = 0;
+    std::memcpy(&value, text.substr(at, 4).data(), 4);
+    return value;
+  };
+  const auto masked = [](std::string_view part) {
+    const std::uint32_t crc = slow_crc32c(part);
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+  };
+  std::vector<Event> events;
+  for (std::size_t at = 0; at < text.size();) {
+    std::uint64_t length = 0;
+    std::memcpy(&length, text.substr(at, 8).data(), 8);
+    EXPECT_EQ(word(at + 8), masked(text.substr(at, 8)));
+    const std::string_view body = text.substr(at + 12, length);
+    EXPECT_EQ(word(at + 12 + length), masked(body));
+    at += 16 + length;
+    Event event;
+    walk_message(body, [&](std::uint64_t field, std::uint64_t number, std::string_view bytes) {
+      if (field == 1) event.wall_time = std::bit_cast<double>(number);
+      if (field == 2) event.step = number;
+      if (field == 3) event.version = bytes;
+      if (field == 5) {
+        walk_message(bytes, [&](std::uint64_t, std::uint64_t, std::string_view value) {
+          walk_message(value, [&](std::uint64_t part, std::uint64_t bits, std::string_view tag) {
+            if (part == 1) event.tag = tag;
+            if (part == 2) event.value = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+          });
+        });
+      }
+      if (field == 7) {
+        walk_message(bytes, [&](std::uint64_t, std::uint64_t status, std::string_view) {
+          event.session = static_cast<int>(status);
+        });
+      }
+    });
+    events.push_back(event);
+  }
+  return events;
+}
+
+struct Folder {
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "mhla-events-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+TEST(EventFile, ReadsBack) {
+  const Folder folder;
+  EventFile file(folder.path, 0);
+  file.scalar("train/loss", 0, 2.5);
+  file.scalar("train/loss", 300, -0.125);
+  file.scalar("eval/top1", std::int64_t{1} << 40, 0.75);
+  file.flush();
+  const std::vector<Event> events = read_events(file.path());
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(events[0].version, "brain.Event:2");
+  EXPECT_EQ(events[1].tag, "train/loss");
+  EXPECT_EQ(events[1].value, 2.5f);
+  EXPECT_EQ(events[2].step, 300u);
+  EXPECT_EQ(events[2].value, -0.125f);
+  EXPECT_EQ(events[3].tag, "eval/top1");
+  EXPECT_EQ(events[3].step, std::uint64_t{1} << 40);
+  EXPECT_GT(events[3].wall_time, 1.6e9);
+}
+
+TEST(EventFile, AResumedRunHasAFileOfItsOwnThatDropsLaterSteps) {
+  const Folder folder;
+  const EventFile first(folder.path, 0);
+  EventFile second(folder.path, 40);
+  second.flush();
+  EXPECT_NE(first.path(), second.path());
+  const std::vector<Event> events = read_events(second.path());
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[1].session, 1);
+  EXPECT_EQ(events[1].step, 40u);
+}
+
+TEST(EventFile, AFolderThatIsGoneIsNamed) {
+  try {
+    EventFile("/no/such/folder", 0);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("/no/such/folder"), std::string::npos) << error.what();
+  }
+}
+
+TEST(AppendFile, KeepsWhatIsAskedForAndGrows) {
+  const Folder folder;
+  const std::filesystem::path path = folder.path / "log";
+  {
+    AppendFile file(path);
+    file.write("one\ntwo\n");
+    EXPECT_EQ(file.size(), 8u);
+  }
+  {
+    AppendFile file(path, 4);
+    EXPECT_EQ(file.size(), 4u);
+    file.write("three\n");
+  }
+  AppendFile(path, 100);  // longer than it is
+  const std::vector<std::byte> bytes = read_file(path);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), "one\nthree\n");
+}
+
+TEST(AppendFile, AFullDiskIsAnErrorWithThePath) {
+  AppendFile file("/dev/full");
+  file.write("text");
+  EXPECT_THROW(file.flush(), Error);
+}
+
+}  // namespace
+}  // namespace mhla
