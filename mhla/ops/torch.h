@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace mhla::ops {
 
@@ -62,6 +63,35 @@ inline at::Tensor softmax_attention(const at::Tensor& q, const at::Tensor& k, co
     scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
   }
   return at::matmul(scores.softmax(-1), v);
+#endif
+}
+
+// bf16 autocast of CUDA operations for this thread.
+inline void set_cuda_autocast(bool on) {
+#if TORCH_VERSION_MAJOR >= 2
+  at::autocast::set_autocast_dtype(at::kCUDA, at::kBFloat16);
+  at::autocast::set_autocast_enabled(at::kCUDA, on);
+#else
+  at::autocast::set_autocast_gpu_dtype(at::kBFloat16);
+  at::autocast::set_enabled(on);
+#endif
+}
+
+// One AdamW step of CUDA tensors, gradients times `grad_scale` [] f32: PyTorch 2's fused kernel.
+struct AdamWStep {
+  double lr = 0, beta1 = 0, beta2 = 0, weight_decay = 0, eps = 0;
+  std::int64_t t = 1;
+};
+inline void fused_adamw(at::TensorList params, at::TensorList grads, at::TensorList m, at::TensorList v,
+                        const AdamWStep& step, const at::Tensor& grad_scale) {
+#if TORCH_VERSION_MAJOR >= 2
+  const at::Tensor t = at::full({}, static_cast<double>(step.t), params[0].options().dtype(at::kFloat));
+  const std::vector<at::Tensor> steps(params.size(), t);
+  at::_fused_adamw_(params, grads, m, v, {}, steps, step.lr, step.beta1, step.beta2, step.weight_decay, step.eps,
+                    /*amsgrad=*/false, /*maximize=*/false, grad_scale.reciprocal(), {});  // it divides
+#else
+  (void)grads, (void)m, (void)v, (void)step, (void)grad_scale;
+  TORCH_CHECK(false, "AdamW on ", params[0].device(), " needs PyTorch 2, this is LibTorch 1");
 #endif
 }
 

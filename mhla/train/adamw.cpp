@@ -1,0 +1,122 @@
+#include "mhla/train/adamw.h"
+
+#include <cmath>
+
+#include "mhla/core/error.h"
+
+namespace mhla::train {
+namespace {
+
+struct Rates {
+  double decay;       // p is multiplied by it
+  double step;        // lr / (1 - b1^t)
+  double root_scale;  // 1 / sqrt(1 - b2^t)
+  double beta1, beta2, eps;
+};
+
+template <class T>
+void update_on_cpu(T* p, const T* g, T* m, T* v, std::int64_t count, double grad_scale, const Rates& rates) {
+  const T scale = static_cast<T>(grad_scale), decay = static_cast<T>(rates.decay), step = static_cast<T>(rates.step);
+  const T b1 = static_cast<T>(rates.beta1), b2 = static_cast<T>(rates.beta2), eps = static_cast<T>(rates.eps);
+  const T c1 = static_cast<T>(1.0 - rates.beta1), c2 = static_cast<T>(1.0 - rates.beta2);
+  const T root_scale = static_cast<T>(rates.root_scale);
+  constexpr std::int64_t kGrain = 16384;  // four arrays of 64 KiB: worth a thread, and still in L2
+  at::parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const T gradient = g[i] * scale;
+      m[i] = b1 * m[i] + c1 * gradient;
+      v[i] = b2 * v[i] + c2 * (gradient * gradient);
+      p[i] = decay * p[i] - step * m[i] / (std::sqrt(v[i]) * root_scale + eps);
+    }
+  });
+}
+
+void update_one(const torch::Tensor& p, const torch::Tensor& grad, const torch::Tensor& m, const torch::Tensor& v,
+                double grad_scale, const Rates& rates) {
+  const torch::Tensor g = grad.contiguous();
+  if (p.scalar_type() == torch::kFloat) {
+    update_on_cpu(p.data_ptr<float>(), g.data_ptr<float>(), m.data_ptr<float>(), v.data_ptr<float>(), p.numel(),
+                  grad_scale, rates);
+  } else {
+    update_on_cpu(p.data_ptr<double>(), g.data_ptr<double>(), m.data_ptr<double>(), v.data_ptr<double>(), p.numel(),
+                  grad_scale, rates);
+  }
+}
+
+}  // namespace
+
+AdamW::AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options)
+    : options_(options), groups_(std::move(groups)) {
+  for (const ParamGroup& group : groups_) {
+    Moments moments;
+    for (std::size_t i = 0; i < group.params.size(); ++i) {
+      const torch::Tensor& p = group.params[i];
+      if (p.scalar_type() != torch::kFloat && p.scalar_type() != torch::kDouble)
+        fail("AdamW: ", group.names[i], " is ", c10::toString(p.scalar_type()), ", expected f32 (or f64)");
+      if (!p.is_contiguous()) fail("AdamW: ", group.names[i], " is strided, expected contiguous memory");
+      moments.m.push_back(torch::zeros_like(p));
+      moments.v.push_back(torch::zeros_like(p));
+    }
+    moments_.push_back(std::move(moments));
+  }
+}
+
+void AdamW::step(double lr, const torch::Tensor& grad_scale) {
+  const torch::NoGradGuard no_gradient;
+  ++steps_;
+  const auto t = static_cast<double>(steps_);
+  const double correction1 = 1.0 - std::pow(options_.beta1, t), correction2 = 1.0 - std::pow(options_.beta2, t);
+  const bool on_cpu = grad_scale.is_cpu();
+  const double scale = on_cpu ? grad_scale.item<double>() : 1.0;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const ParamGroup& group = groups_[i];
+    const double rate = lr * group.lr_scale;
+    if (on_cpu) {
+      const Rates rates{.decay = 1.0 - rate * group.weight_decay,
+                        .step = rate / correction1,
+                        .root_scale = 1.0 / std::sqrt(correction2),
+                        .beta1 = options_.beta1,
+                        .beta2 = options_.beta2,
+                        .eps = options_.eps};
+      for (std::size_t j = 0; j < group.params.size(); ++j) {
+        if (group.params[j].grad().defined())
+          update_one(group.params[j], group.params[j].grad(), moments_[i].m[j], moments_[i].v[j], scale, rates);
+      }
+      continue;
+    }
+    std::vector<torch::Tensor> params, grads, m, v;
+    for (std::size_t j = 0; j < group.params.size(); ++j) {
+      if (!group.params[j].grad().defined()) continue;
+      params.push_back(group.params[j]), grads.push_back(group.params[j].grad());
+      m.push_back(moments_[i].m[j]), v.push_back(moments_[i].v[j]);
+    }
+    if (!params.empty())
+      ops::fused_adamw(params, grads, m, v,
+                       {.lr = rate,
+                        .beta1 = options_.beta1,
+                        .beta2 = options_.beta2,
+                        .weight_decay = group.weight_decay,
+                        .eps = options_.eps,
+                        .t = steps_},
+                       grad_scale);
+  }
+}
+
+void AdamW::zero_grad() {
+  for (const ParamGroup& group : groups_) {
+    for (const torch::Tensor& p : group.params) p.mutable_grad().reset();
+  }
+}
+
+std::vector<std::pair<std::string, torch::Tensor>> AdamW::state() const {
+  std::vector<std::pair<std::string, torch::Tensor>> all;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    for (std::size_t j = 0; j < groups_[i].params.size(); ++j) {
+      all.emplace_back("m." + groups_[i].names[j], moments_[i].m[j]);
+      all.emplace_back("v." + groups_[i].names[j], moments_[i].v[j]);
+    }
+  }
+  return all;
+}
+
+}  // namespace mhla::train

@@ -1,0 +1,143 @@
+#include "mhla/train/checkpoints.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "mhla/core/error.h"
+#include "mhla/io/crc32c.h"
+#include "mhla/io/file.h"
+#include "mhla/io/json.h"
+
+namespace mhla::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kManifest = "checkpoint.json";
+constexpr std::int64_t kFormat = 1;
+
+std::string name_of(std::int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
+  return name;
+}
+
+std::optional<std::int64_t> step_of(const std::string& name) {
+  if (name.rfind("step-", 0) != 0 || name.size() < 6 || name.size() > 23) return {};
+  const std::string digits = name.substr(5);
+  if (digits.find_first_not_of("0123456789") != std::string::npos) return {};
+  const std::int64_t step = std::stoll(digits);
+  return name == name_of(step) ? std::optional(step) : std::nullopt;
+}
+
+void rename_or_fail(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) fail(to.string(), ": could not be written: ", error.message());
+}
+
+// The folder with its files on the disk, and the list of them.
+void seal(const fs::path& folder, std::int64_t step) {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  JsonValue listed = JsonValue::object();
+  for (const fs::path& file : files) {
+    listed.set(file.filename().string(), JsonValue()
+                                             .set("bytes", static_cast<std::int64_t>(fs::file_size(file)))
+                                             .set("crc32c", static_cast<std::int64_t>(file_crc32c(file))));
+  }
+  write_file(folder / kManifest,
+             write_json(JsonValue().set("format", kFormat).set("step", step).set("files", listed), 2) + "\n");
+  sync_directory(folder);
+}
+
+}  // namespace
+
+CheckpointFolder::CheckpointFolder(fs::path folder, std::int64_t keep) : folder_(std::move(folder)), keep_(keep) {}
+
+Checkpoint CheckpointFolder::save(std::int64_t step, const std::function<void(const fs::path&)>& write) {
+  const fs::path partial = folder_ / str(".part-", ::getpid(), "-", name_of(step));
+  const Checkpoint saved{folder_ / name_of(step), step};
+  try {
+    if (fs::create_directories(folder_)) sync_directory(folder_.parent_path());
+    fs::remove_all(partial);
+    fs::create_directory(partial);
+    write(partial);
+    seal(partial, step);
+    const fs::path old = folder_ / str(".old-", ::getpid(), "-", name_of(step));
+    if (fs::exists(saved.path)) rename_or_fail(saved.path, old);  // a damaged one, or it would have been resumed
+    rename_or_fail(partial, saved.path);
+    sync_directory(folder_);
+    fs::remove_all(old);
+  } catch (const std::exception&) {
+    std::error_code ignored;
+    fs::remove_all(partial, ignored);
+    throw;
+  }
+  std::vector<Checkpoint> all = list();
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < all.size(); ++i) {
+    const fs::path old = folder_ / str(".old-", ::getpid(), "-", name_of(all[i].step));
+    rename_or_fail(all[i].path, old);
+    fs::remove_all(old);
+  }
+  return saved;
+}
+
+std::vector<Checkpoint> CheckpointFolder::list() const {
+  std::vector<Checkpoint> all;
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_, none)) {
+    if (const auto step = step_of(entry.path().filename().string())) all.push_back({entry.path(), *step});
+  }
+  std::sort(all.begin(), all.end(), [](const Checkpoint& a, const Checkpoint& b) { return a.step < b.step; });
+  return all;
+}
+
+std::optional<Checkpoint> CheckpointFolder::newest(std::vector<std::string>& complaints) const {
+  const std::vector<Checkpoint> all = list();
+  for (auto checkpoint = all.rbegin(); checkpoint != all.rend(); ++checkpoint) {
+    try {
+      check_checkpoint(*checkpoint);
+      return *checkpoint;
+    } catch (const Error& error) {
+      complaints.emplace_back(error.what());
+    }
+  }
+  return {};
+}
+
+void CheckpointFolder::sweep() const {
+  std::error_code none;
+  std::vector<fs::path> left;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind(".part-", 0) == 0 || name.rfind(".old-", 0) == 0) left.push_back(entry.path());
+  }
+  for (const fs::path& path : left) fs::remove_all(path, none);
+}
+
+void check_checkpoint(const Checkpoint& checkpoint) {
+  const fs::path manifest = checkpoint.path / kManifest;
+  const JsonValue json = read_json(manifest);
+  const auto damaged = [&](const auto&... parts) { fail(checkpoint.path.string(), ": damaged: ", parts...); };
+  const JsonValue* format = json.find("format");
+  if (format == nullptr || format->as_int() != kFormat)
+    fail(manifest.string(), ": format is ", format == nullptr ? "missing" : write_json(*format), ", expected ",
+         kFormat);
+  if (json.at("step").as_int() != checkpoint.step)
+    damaged(kManifest, " is of step ", json.at("step").as_int(), ", expected ", checkpoint.step);
+  for (const JsonValue::Member& file : json.at("files").members()) {
+    const fs::path path = checkpoint.path / file.key;
+    std::error_code error;
+    const std::uintmax_t bytes = fs::file_size(path, error);
+    if (error) damaged(file.key, " is missing");
+    if (static_cast<std::int64_t>(bytes) != file.value.at("bytes").as_int())
+      damaged(file.key, " has ", bytes, " bytes, expected ", file.value.at("bytes").as_int());
+    if (file_crc32c(path) != file.value.at("crc32c").as_uint()) damaged(file.key, " has another checksum");
+  }
+}
+
+}  // namespace mhla::train

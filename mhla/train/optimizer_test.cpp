@@ -1,0 +1,213 @@
+// AdamW against LibTorch's own in f64, groups, schedule, averages, norms and the refusals of options and weights.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "mhla/core/error.h"
+#include "mhla/ops/ops.h"
+#include "mhla/testing/messages.h"
+#include "mhla/train/adamw.h"
+#include "mhla/train/ema.h"
+#include "mhla/train/gradients.h"
+#include "mhla/train/schedule.h"
+#include "mhla/train/tiny_task_fixture.h"
+#include "mhla/train/weights.h"
+
+namespace mhla::train {
+namespace {
+
+torch::Tensor scale_of(double scale) { return torch::tensor(scale, torch::kFloat); }
+
+// Parameters of three groups and gradients of step t, the same for every caller.
+std::vector<torch::Tensor> parameters(torch::ScalarType dtype) {
+  torch::manual_seed(3);
+  std::vector<torch::Tensor> all;
+  for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{37, 11}, {5}, {4, 4}})
+    all.push_back(torch::randn(shape, torch::kDouble).to(dtype).requires_grad_());
+  return all;
+}
+
+void set_gradients(const std::vector<torch::Tensor>& params, std::int64_t t) {
+  torch::manual_seed(static_cast<std::uint64_t>(100 + t));
+  for (const torch::Tensor& p : params) p.mutable_grad() = torch::randn(p.sizes(), torch::kDouble).to(p.scalar_type());
+}
+
+std::vector<ParamGroup> three_groups(const std::vector<torch::Tensor>& p) {
+  return {
+      {"decay", 1.0, 0.05, {"a"}, {p[0]}}, {"no_decay", 1.0, 0.0, {"b"}, {p[1]}}, {"mix", 0.5, 0.2, {"mix"}, {p[2]}}};
+}
+
+TEST(AdamW, IsLibTorchsOwn) {
+  const std::vector<torch::Tensor> ours = parameters(torch::kDouble), theirs = parameters(torch::kDouble);
+  AdamW adamw(three_groups(ours), {.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6});
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (const ParamGroup& group : three_groups(theirs)) {
+    auto options = std::make_unique<torch::optim::AdamWOptions>(1e-2 * group.lr_scale);
+    options->betas(std::make_tuple(0.8, 0.95)).eps(1e-6).weight_decay(group.weight_decay);
+    groups.emplace_back(group.params, std::move(options));
+  }
+  torch::optim::AdamW reference(groups, torch::optim::AdamWOptions(1e-2));
+  for (std::int64_t t = 0; t < 20; ++t) {
+    set_gradients(ours, t), set_gradients(theirs, t);
+    for (const torch::Tensor& p : ours) p.mutable_grad().mul_(4.0);
+    adamw.step(1e-2, scale_of(0.25));
+    reference.step();
+  }
+  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_LT((ours[i] - theirs[i]).abs().max().item<double>(), 1e-13) << i;
+}
+
+TEST(AdamW, InF32TheSameBitsForEveryNumberOfThreads) {
+  std::vector<torch::Tensor> results;
+  for (const int threads : {1, 2, 3}) {
+    ops::set_num_threads(threads);
+    torch::manual_seed(1);
+    torch::Tensor p = torch::randn({70000}).requires_grad_();
+    AdamW adamw({{"all", 1.0, 0.1, {"p"}, {p}}}, {});
+    for (int t = 0; t < 3; ++t) {
+      p.mutable_grad() = torch::randn({70000});
+      adamw.step(1e-3, scale_of(1.0));
+    }
+    results.push_back(p.detach().clone());
+  }
+  ops::set_num_threads(1);
+  EXPECT_TRUE(torch::equal(results[0], results[1]));
+  EXPECT_TRUE(torch::equal(results[0], results[2]));
+}
+
+TEST(AdamW, WithoutAGradientNothingChangesAndOddParametersAreRefused) {
+  const std::vector<torch::Tensor> p = parameters(torch::kFloat);
+  const torch::Tensor before = p[0].detach().clone();
+  AdamW adamw(three_groups(p), {});
+  adamw.step(1e-2, scale_of(1.0));
+  EXPECT_TRUE(torch::equal(before, p[0]));
+  const auto make = [](const torch::Tensor& x) { AdamW({{"all", 1.0, 0.0, {"head.weight"}, {x}}}, {}); };
+  EXPECT_EQ(message_of([&] { make(torch::zeros({2}, torch::kBFloat16)); }),
+            "AdamW: head.weight is BFloat16, expected f32 (or f64)");
+  EXPECT_EQ(message_of([&] {
+              make(torch::zeros({2, 3}).t());
+            }),
+            "AdamW: head.weight is strided, expected contiguous memory");
+}
+
+TEST(ParamGroups, ByNameAndShape) {
+  TrainOptions options;
+  options.weight_decay = 0.1, options.mix_weight_decay = 0.3, options.mix_lr_scale = 2.0;
+  const TinyModel model;
+  const std::vector<ParamGroup> groups = param_groups(*model, options);
+  ASSERT_EQ(groups.size(), 3u);
+  const std::vector<std::string> decayed{"embed.weight", "attention.qkv.weight", "attention.out.weight", "head.weight"};
+  EXPECT_EQ(groups[0].names, decayed);
+  EXPECT_EQ(groups[0].weight_decay, 0.1);
+  for (const torch::Tensor& p : groups[1].params) EXPECT_EQ(p.dim(), 1);
+  EXPECT_EQ(groups[1].names.size(), 7u);  // three biases, two gains of q and k, gain and bias of the norm
+  EXPECT_EQ(groups[1].weight_decay, 0.0);
+  EXPECT_EQ(groups[2].names, std::vector<std::string>{"attention.mix"});
+  EXPECT_EQ(groups[2].weight_decay, 0.3);
+  EXPECT_EQ(groups[2].lr_scale, 2.0);
+  EXPECT_EQ(kind_of("pos_embed", torch::zeros({1, 16, 8})), ParamKind::kNoDecay);
+  for (torch::Tensor& p : model->parameters()) p.set_requires_grad(false);
+  EXPECT_EQ(message_of([&] { param_groups(*model, options); }), "train: the model has no parameter that is trained");
+}
+
+TEST(Schedule, WarmUpThenCosineOrConstant) {
+  TrainOptions o;
+  o.lr = 1.0, o.warmup_lr = 0.2, o.warmup_steps = 4, o.min_lr = 0.1;
+  const Schedule cosine(o, 14);
+  EXPECT_DOUBLE_EQ(cosine(0), 0.4);
+  EXPECT_DOUBLE_EQ(cosine(3), 1.0);
+  EXPECT_DOUBLE_EQ(cosine(4), 1.0);
+  EXPECT_DOUBLE_EQ(cosine(9), 0.55);
+  EXPECT_DOUBLE_EQ(cosine(14), 0.1);
+  EXPECT_DOUBLE_EQ(cosine(99), 0.1);
+  o.schedule = "constant";
+  EXPECT_DOUBLE_EQ(Schedule(o, 14)(13), 1.0);
+  EXPECT_DOUBLE_EQ(Schedule(o, 4)(3), 1.0);
+  EXPECT_EQ(message_of([&] { Schedule(o, 3); }), "train: warmup_steps is 4, expected at most the 3 steps of the run");
+}
+
+TEST(Ema, FollowsItsFormulaAndSwaps) {
+  const TinyModel model;
+  Ema ema(*model, 0.5);
+  const torch::Tensor live = model->named_parameters()["head.bias"];
+  const torch::NoGradGuard no_gradient;
+  torch::Tensor want = live.clone();
+  for (std::int64_t t = 1; t <= 12; ++t) {
+    live.add_(static_cast<double>(t));
+    model->named_buffers()["calls"].fill_(static_cast<double>(t));
+    const double d = std::min(0.5, (1.0 + static_cast<double>(t)) / (10.0 + static_cast<double>(t)));
+    want = d * want + (1 - d) * live;
+    ema.update(t);
+  }
+  const auto average = [&](const std::string& name) {
+    for (const auto& [known, tensor] : ema.state())
+      if (known == name) return tensor.clone();
+    return torch::Tensor();
+  };
+  EXPECT_LT((average("head.bias") - want).abs().max().item<double>(), 1e-5);
+  EXPECT_EQ(average("calls").item<double>(), 12.0);
+  const torch::Tensor kept = live.clone();
+  ema.swap();
+  EXPECT_LT((live - want).abs().max().item<double>(), 1e-5);
+  EXPECT_TRUE(torch::equal(average("head.bias"), kept));
+  ema.swap();
+  EXPECT_TRUE(torch::equal(live, kept));
+}
+
+TEST(Gradients, NormsScaleAndBlame) {
+  const std::vector<torch::Tensor> p = parameters(torch::kFloat);
+  p[0].mutable_grad() = torch::full({37, 11}, 3.0 / std::sqrt(37.0 * 11.0)),
+  p[2].mutable_grad() = torch::full({4, 4}, 1.0);
+  const GradientNorms norms = gradient_norms(three_groups(p));
+  EXPECT_EQ(norms.names, (std::vector<std::string>{"a", "mix"}));
+  EXPECT_NEAR(norms.total.item<double>(), 5.0, 1e-5);
+  EXPECT_NEAR(gradient_scale(norms.total, 1.0, 2.0).item<double>(), 0.4, 1e-6);
+  EXPECT_NEAR(gradient_scale(norms.total, 10.0, 2.0).item<double>(), 0.1, 1e-6);  // 0.5 needs no clipping
+  EXPECT_NEAR(gradient_scale(norms.total, 1.0, 0.0).item<double>(), 1.0, 0.0);
+  const double nan = std::nan("");
+  EXPECT_EQ(blame({"a", "b"}, {1.5, 2.5}), "the largest gradient is that of b, norm 2.5");
+  EXPECT_EQ(
+      blame({"a", "b", "c"}, {1.5, nan, 1.0 / 0.0}),
+      "2 of 3 gradients are not finite, the first is b (norm nan); the largest finite gradient is that of a, norm 1.5");
+  EXPECT_EQ(blame({"a"}, {nan}), "1 of 1 gradients are not finite, the first is a (norm nan)");
+}
+
+TEST(Options, RefusalsNameTheField) {
+  const auto refused = [](const std::function<void(TrainOptions&)>& change) {
+    TrainOptions o;
+    change(o);
+    return message_of([&] { check(o); });
+  };
+  EXPECT_EQ(refused([](auto& o) { o.batch = 0; }), "train: batch is 0, expected at least 1");
+  EXPECT_EQ(refused([](auto& o) { o.lr = 0; }), "train: lr is 0, expected a number above 0");
+  EXPECT_EQ(refused([](auto& o) { o.lr = std::nan(""); }), "train: lr is nan, expected a number above 0");
+  EXPECT_EQ(refused([](auto& o) { o.beta2 = 1; }), "train: beta2 is 1, expected 0 or more and below 1");
+  EXPECT_EQ(refused([](auto& o) { o.schedule = "step"; }), "train: schedule is step, expected cosine or constant");
+  EXPECT_EQ(refused([](auto& o) { o.precision = "f16"; }), "train: precision is f16, expected f32 or bf16");
+  EXPECT_EQ(refused([](auto& o) { o.min_lr = 1; }), "train: min_lr is 1, expected 0 to lr");
+  EXPECT_EQ(message_of([] { device_of("gpu"); }), "train: device is 'gpu', expected cpu, cuda or cuda:N");
+  TrainOptions bf16;
+  bf16.precision = "bf16";
+  EXPECT_EQ(message_of([&] { prepare(bf16); }), "train: precision is bf16, expected f32 on cpu");
+}
+
+TEST(Weights, RoundTripAndRefusals) {
+  const TemporaryRun run;
+  std::filesystem::create_directory(run.path());
+  const std::filesystem::path path = run.path("run") / "w.safetensors";
+  const torch::Tensor a = torch::randn({3, 4}), scalar = torch::tensor(5.0), turned = torch::randn({4, 2}).t();
+  write_tensors(path, {{"a", a}, {"scalar", scalar}, {"turned", turned}});
+  const Safetensors file = Safetensors::read(path);
+  torch::Tensor a2 = torch::zeros({3, 4}), scalar2 = torch::zeros({}), turned2 = torch::zeros({2, 4});
+  read_tensors(file, "", {{"a", a2}, {"scalar", scalar2}, {"turned", turned2}});
+  EXPECT_TRUE(torch::equal(a, a2) && torch::equal(scalar, scalar2) && torch::equal(turned, turned2));
+  const auto refused = [&](const NamedTensors& wanted) { return message_of([&] { read_tensors(file, "", wanted); }); };
+  const std::string label = path.string();
+  EXPECT_EQ(refused({{"b", a2}}), label + ": tensor 'b' is missing, expected [3, 4]");
+  EXPECT_EQ(refused({{"a", turned2}}), label + ": tensor 'a' has shape [3, 4], expected [2, 4]");
+  EXPECT_EQ(refused({{"a", a2.to(torch::kDouble)}}), label + ": tensor 'a' is F32, expected Double");
+  EXPECT_EQ(refused({{"a", a2}, {"turned", turned2}}), label + ": tensor 'scalar' is no part of this model");
+}
+
+}  // namespace
+}  // namespace mhla::train

@@ -1,0 +1,51 @@
+#include "mhla/train/options.h"
+
+#include <limits>
+
+#include "mhla/core/error.h"
+
+namespace mhla::train {
+namespace {
+
+template <class T>
+void expect(bool good, const char* field, const T& value, const char* expected) {
+  if (!good) fail("train: ", field, " is ", value, ", expected ", expected);
+}
+
+}  // namespace
+
+void check(const TrainOptions& o) {
+  const auto at_least = [](std::int64_t low, const char* field, std::int64_t value) {
+    if (value < low) fail("train: ", field, " is ", value, ", expected at least ", low);
+  };
+  at_least(0, "max_steps", o.max_steps);
+  if (o.max_steps == 0) at_least(1, "epochs", o.epochs);
+  at_least(1, "batch", o.batch);
+  at_least(1, "accumulate", o.accumulate);
+  at_least(0, "warmup_steps", o.warmup_steps);
+  at_least(0, "threads", o.threads);
+  expect(o.threads <= 1024, "threads", o.threads, "at most 1024");
+  at_least(0, "seed", o.seed);
+  at_least(0, "checkpoint_every", o.checkpoint_every);
+  at_least(1, "keep", o.keep);
+  at_least(1, "log_every", o.log_every);
+  at_least(0, "eval_every", o.eval_every);
+  // Written so that NaN is refused.
+  const auto between = [](double value, double low, double high) { return value >= low && value < high; };
+  const double most = std::numeric_limits<double>::infinity();
+  expect(o.lr > 0 && between(o.lr, 0, most), "lr", o.lr, "a number above 0");
+  expect(between(o.weight_decay, 0, most), "weight_decay", o.weight_decay, "0 or more");
+  expect(between(o.beta1, 0, 1), "beta1", o.beta1, "0 or more and below 1");
+  expect(between(o.beta2, 0, 1), "beta2", o.beta2, "0 or more and below 1");
+  expect(o.adam_eps > 0 && between(o.adam_eps, 0, most), "adam_eps", o.adam_eps, "a number above 0");
+  expect(between(o.mix_lr_scale, 0, most), "mix_lr_scale", o.mix_lr_scale, "0 or more");
+  expect(between(o.mix_weight_decay, 0, most), "mix_weight_decay", o.mix_weight_decay, "0 or more");
+  expect(between(o.clip_norm, 0, most), "clip_norm", o.clip_norm, "0 or more");
+  expect(between(o.warmup_lr, 0, most), "warmup_lr", o.warmup_lr, "0 or more");
+  expect(between(o.min_lr, 0, most) && o.min_lr <= o.lr, "min_lr", o.min_lr, "0 to lr");
+  expect(between(o.ema, 0, 1), "ema", o.ema, "0 or more and below 1");
+  expect(o.schedule == "cosine" || o.schedule == "constant", "schedule", o.schedule, "cosine or constant");
+  expect(o.precision == "f32" || o.precision == "bf16", "precision", o.precision, "f32 or bf16");
+}
+
+}  // namespace mhla::train

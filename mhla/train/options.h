@@ -1,0 +1,76 @@
+// What a training can be told, whatever it trains. Plain values: the program reads, checks and prints them without
+// LibTorch. Fields are listed once, in fields(); config files, flags and help come from the list (io/fields.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace mhla::train {
+
+struct TrainOptions {
+  std::int64_t epochs = 10;
+  std::int64_t max_steps = 0;
+  std::int64_t batch = 128;
+  std::int64_t accumulate = 1;
+
+  double lr = 1e-3;
+  double weight_decay = 0.05;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double adam_eps = 1e-8;
+  double mix_lr_scale = 1.0;
+  double mix_weight_decay = 0.0;
+  double clip_norm = 1.0;
+
+  std::string schedule = "cosine";
+  std::int64_t warmup_steps = 0;
+  double warmup_lr = 0.0;
+  double min_lr = 0.0;
+
+  double ema = 0.0;
+  std::string precision = "f32";
+  std::string device = "cpu";
+  std::int64_t threads = 0;
+  std::int64_t seed = 0;
+  bool deterministic = false;
+
+  std::int64_t checkpoint_every = 500;
+  std::int64_t keep = 3;
+  std::int64_t log_every = 10;
+  std::int64_t eval_every = 1;
+
+  template <class Self, class Visit>
+  static void fields(Self& o, Visit&& visit) {
+    visit("epochs", o.epochs, "passes over the training set");
+    visit("max_steps", o.max_steps, "optimiser steps, in the place of epochs; 0: by epochs");
+    visit("batch", o.batch, "samples of one pass through the model");
+    visit("accumulate", o.accumulate, "batches whose gradients make one step");
+    visit("lr", o.lr, "peak learning rate");
+    visit("weight_decay", o.weight_decay, "of weights with two axes or more");
+    visit("beta1", o.beta1, "AdamW: memory of the gradient");
+    visit("beta2", o.beta2, "AdamW: memory of its square");
+    visit("adam_eps", o.adam_eps, "AdamW: added to the root");
+    visit("mix_lr_scale", o.mix_lr_scale, "learning rate of the mixing matrices over that of the rest");
+    visit("mix_weight_decay", o.mix_weight_decay, "of the mixing matrices");
+    visit("clip_norm", o.clip_norm, "gradients are scaled to at most this norm; 0: never");
+    visit("schedule", o.schedule, "of the learning rate: cosine or constant");
+    visit("warmup_steps", o.warmup_steps, "steps from warmup_lr to lr, in a straight line");
+    visit("warmup_lr", o.warmup_lr, "where the warm-up starts");
+    visit("min_lr", o.min_lr, "where the cosine ends");
+    visit("ema", o.ema, "decay of the running average of the weights; 0: none");
+    visit("precision", o.precision, "f32, or bf16: autocast on a GPU");
+    visit("device", o.device, "cpu, cuda or cuda:N");
+    visit("threads", o.threads, "of the CPU; 0: all");
+    visit("seed", o.seed, "of the weights, the order of the data and its augmentation");
+    visit("deterministic", o.deterministic, "only operations that repeat bit for bit");
+    visit("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: at the end alone");
+    visit("keep", o.keep, "checkpoints that are kept");
+    visit("log_every", o.log_every, "steps between two lines of the log");
+    visit("eval_every", o.eval_every, "epochs between two evaluations; 0: at the end alone");
+  }
+};
+
+// Throws mhla::Error naming the field, its value and what is expected.
+void check(const TrainOptions& options);
+
+}  // namespace mhla::train

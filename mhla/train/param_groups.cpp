@@ -1,0 +1,34 @@
+#include "mhla/train/param_groups.h"
+
+#include "mhla/core/error.h"
+
+namespace mhla::train {
+
+ParamKind kind_of(const std::string& name, const torch::Tensor& param) {
+  const std::string last = name.substr(name.rfind('.') + 1);  // npos + 1 is 0: the whole name
+  if (last == "mix") return ParamKind::kMix;
+  if (param.dim() <= 1 || last == "bias" || last == "pos_embed" || last == "cls_token") return ParamKind::kNoDecay;
+  return ParamKind::kDecay;
+}
+
+std::vector<ParamGroup> param_groups(const torch::nn::Module& model, const TrainOptions& options) {
+  std::vector<ParamGroup> groups(3);
+  groups[0] = {.name = "decay", .lr_scale = 1.0, .weight_decay = options.weight_decay, .names = {}, .params = {}};
+  groups[1] = {.name = "no_decay", .lr_scale = 1.0, .weight_decay = 0.0, .names = {}, .params = {}};
+  groups[2] = {.name = "mix",
+               .lr_scale = options.mix_lr_scale,
+               .weight_decay = options.mix_weight_decay,
+               .names = {},
+               .params = {}};
+  for (const auto& item : model.named_parameters()) {
+    if (!item.value().requires_grad()) continue;
+    ParamGroup& group = groups[static_cast<std::size_t>(kind_of(item.key(), item.value()))];
+    group.names.push_back(item.key());
+    group.params.push_back(item.value());
+  }
+  std::erase_if(groups, [](const ParamGroup& group) { return group.params.empty(); });
+  if (groups.empty()) fail("train: the model has no parameter that is trained");
+  return groups;
+}
+
+}  // namespace mhla::train

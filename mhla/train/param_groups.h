@@ -1,0 +1,29 @@
+// Parameters by how the optimiser treats them:
+//   mix       the mixing matrices: a learning rate and a decay of their own
+//   no_decay  biases, norms, whatever has one axis or none, position tables
+//   decay     the rest
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mhla/train/options.h"
+#include "mhla/train/torch.h"
+
+namespace mhla::train {
+
+struct ParamGroup {
+  std::string name;
+  double lr_scale = 1.0;  // over the learning rate of the step
+  double weight_decay = 0.0;
+  std::vector<std::string> names;
+  std::vector<torch::Tensor> params;
+};
+
+enum class ParamKind : std::uint8_t { kDecay, kNoDecay, kMix };
+ParamKind kind_of(const std::string& name, const torch::Tensor& param);
+
+// Of every parameter that is trained; groups without any are left out.
+std::vector<ParamGroup> param_groups(const torch::nn::Module& model, const TrainOptions& options);
+
+}  // namespace mhla::train

@@ -1,0 +1,50 @@
+// What is set once for a whole process: threads, generators, deterministic algorithms, autocast.
+#include <cstdlib>
+
+#include "mhla/core/error.h"
+#include "mhla/ops/ops.h"
+#include "mhla/train/trainer.h"
+
+namespace mhla::train {
+
+torch::Device device_of(const std::string& name) {
+  if (name == "cpu") return torch::kCPU;
+  const std::string number = name.size() > 5 ? name.substr(5) : "0";
+  const bool cuda = name == "cuda" || (name.rfind("cuda:", 0) == 0 && number.size() < 4 &&
+                                       number.find_first_not_of("0123456789") == std::string::npos);
+  if (!cuda) fail("train: device is '", name, "', expected cpu, cuda or cuda:N");
+  const auto index = static_cast<c10::DeviceIndex>(std::stoi(number));
+  if (!torch::cuda::is_available()) fail("train: device is ", name, ", but this LibTorch sees no CUDA device");
+  if (static_cast<std::size_t>(index) >= torch::cuda::device_count())
+    fail("train: device is ", name, ", but there are ", torch::cuda::device_count());
+  return {torch::kCUDA, index};
+}
+
+void prepare(const TrainOptions& options) {
+  check(options);
+  const torch::Device device = device_of(options.device);
+  if (options.precision == "bf16" && !device.is_cuda())
+    fail("train: precision is bf16, expected f32 on ", options.device);
+  if (options.threads > 0) ops::set_num_threads(options.threads);
+  if (options.threads == 0) ops::set_num_threads(ops::num_threads());  // ATen's pool as large as the kernels'
+  if (options.deterministic) {
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // read when cuBLAS starts
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    at::globalContext().setDeterministicCuDNN(true);
+    at::globalContext().setBenchmarkCuDNN(false);
+  }
+  torch::manual_seed(static_cast<std::uint64_t>(options.seed));
+}
+
+Autocast::Autocast(const TrainOptions& options, const torch::Device& device)
+    : on_(options.precision == "bf16" && device.is_cuda()) {
+  if (on_) ops::set_cuda_autocast(true);
+}
+
+Autocast::~Autocast() {
+  if (!on_) return;
+  ops::set_cuda_autocast(false);
+  at::autocast::clear_cache();  // casts of weights that the next step changes
+}
+
+}  // namespace mhla::train

@@ -1,0 +1,26 @@
+// The log of a run: log.jsonl, one JSON object per line, and TensorBoard event files with the numbers of it. A resumed
+// run goes on where its checkpoint stood: later lines of the interrupted one are cut off.
+#pragma once
+
+#include <filesystem>
+
+#include "mhla/io/file.h"
+#include "mhla/io/json.h"
+#include "mhla/io/tensorboard.h"
+
+namespace mhla::train {
+
+class RunLog {
+ public:
+  RunLog(const std::filesystem::path& folder, std::int64_t first_step, std::uint64_t keep_bytes);
+
+  // Numbers of `row` but "step" become scalars "<kind>/<key>" at row["step"]. Both are in their files on return.
+  void write(const JsonValue& row);
+  [[nodiscard]] std::uint64_t bytes() const { return lines_.size(); }
+
+ private:
+  AppendFile lines_;
+  EventFile events_;
+};
+
+}  // namespace mhla::train

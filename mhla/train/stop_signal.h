@@ -1,0 +1,22 @@
+// Ctrl-C and SIGTERM as a wish: while one of these lives, the first signal is remembered, so that a loop can save and
+// leave; a second one ends the process at once.
+#pragma once
+
+#include <csignal>
+
+namespace mhla::train {
+
+class StopSignal {
+ public:
+  StopSignal();
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+  [[nodiscard]] const char* name() const;  // "SIGINT", "SIGTERM", or null
+
+ private:
+  struct sigaction kept_int_ {
+  }, kept_term_{};
+};
+
+}  // namespace mhla::train

@@ -1,0 +1,42 @@
+// What is trained: a model, its data and its loss. The trainer knows this interface alone, so that image classifiers,
+// language models and diffusion models share one loop, one kind of checkpoint and one log.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mhla/io/json.h"
+#include "mhla/train/torch.h"
+
+namespace mhla::train {
+
+// The loss of one batch and what else is worth a line, all where the model is, so that nothing waits for a GPU.
+struct BatchResult {
+  torch::Tensor loss;                                       // [] f32, a mean over `weight` samples, with its graph
+  std::int64_t weight = 0;                                  // samples: images, or tokens
+  std::vector<std::pair<std::string, torch::Tensor>> sums;  // [] each, over the samples; the log shows sum / weight
+};
+
+using Metrics = std::vector<std::pair<std::string, double>>;
+
+class Task {
+ public:
+  virtual ~Task() = default;
+  virtual torch::nn::Module& model() = 0;
+  [[nodiscard]] virtual JsonValue model_config() const = 0;  // config.json beside the weights
+  [[nodiscard]] virtual const char* samples() const = 0;     // what a sample is: "images", "tokens"
+
+  [[nodiscard]] virtual std::int64_t batches_per_epoch() const = 0;
+  virtual BatchResult forward_next() = 0;  // the next batch of the training data; the model is in training mode
+  // Where the training data goes on: saved in checkpoints. seek() comes before the first forward_next().
+  [[nodiscard]] virtual JsonValue cursor() const = 0;
+  virtual void seek(const JsonValue& cursor) = 0;
+
+  virtual void constrain() = 0;    // after a step: what must hold for the weights
+  virtual Metrics evaluate() = 0;  // on held-out data; the model is in evaluation mode, gradients are off
+  // What the data had to say since the last call (images left out); goes to the log and the screen.
+  virtual std::vector<std::string> take_warnings() { return {}; }
+};
+
+}  // namespace mhla::train

@@ -1,0 +1,131 @@
+// A task of a few hundred weights for tests: two attention-free layers and an MHLA layer with dropout over 16 tokens,
+// told to find which of four classes made its random input. Data come from (seed, batch number) alone.
+#pragma once
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+
+#include "mhla/modules/mhla_attention.h"
+#include "mhla/train/trainer.h"
+
+namespace mhla::train {
+
+class TinyModelImpl : public torch::nn::Module {
+ public:
+  TinyModelImpl()
+      : embed_(register_module("embed", torch::nn::Linear(6, 8))),
+        attention_(register_module("attention", MhlaAttention(options()))),
+        norm_(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})))),
+        head_(register_module("head", torch::nn::Linear(8, 4))) {
+    register_buffer("calls", torch::zeros({1}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {  // [B, 16, 6] to [B, 4]
+    if (is_training()) named_buffers()["calls"].add_(1);
+    const torch::Tensor y = embed_(x);
+    return head_(norm_(y + attention_->forward(y)).mean(1));
+  }
+  void constrain() { attention_->constrain(); }
+
+ private:
+  static MhlaAttentionOptions options() {
+    MhlaAttentionOptions o = MhlaAttentionOptions::image(8, 2, Layout::grid2d(4, 4, 2, 2));
+    o.lepe = 0, o.dropout = 0.1;
+    return o;
+  }
+  torch::nn::Linear embed_;
+  MhlaAttention attention_;
+  torch::nn::LayerNorm norm_;
+  torch::nn::Linear head_;
+};
+TORCH_MODULE(TinyModel);
+
+class TinyTask : public Task {
+ public:
+  explicit TinyTask(std::int64_t batch = 8) : batch_(batch) {}
+
+  torch::nn::Module& model() override { return *model_; }
+  [[nodiscard]] JsonValue model_config() const override { return JsonValue().set("model", "tiny").set("dim", 8); }
+  [[nodiscard]] const char* samples() const override { return "images"; }
+  [[nodiscard]] std::int64_t batches_per_epoch() const override { return 10; }
+  BatchResult forward_next() override {
+    const auto [x, label] = data(next_++);
+    torch::Tensor logits = model_->forward(x);
+    if (next_ - 1 == poison_at) logits = logits * std::numeric_limits<double>::quiet_NaN();
+    if (next_ - 1 == raise_at) std::raise(SIGTERM);
+    return {.loss = torch::cross_entropy_loss(logits, label),
+            .weight = batch_,
+            .sums = {{"accuracy", (logits.argmax(-1) == label).sum()}}};
+  }
+  [[nodiscard]] JsonValue cursor() const override { return JsonValue().set("next", next_); }
+  void seek(const JsonValue& cursor) override { next_ = cursor.at("next").as_int(); }
+  void constrain() override { model_->constrain(); }
+  Metrics evaluate() override {
+    const auto [x, label] = data(-1);
+    return {{"top1", (model_->forward(x).argmax(-1) == label).to(torch::kDouble).mean().item<double>()}};
+  }
+
+  std::int64_t poison_at = -1, raise_at = -1;  // batches
+
+ private:
+  [[nodiscard]] std::pair<torch::Tensor, torch::Tensor> data(std::int64_t number) const {
+    at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(number + 1000));
+    const torch::Tensor label = torch::randint(4, {batch_}, generator, torch::kLong);
+    torch::Tensor x = torch::randn({batch_, 16, 6}, generator);
+    return {x + 2.0 * torch::one_hot(label, 6).to(torch::kFloat).unsqueeze(1), label};
+  }
+  std::int64_t batch_, next_ = 0;
+  TinyModel model_;
+};
+
+inline TrainOptions tiny_options() {
+  TrainOptions o;
+  o.max_steps = 24, o.lr = 1e-2, o.warmup_steps = 4, o.ema = 0.9, o.threads = 1, o.seed = 7;
+  o.checkpoint_every = 4, o.keep = 3, o.log_every = 3, o.eval_every = 1;
+  return o;
+}
+
+struct Rows : Observer {
+  std::vector<JsonValue> rows;
+  void row(const JsonValue& row) override { rows.push_back(row); }
+  void progress(const JsonValue&) override {}
+};
+
+// In memory where the system has such a folder: every checkpoint waits for a dozen syncs, 5 ms each on a disk.
+class TemporaryRun {
+ public:
+  TemporaryRun() {
+    const char* memory = "/dev/shm";
+    const std::filesystem::path base =
+        ::access(memory, W_OK | X_OK) == 0 ? std::filesystem::path(memory) : std::filesystem::temp_directory_path();
+    std::string name = (base / "mhla-train-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path_ = name;
+  }
+  ~TemporaryRun() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryRun(const TemporaryRun&) = delete;
+  TemporaryRun& operator=(const TemporaryRun&) = delete;
+  [[nodiscard]] std::filesystem::path path(const std::string& name = "run") const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// A run as a program makes it: seeded, then the model, then the trainer.
+inline TrainResult train_tiny(const std::filesystem::path& folder, const TrainOptions& options, bool resume = false,
+                              const std::function<void(TinyTask&)>& change = {}, Rows* rows = nullptr) {
+  prepare(options);
+  TinyTask task(options.batch == 128 ? 8 : options.batch);
+  if (change) change(task);
+  Rows own;
+  Trainer trainer(task, options, folder, JsonValue().set("seed", options.seed), rows == nullptr ? own : *rows);
+  return trainer.run(resume);
+}
+
+}  // namespace mhla::train

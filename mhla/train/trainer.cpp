@@ -1,0 +1,421 @@
+// One step: gradients of `accumulate` batches, their norm, the update, the constraint, the average. On the CPU the
+// numbers of a step are judged before its update; on a GPU one step later, which costs nothing: a run whose loss is
+// no number ends there, and a checkpoint is only written of steps that were judged.
+#include "mhla/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "mhla/core/error.h"
+#include "mhla/io/file.h"
+#include "mhla/train/adamw.h"
+#include "mhla/train/checkpoints.h"
+#include "mhla/train/ema.h"
+#include "mhla/train/gradients.h"
+#include "mhla/train/run_log.h"
+#include "mhla/train/schedule.h"
+#include "mhla/train/step_stats.h"
+#include "mhla/train/stop_signal.h"
+#include "mhla/train/weights.h"
+
+namespace mhla::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Sums since the last line of the log.
+struct Window {
+  std::int64_t steps = 0;
+  double loss = 0, weight = 0, grad_norm = 0;
+  std::vector<std::pair<std::string, double>> sums;
+
+  void add(const std::string& name, double sum) {
+    for (auto& [known, value] : sums) {
+      if (known == name) {
+        value += sum;
+        return;
+      }
+    }
+    sums.emplace_back(name, sum);
+  }
+  [[nodiscard]] JsonValue to_json() const {
+    JsonValue all = JsonValue::object();
+    for (const auto& [name, sum] : sums) all.set(name, sum);
+    return JsonValue()
+        .set("steps", steps)
+        .set("loss", loss)
+        .set("weight", weight)
+        .set("grad_norm", grad_norm)
+        .set("sums", all);
+  }
+  static Window from_json(const JsonValue& json) {
+    Window window{json.at("steps").as_int(),
+                  json.at("loss").as_double(),
+                  json.at("weight").as_double(),
+                  json.at("grad_norm").as_double(),
+                  {}};
+    for (const JsonValue::Member& sum : json.at("sums").members())
+      window.sums.emplace_back(sum.key, sum.value.as_double());
+    return window;
+  }
+};
+
+// A step that was launched and not judged yet.
+struct Launched {
+  std::int64_t step = 0;  // done when it is
+  double lr = 0, weight = 0;
+  std::vector<std::string> sum_names, grad_names;
+  StepStats stats;
+};
+
+torch::Tensor generator_state(const torch::Device& device) {
+  const at::Generator generator = at::globalContext().defaultGenerator(device);
+  return generator.get_state();
+}
+
+}  // namespace
+
+struct Trainer::Loop {
+  Loop(Task& given, const TrainOptions& train_options, fs::path run_folder, JsonValue config, Observer& watcher)
+      : task(given),
+        options(train_options),
+        folder(std::move(run_folder)),
+        run_config(std::move(config)),
+        observer(watcher),
+        device(device_of(options.device)),
+        total(steps_of(given, options)),
+        schedule(options, total),
+        optimizer(param_groups(given.model(), options),
+                  {.beta1 = options.beta1, .beta2 = options.beta2, .eps = options.adam_eps}),
+        checkpoints(folder / "checkpoints", options.keep) {
+    if (options.ema > 0) ema.emplace(task.model(), options.ema);
+  }
+
+  static std::int64_t steps_of(const Task& task, const TrainOptions& options) {
+    if (options.max_steps > 0) return options.max_steps;
+    const std::int64_t steps = options.epochs * task.batches_per_epoch() / options.accumulate;
+    if (steps < 1)
+      fail("train: ", options.epochs, " epochs of ", task.batches_per_epoch(), " batches make no step of accumulate ",
+           options.accumulate, ", expected fewer samples a batch or max_steps");
+    return steps;
+  }
+  [[nodiscard]] double epochs_at(std::int64_t at) const {
+    return static_cast<double>(at * options.accumulate) / static_cast<double>(task.batches_per_epoch());
+  }
+
+  // ---- The folder
+
+  void open(bool resume) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error || !fs::is_directory(folder))
+      fail(folder.string(), ": is no folder that can be written: ", error.message());
+    if (resume) checkpoints.sweep();
+    std::vector<std::string> complaints;
+    const std::vector<Checkpoint> all = checkpoints.list();
+    if (!resume && !all.empty())
+      fail(folder.string(), ": has a run already (", all.back().path.filename().string(),
+           "), expected --resume or another folder");
+    const std::optional<Checkpoint> start = checkpoints.newest(complaints);
+    if (!start && !all.empty()) fail(complaints.front(), "; no other checkpoint is sound");
+    std::uint64_t keep_bytes = 0;
+    if (start) keep_bytes = restore(*start);
+    write_file(folder / "train.json", write_json(run_config, 2) + "\n");
+    write_file(folder / "config.json", write_json(task.model_config(), 2) + "\n");
+    log.emplace(folder, step, keep_bytes);
+    for (const std::string& complaint : complaints) warn(complaint);
+    JsonValue row = JsonValue()
+                        .set("kind", "start")
+                        .set("step", step)
+                        .set("of", total)
+                        .set("samples", task.samples())
+                        .set("device", options.device);
+    if (start) row.set("resumed", start->path.string());
+    note(row);
+  }
+
+  void save() {
+    if (last_saved == step) return;
+    const Checkpoint saved = checkpoints.save(step, [&](const fs::path& to) {
+      write_tensors(to / "model.safetensors", tensors_of(task.model()));
+      NamedTensors state;
+      for (const auto& [name, tensor] : optimizer.state()) state.emplace_back("adamw." + name, tensor);
+      if (ema) {
+        for (const auto& [name, tensor] : ema->state()) state.emplace_back("ema." + name, tensor);
+      }
+      state.emplace_back("rng.cpu", generator_state(torch::kCPU));
+      if (device.is_cuda()) state.emplace_back("rng.cuda", generator_state(device));
+      write_tensors(to / "trainer.safetensors", state);
+      write_file(to / "config.json", write_json(task.model_config(), 2) + "\n");
+      write_file(to / "train.json", write_json(run_config, 2) + "\n");
+      write_file(to / "state.json", write_json(JsonValue()
+                                                   .set("step", step)
+                                                   .set("cursor", task.cursor())
+                                                   .set("window", window.to_json())
+                                                   .set("log_bytes", static_cast<std::int64_t>(log->bytes())),
+                                               2) +
+                                        "\n");
+    });
+    last_saved = step;
+    last_good = saved.path.string();
+    note(JsonValue().set("kind", "checkpoint").set("step", step).set("path", last_good));
+  }
+
+  // Returns how much of the log belongs to the checkpoint.
+  std::uint64_t restore(const Checkpoint& checkpoint) {
+    const JsonValue config = read_json(checkpoint.path / "config.json");
+    if (!(config == task.model_config())) fail(checkpoint.path.string(), ": is a checkpoint of another model");
+    const Safetensors trainer = Safetensors::read(checkpoint.path / "trainer.safetensors");
+    if (ema.has_value() != (trainer.size() > 0 && has_average(trainer)))
+      fail(checkpoint.path.string(), ": ema is ", options.ema, ", but the checkpoint has ",
+           ema ? "no average" : "an average");
+    read_tensors(Safetensors::read(checkpoint.path / "model.safetensors"), "", tensors_of(task.model()));
+    read_tensors(trainer, "adamw.", optimizer.state());
+    if (ema) read_tensors(trainer, "ema.", ema->state());
+    restore_generator(trainer, "rng.cpu", torch::kCPU);
+    if (device.is_cuda() && trainer.contains("rng.cuda")) restore_generator(trainer, "rng.cuda", device);
+    const JsonValue state = read_json(checkpoint.path / "state.json");
+    step = checkpoint.step;
+    if (step > total)
+      fail(checkpoint.path.string(), ": is at step ", step, ", expected at most the ", total, " of the run");
+    optimizer.set_steps(step);
+    task.seek(state.at("cursor"));
+    window = Window::from_json(state.at("window"));
+    last_saved = step;
+    last_good = checkpoint.path.string();
+    return state.at("log_bytes").as_uint();
+  }
+
+  static bool has_average(const Safetensors& file) {
+    for (std::size_t i = 0; i < file.size(); ++i) {
+      if (file.entry(i).name.rfind("ema.", 0) == 0) return true;
+    }
+    return false;
+  }
+
+  static void restore_generator(const Safetensors& file, const char* name, const torch::Device& of) {
+    at::Generator generator = at::globalContext().defaultGenerator(of);
+    torch::Tensor state = torch::empty_like(generator.get_state());
+    read_tensors(file, "", {{name, state}}, /*all=*/false);
+    generator.set_state(state);
+  }
+
+  // ---- Steps
+
+  Launched launch() {
+    Launched now{.step = step + 1,
+                 .lr = schedule(step),
+                 .weight = 0,
+                 .sum_names = {},
+                 .grad_names = {},
+                 .stats = StepStats(torch::zeros({1}))};
+    torch::Tensor loss;
+    std::vector<torch::Tensor> sums;
+    for (std::int64_t i = 0; i < options.accumulate; ++i) {
+      BatchResult batch;
+      {
+        const Autocast autocast(options, device);
+        batch = task.forward_next();
+      }
+      const auto weight = static_cast<double>(batch.weight);
+      // With one batch the mean is the loss; with several, gradients of sums are divided by all samples at the end.
+      const torch::Tensor part = options.accumulate == 1 ? batch.loss : batch.loss * weight;
+      part.backward();
+      const torch::Tensor sum = batch.loss.detach().to(torch::kFloat) * weight;
+      loss = loss.defined() ? loss + sum : sum;
+      now.weight += weight;
+      for (std::size_t j = 0; j < batch.sums.size(); ++j) {
+        const torch::Tensor value = batch.sums[j].second.detach().to(torch::kFloat);
+        if (i == 0) now.sum_names.push_back(batch.sums[j].first), sums.push_back(value);
+        if (i > 0) sums.at(j) = sums.at(j) + value;
+      }
+    }
+    const double divisor = options.accumulate == 1 ? 1.0 : now.weight;
+    const GradientNorms norms = gradient_norms(optimizer.groups());
+    now.grad_names = norms.names;
+    std::vector<torch::Tensor> values{loss, norms.total / divisor};
+    values.insert(values.end(), sums.begin(), sums.end());
+    now.stats = StepStats(at::cat({at::stack(values), norms.each / divisor}));
+    if (!device.is_cuda()) judge(now);
+    optimizer.step(now.lr, gradient_scale(norms.total, divisor, options.clip_norm));
+    optimizer.zero_grad();
+    {
+      const torch::NoGradGuard no_gradient;
+      task.constrain();
+    }
+    ++step;
+    if (ema) ema->update(step);
+    return now;
+  }
+
+  // Reads the numbers of a step, ends the run where they are none, and adds them to the window.
+  void judge(Launched& done) {
+    const std::vector<double> values = done.stats.wait();
+    const std::size_t sums = done.sum_names.size();
+    const double loss = values[0] / done.weight, norm = values[1];
+    if (!std::isfinite(loss) || !std::isfinite(norm)) {
+      const std::vector<double> each(values.begin() + 2 + static_cast<std::ptrdiff_t>(sums), values.end());
+      const std::string message =
+          str("train: ", std::isfinite(loss) ? "the gradient is not finite" : "the loss is not finite", " at step ",
+              done.step, " (loss ", loss, ", learning rate ", done.lr, "): ", blame(done.grad_names, each),
+              "; last good checkpoint: ", last_good.empty() ? "none" : last_good);
+      note(JsonValue().set("kind", "failed").set("step", done.step).set("reason", message));
+      throw RunFailed(message);
+    }
+    ++window.steps;
+    window.loss += values[0], window.weight += done.weight, window.grad_norm += norm;
+    for (std::size_t i = 0; i < sums; ++i) window.add(done.sum_names[i], values[2 + i]);
+    samples_timed += done.weight, ++steps_timed;
+    const bool due = done.step % options.log_every == 0 || done.step == total;
+    if (due || seconds_since(last_shown) > 0.2) {
+      last_shown = Clock::now();
+      const JsonValue row = step_row(done);
+      if (due) note(row), window = {};
+      observer.progress(row);
+    }
+    if (due && seconds_since(timed_from) > 5.0) timed_from = Clock::now(), samples_timed = 0, steps_timed = 0;
+  }
+
+  JsonValue step_row(const Launched& done) {
+    JsonValue row = JsonValue()
+                        .set("kind", "step")
+                        .set("step", done.step)
+                        .set("of", total)
+                        .set("epoch", epochs_at(done.step))
+                        .set("loss", window.loss / window.weight);
+    for (const auto& [name, sum] : window.sums) row.set(name, sum / window.weight);
+    const double seconds = std::max(seconds_since(timed_from), 1e-9);
+    return row.set("lr", done.lr)
+        .set("grad_norm", window.grad_norm / static_cast<double>(window.steps))
+        .set(str(task.samples(), "_per_s"), samples_timed / seconds)
+        .set("eta_s", seconds / static_cast<double>(steps_timed) * static_cast<double>(total - done.step));
+  }
+
+  void evaluate() {
+    const auto start = Clock::now();
+    const torch::NoGradGuard no_gradient;
+    JsonValue row = JsonValue().set("kind", "eval").set("step", step).set("epoch", epochs_at(step));
+    task.model().eval();
+    metrics = evaluate_once();
+    if (ema) {
+      ema->swap();
+      for (const auto& [name, value] : evaluate_once()) metrics.emplace_back("ema_" + name, value);
+      ema->swap();
+    }
+    task.model().train();
+    for (const auto& [name, value] : metrics) row.set(name, value);
+    note(row.set("seconds", seconds_since(start)));
+    timed_from = Clock::now(), samples_timed = 0, steps_timed = 0;
+  }
+
+  Metrics evaluate_once() {
+    const Autocast autocast(options, device);
+    return task.evaluate();
+  }
+
+  TrainResult train() {
+    const StopSignal signal;
+    task.model().train();
+    optimizer.zero_grad();
+    timed_from = last_shown = Clock::now();
+    std::optional<Launched> waiting;
+    const auto settle = [&] {
+      if (waiting && device.is_cuda()) judge(*waiting);
+      waiting.reset();
+    };
+    while (step < total && signal.name() == nullptr) {
+      std::optional<Launched> now = launch();
+      if (device.is_cuda() && waiting) judge(*waiting);
+      waiting = std::move(now);
+      for (const std::string& text : task.take_warnings()) warn(text);
+      const bool saves = options.checkpoint_every > 0 && step % options.checkpoint_every == 0;
+      const bool evaluates = options.eval_every > 0 && step < total && crosses_epochs();
+      if (saves || evaluates) settle();
+      if (evaluates) evaluate();
+      if (saves) save();
+    }
+    settle();
+    TrainResult result{.step = step, .stopped = {}, .metrics = {}};
+    if (step < total) {
+      result.stopped = signal.name();
+      save();
+      note(JsonValue().set("kind", "stopped").set("step", step).set("signal", result.stopped).set("path", last_good));
+    } else {
+      evaluate();
+      save();
+      finish();
+      note(JsonValue().set("kind", "end").set("step", step).set("path", (folder / "model.safetensors").string()));
+    }
+    result.metrics = metrics;
+    return result;
+  }
+
+  // Whether the last step ended an epoch that is evaluated.
+  [[nodiscard]] bool crosses_epochs() const {
+    const std::int64_t length = options.eval_every * task.batches_per_epoch();
+    return step * options.accumulate / length != (step - 1) * options.accumulate / length;
+  }
+
+  void finish() {
+    write_tensors(folder / "model.safetensors", tensors_of(task.model()));
+    if (ema) write_tensors(folder / "ema.safetensors", ema->state());
+  }
+
+  void note(const JsonValue& row) {
+    log->write(row);
+    observer.row(row);
+  }
+  void warn(const std::string& text) { note(JsonValue().set("kind", "warning").set("step", step).set("text", text)); }
+
+  Task& task;
+  const TrainOptions options;
+  const fs::path folder;
+  const JsonValue run_config;
+  Observer& observer;
+  const torch::Device device;
+  const std::int64_t total;
+  const Schedule schedule;
+  AdamW optimizer;
+  CheckpointFolder checkpoints;
+  std::optional<Ema> ema;
+  std::optional<RunLog> log;
+  std::int64_t step = 0, last_saved = -1;
+  std::string last_good;
+  Window window;
+  Metrics metrics;
+  Clock::time_point timed_from, last_shown;  // speed is taken over five seconds or one line of the log
+  double samples_timed = 0;
+  std::int64_t steps_timed = 0;
+};
+
+Trainer::Trainer(Task& task, const TrainOptions& options, fs::path folder, JsonValue run_config, Observer& observer) {
+  check(options);
+  loop_ = std::make_unique<Loop>(task, options, std::move(folder), std::move(run_config), observer);
+}
+
+Trainer::~Trainer() = default;
+
+TrainResult Trainer::run(bool resume) {
+  loop_->open(resume);
+  const auto failed = [&](const std::string& reason) {
+    return RunFailed(str("train: step ", loop_->step, ": ", reason,
+                         "; last good checkpoint: ", loop_->last_good.empty() ? "none" : loop_->last_good));
+  };
+  try {
+    return loop_->train();
+  } catch (const RunFailed&) {
+    throw;
+  } catch (const c10::Error& error) {
+    throw failed(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw failed(error.what());
+  }
+}
+
+std::int64_t Trainer::total_steps() const { return loop_->total; }
+
+}  // namespace mhla::train

@@ -1,0 +1,74 @@
+// The training loop of every task. A run is a folder:
+//   train.json         every option, as resolved
+//   config.json        the model; with model.safetensors (and ema.safetensors) what is left at the end
+//   log.jsonl          events.out.tfevents.*: the log (run_log.h)
+//   checkpoints/       step-00000500/ and so on: model, optimiser, averages, generators, data cursor (checkpoints.h)
+// A run that was interrupted anywhere and resumed on the CPU has the bits of one that was not.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+
+#include "mhla/io/json.h"
+#include "mhla/train/options.h"
+#include "mhla/train/task.h"
+
+namespace mhla::train {
+
+// The run failed while it ran: a disk that filled, a folder that went away, a loss that is no number. What the caller
+// got wrong is an mhla::Error.
+class RunFailed : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// What the screen may show. Rows are those of log.jsonl; progress comes several times a second and is not logged.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void row(const JsonValue& row) = 0;
+  virtual void progress(const JsonValue& row) = 0;
+};
+
+struct TrainResult {
+  std::int64_t step = 0;
+  std::string stopped;  // the signal that ended the run early, or empty
+  Metrics metrics;      // of the last evaluation
+};
+
+class Trainer {
+ public:
+  // The model is on its device and in f32. `run_config` is written as train.json.
+  Trainer(Task& task, const TrainOptions& options, std::filesystem::path folder, JsonValue run_config,
+          Observer& observer);
+  ~Trainer();
+  // With `resume` from the newest sound checkpoint of the folder, or from the start where there is none; without, a
+  // folder that has checkpoints is refused.
+  TrainResult run(bool resume);
+  [[nodiscard]] std::int64_t total_steps() const;
+
+ private:
+  struct Loop;
+  std::unique_ptr<Loop> loop_;
+};
+
+// "cpu", "cuda" or "cuda:N", which must be there.
+torch::Device device_of(const std::string& name);
+// Threads, deterministic algorithms and the seed of LibTorch's generators: before the model is made.
+void prepare(const TrainOptions& options);
+
+// bf16 autocast for a device, while it lives.
+class Autocast {
+ public:
+  Autocast(const TrainOptions& options, const torch::Device& device);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool on_;
+};
+
+}  // namespace mhla::train
