@@ -4,7 +4,7 @@
 //     template <class Self, class Visit>
 //     static void fields(Self& c, Visit&& visit) { visit("depth", c.depth, "blocks"); }
 //   };
-// Fields are bool, std::int64_t, double, std::string, std::optional, std::array and std::vector of these.
+// Fields are bool, std::int64_t, double, std::string, JsonValue, std::optional, std::array and std::vector of these.
 #pragma once
 
 #include <array>
@@ -27,6 +27,7 @@ inline JsonValue to_json(bool value) { return value; }
 inline JsonValue to_json(std::int64_t value) { return value; }
 inline JsonValue to_json(double value) { return value; }
 inline JsonValue to_json(const std::string& value) { return value; }
+inline JsonValue to_json(const JsonValue& value) { return value; }
 template <class T>
 JsonValue to_json(const std::optional<T>& value) {
   return value ? to_json(*value) : JsonValue();
@@ -43,6 +44,7 @@ inline void from_json(const JsonValue& json, bool& value) { value = json.as_bool
 inline void from_json(const JsonValue& json, std::int64_t& value) { value = json.as_int(); }
 inline void from_json(const JsonValue& json, double& value) { value = json.as_double(); }
 inline void from_json(const JsonValue& json, std::string& value) { value = json.as_string(); }
+inline void from_json(const JsonValue& json, JsonValue& value) { value = json; }
 template <class T>
 void from_json(const JsonValue& json, std::optional<T>& value) {
   value.reset();

@@ -14,20 +14,28 @@ struct Rates {
   double beta1, beta2, eps;
 };
 
+// errno of a square root would keep it out of vector registers.
 template <class T>
-void update_on_cpu(T* p, const T* g, T* m, T* v, std::int64_t count, double grad_scale, const Rates& rates) {
+[[gnu::optimize("no-math-errno")]] void update_range(T* __restrict p, const T* __restrict g, T* __restrict m,
+                                                     T* __restrict v, std::int64_t count, double grad_scale,
+                                                     const Rates& rates) {
   const T scale = static_cast<T>(grad_scale), decay = static_cast<T>(rates.decay), step = static_cast<T>(rates.step);
   const T b1 = static_cast<T>(rates.beta1), b2 = static_cast<T>(rates.beta2), eps = static_cast<T>(rates.eps);
   const T c1 = static_cast<T>(1.0 - rates.beta1), c2 = static_cast<T>(1.0 - rates.beta2);
   const T root_scale = static_cast<T>(rates.root_scale);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T gradient = g[i] * scale;
+    m[i] = b1 * m[i] + c1 * gradient;
+    v[i] = b2 * v[i] + c2 * (gradient * gradient);
+    p[i] = decay * p[i] - step * m[i] / (std::sqrt(v[i]) * root_scale + eps);
+  }
+}
+
+template <class T>
+void update_on_cpu(T* p, const T* g, T* m, T* v, std::int64_t count, double grad_scale, const Rates& rates) {
   constexpr std::int64_t kGrain = 16384;  // four arrays of 64 KiB: worth a thread, and still in L2
   at::parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const T gradient = g[i] * scale;
-      m[i] = b1 * m[i] + c1 * gradient;
-      v[i] = b2 * v[i] + c2 * (gradient * gradient);
-      p[i] = decay * p[i] - step * m[i] / (std::sqrt(v[i]) * root_scale + eps);
-    }
+    update_range(p + begin, g + begin, m + begin, v + begin, end - begin, grad_scale, rates);
   });
 }
 

@@ -106,6 +106,9 @@ TEST(ParamGroups, ByNameAndShape) {
   EXPECT_EQ(groups[2].weight_decay, 0.3);
   EXPECT_EQ(groups[2].lr_scale, 2.0);
   EXPECT_EQ(kind_of("pos_embed", torch::zeros({1, 16, 8})), ParamKind::kNoDecay);
+  EXPECT_EQ(kind_of("stages.0.gamma_1", torch::zeros({1, 8, 1, 1})), ParamKind::kNoDecay);
+  EXPECT_EQ(kind_of("blocks.0.attn.A_log", torch::zeros({8, 16})), ParamKind::kNoDecay);
+  EXPECT_EQ(kind_of("patch_embed.weight", torch::zeros({8, 3, 4, 4})), ParamKind::kDecay);
   for (torch::Tensor& p : model->parameters()) p.set_requires_grad(false);
   EXPECT_EQ(message_of([&] { param_groups(*model, options); }), "train: the model has no parameter that is trained");
 }
@@ -195,18 +198,18 @@ TEST(Weights, RoundTripAndRefusals) {
   const TemporaryRun run;
   std::filesystem::create_directory(run.path());
   const std::filesystem::path path = run.path("run") / "w.safetensors";
-  const torch::Tensor a = torch::randn({3, 4}), scalar = torch::tensor(5.0), turned = torch::randn({4, 2}).t();
-  write_tensors(path, {{"a", a}, {"scalar", scalar}, {"turned", turned}});
+  const torch::Tensor a = torch::randn({3, 4}), one = torch::ones({1}), turned = torch::randn({4, 2}).t();
+  write_tensors(path, {{"a", a}, {"one", one}, {"turned", turned}});
   const Safetensors file = Safetensors::read(path);
-  torch::Tensor a2 = torch::zeros({3, 4}), scalar2 = torch::zeros({}), turned2 = torch::zeros({2, 4});
-  read_tensors(file, "", {{"a", a2}, {"scalar", scalar2}, {"turned", turned2}});
-  EXPECT_TRUE(torch::equal(a, a2) && torch::equal(scalar, scalar2) && torch::equal(turned, turned2));
+  torch::Tensor a2 = torch::zeros({3, 4}), one2 = torch::zeros({1}), turned2 = torch::zeros({2, 4});
+  read_tensors(file, "", {{"a", a2}, {"one", one2}, {"turned", turned2}});
+  EXPECT_TRUE(torch::equal(a, a2) && torch::equal(one, one2) && torch::equal(turned, turned2));
   const auto refused = [&](const NamedTensors& wanted) { return message_of([&] { read_tensors(file, "", wanted); }); };
   const std::string label = path.string();
   EXPECT_EQ(refused({{"b", a2}}), label + ": tensor 'b' is missing, expected [3, 4]");
   EXPECT_EQ(refused({{"a", turned2}}), label + ": tensor 'a' has shape [3, 4], expected [2, 4]");
   EXPECT_EQ(refused({{"a", a2.to(torch::kDouble)}}), label + ": tensor 'a' is F32, expected Double");
-  EXPECT_EQ(refused({{"a", a2}, {"turned", turned2}}), label + ": tensor 'scalar' is no part of this model");
+  EXPECT_EQ(refused({{"a", a2}, {"turned", turned2}}), label + ": tensor 'one' is no part of this model");
 }
 
 }  // namespace

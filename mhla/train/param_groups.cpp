@@ -1,5 +1,7 @@
 #include "mhla/train/param_groups.h"
 
+#include <set>
+
 #include "mhla/core/error.h"
 
 namespace mhla::train {
@@ -7,8 +9,10 @@ namespace mhla::train {
 ParamKind kind_of(const std::string& name, const torch::Tensor& param) {
   const std::string last = name.substr(name.rfind('.') + 1);  // npos + 1 is 0: the whole name
   if (last == "mix") return ParamKind::kMix;
-  if (param.dim() <= 1 || last == "bias" || last == "pos_embed" || last == "cls_token") return ParamKind::kNoDecay;
-  return ParamKind::kDecay;
+  int axes = 0;
+  for (const std::int64_t size : param.sizes()) axes += size > 1 ? 1 : 0;
+  static const std::set<std::string> plain = {"bias", "pos_embed", "positional_encoding", "A_log"};
+  return axes <= 1 || plain.count(last) != 0 ? ParamKind::kNoDecay : ParamKind::kDecay;
 }
 
 std::vector<ParamGroup> param_groups(const torch::nn::Module& model, const TrainOptions& options) {

@@ -1,6 +1,6 @@
 // Parameters by how the optimiser treats them:
 //   mix       the mixing matrices: a learning rate and a decay of their own
-//   no_decay  biases, norms, whatever has one axis or none, position tables
+//   no_decay  biases, gains and other vectors (one axis longer than 1 at most), position tables, decay rates of Mamba
 //   decay     the rest
 #pragma once
 

@@ -15,8 +15,8 @@ torch::Device device_of(const std::string& name) {
   if (!cuda) fail("train: device is '", name, "', expected cpu, cuda or cuda:N");
   const auto index = static_cast<c10::DeviceIndex>(std::stoi(number));
   if (!torch::cuda::is_available()) fail("train: device is ", name, ", but this LibTorch sees no CUDA device");
-  if (static_cast<std::size_t>(index) >= torch::cuda::device_count())
-    fail("train: device is ", name, ", but there are ", torch::cuda::device_count());
+  const auto count = static_cast<int>(torch::cuda::device_count());
+  if (index >= count) fail("train: device is ", name, ", but there are ", count);
   return {torch::kCUDA, index};
 }
 

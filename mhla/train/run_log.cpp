@@ -13,7 +13,7 @@ void RunLog::write(const JsonValue& row) {
   const std::string& kind = row.at("kind").as_string();
   if (kind != "step" && kind != "eval") return;
   for (const JsonValue::Member& member : row.members()) {
-    if (member.key == "step" || !member.value.is_number()) continue;
+    if (member.key == "step" || member.key == "of" || member.key == "eta_s" || !member.value.is_number()) continue;
     events_.scalar((kind == "step" ? "train/" : "eval/") + member.key, step->as_int(), member.value.as_double());
   }
   events_.flush();

@@ -14,7 +14,8 @@ class RunLog {
  public:
   RunLog(const std::filesystem::path& folder, std::int64_t first_step, std::uint64_t keep_bytes);
 
-  // Numbers of `row` but "step" become scalars "<kind>/<key>" at row["step"]. Both are in their files on return.
+  // Numbers of a step or an evaluation become scalars as well, "train/loss", "eval/top1", at row["step"]. Both are in
+  // their files on return.
   void write(const JsonValue& row);
   [[nodiscard]] std::uint64_t bytes() const { return lines_.size(); }
 

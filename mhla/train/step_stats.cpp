@@ -1,6 +1,7 @@
 #include "mhla/train/step_stats.h"
 
 #ifdef MHLA_TORCH_CUDA
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
 #endif
 
@@ -18,7 +19,7 @@ StepStats::StepStats(const torch::Tensor& values) {
     host_ = torch::empty(values.sizes(), torch::TensorOptions(values.scalar_type()).pinned_memory(true));
     host_.copy_(values, /*non_blocking=*/true);
     ready_ = std::make_unique<Ready>();
-    ready_->event.record();
+    ready_->event.record(at::cuda::getCurrentCUDAStream(values.get_device()));
     return;
   }
 #endif

@@ -3,12 +3,11 @@
 #include <set>
 
 #include "mhla/core/error.h"
+#include "mhla/models/weights_file.h"
 #include "mhla/ops/tensor_view.h"
 
 namespace mhla::train {
 namespace {
-
-constexpr const char* kEntry = "weights";
 
 torch::Tensor tensor_in(const Safetensors& file, std::size_t index) {
   const ConstView view = file.view(index);
@@ -25,15 +24,8 @@ NamedTensors tensors_of(const torch::nn::Module& model) {
   return all;
 }
 
-void write_tensors(const std::filesystem::path& path, const NamedTensors& tensors, const Metadata& metadata) {
-  std::vector<torch::Tensor> held;  // copies from a device live until they are written
-  std::vector<NamedView> views;
-  for (const auto& [name, tensor] : tensors) {
-    held.push_back(tensor.detach().to(torch::kCPU));
-    const torch::Tensor shaped = tensor.dim() == 0 ? held.back().reshape({1}) : held.back();
-    views.push_back({name, ops::view_of(shaped, kEntry, name.c_str())});
-  }
-  write_safetensors(path, views, metadata);
+void write_tensors(const std::filesystem::path& path, const NamedTensors& tensors) {
+  write_weights(path, Weights(tensors.begin(), tensors.end()));
 }
 
 void read_tensors(const Safetensors& file, const std::string& prefix, const NamedTensors& tensors, bool all) {
@@ -44,7 +36,7 @@ void read_tensors(const Safetensors& file, const std::string& prefix, const Name
     const auto index = file.find(full);
     if (!index) fail(file.label(), ": tensor '", full, "' is missing, expected ", shape_text(tensor.sizes().vec()));
     const Safetensors::Entry entry = file.entry(*index);
-    const std::vector<std::int64_t> shape = tensor.dim() == 0 ? std::vector<std::int64_t>{1} : tensor.sizes().vec();
+    const std::vector<std::int64_t> shape = tensor.sizes().vec();
     if (entry.shape != shape)
       fail(file.label(), ": tensor '", full, "' has shape ", shape_text(entry.shape), ", expected ", shape_text(shape));
     if (ops::scalar_type_of(entry.dtype) != tensor.scalar_type())
@@ -61,7 +53,7 @@ void read_tensors(const Safetensors& file, const std::string& prefix, const Name
   const torch::NoGradGuard no_gradient;
   for (std::size_t i = 0; i < found.size(); ++i) {
     torch::Tensor target = tensors[i].second;
-    target.copy_(tensor_in(file, found[i]).reshape(target.sizes()));
+    target.copy_(tensor_in(file, found[i]));
   }
 }
 

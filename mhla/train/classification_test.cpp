@@ -1,0 +1,140 @@
+// The classification task on images made here: its loss against the formula, training that learns and resumes to the
+// same bits, and what does not fit together.
+#include "mhla/train/classification.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "mhla/core/error.h"
+#include "mhla/io/file.h"
+#include "mhla/testing/messages.h"
+#include "mhla/train/tiny_task_fixture.h"
+
+namespace mhla::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Grey images of 12 x 12 with a bright quarter, which is the class, on noise.
+ImageSetPtr quarters(const std::string& name, std::int64_t count, unsigned seed) {
+  MemoryImages images;
+  images.name = name;
+  images.class_names = {"top left", "top right", "bottom left", "bottom right"};
+  std::mt19937 random(seed);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const int label = static_cast<int>(i % 4);
+    Image image;
+    image.height = image.width = 12, image.channels = 1;
+    for (int y = 0; y < 12; ++y) {
+      for (int x = 0; x < 12; ++x) {
+        const bool bright = (y >= 6) == (label >= 2) && (x >= 6) == (label % 2 == 1);
+        image.pixels.push_back(static_cast<std::uint8_t>(random() % 100 + (bright ? 120 : 0)));
+      }
+    }
+    images.images.push_back(image);
+    images.labels.push_back(label);
+  }
+  return images_in_memory(std::move(images));
+}
+
+ClassifyOptions small_options() {
+  ClassifyOptions o;
+  o.model = "vit_demo", o.augment = "none", o.shift = 1, o.mixup = 0.2;
+  o.network = parse_json(
+      R"({"image": [12, 12], "patch": 3, "dims": [16], "depths": [2], "heads": [2], "blocks": [[2, 2]]})", "network");
+  o.train.batch = 16, o.train.epochs = 12, o.train.lr = 1e-2, o.train.threads = 1, o.train.checkpoint_every = 10;
+  o.train.ema = 0.9, o.train.seed = 3;
+  return o;
+}
+
+TrainResult train_quarters(const fs::path& folder, ClassifyOptions options, bool resume, std::int64_t stop_at = -1) {
+  const ClassifyData data{quarters("train", 192, 1), quarters("test", 40, 2)};
+  const ImageConfig network = network_of(options, *data.train);
+  options = resolved(options, network, *data.train);
+  prepare(options.train);
+  struct Stopped : ClassificationTask {
+    using ClassificationTask::ClassificationTask;
+    BatchResult forward_next() override {
+      if (count++ == at) ::raise(SIGINT);
+      return ClassificationTask::forward_next();
+    }
+    std::int64_t count = 0, at = -1;
+  } task(options, data, network);
+  task.at = stop_at;
+  Rows rows;
+  return Trainer(task, options.train, folder, fields_to_json(options), rows).run(resume);
+}
+
+TEST(Classification, LearnsAndResumesToTheSameBits) {
+  const TemporaryRun run;
+  const TrainResult whole = train_quarters(run.path("whole"), small_options(), false);
+  EXPECT_EQ(whole.step, 144);
+  ASSERT_EQ(whole.metrics.at(1).first, "top1");
+  EXPECT_GE(whole.metrics.at(1).second, 0.9);
+  EXPECT_EQ(whole.metrics.at(2).second, 1.0);  // top 5 of 4 classes
+  const TrainResult cut = train_quarters(run.path("cut"), small_options(), false, 29);
+  EXPECT_EQ(cut.stopped, "SIGINT");
+  EXPECT_EQ(cut.step, 30);
+  EXPECT_EQ(train_quarters(run.path("cut"), small_options(), true).step, 144);
+  for (const char* name : {"model.safetensors", "ema.safetensors"})
+    EXPECT_TRUE(read_file(run.path("cut") / name) == read_file(run.path("whole") / name)) << name;
+  const AnyImageModel loaded = load_image_model(run.path("whole"));  // a run is a folder that models/ can read
+  EXPECT_EQ(loaded->config().classes, 4);
+}
+
+TEST(Classification, SmoothedAndSoftTargetsFollowTheFormula) {
+  torch::manual_seed(0);
+  const torch::Tensor logits = torch::randn({3, 4}, torch::kDouble).to(torch::kFloat);
+  Batch batch;
+  batch.size = 3, batch.labels = {0, 2, 3}, batch.other_labels = {1, 2, 0}, batch.weights = {0.75f, 0.25f, 1.0f};
+  const torch::Tensor soft = soft_targets(batch, 4);
+  const torch::Tensor want = torch::tensor({0.75, 0.25, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0}).view({3, 4});
+  EXPECT_LT((soft - want).abs().max().item<double>(), 1e-7);
+  const torch::Tensor smooth = 0.9 * want + 0.1 / 4;
+  const double loss = -(smooth * logits.log_softmax(-1)).sum(-1).mean().item<double>();
+  EXPECT_NEAR(soft_cross_entropy(logits, soft, 0.1).item<double>(), loss, 1e-6);
+  const torch::Tensor hard = torch::tensor({0, 2, 3}, torch::kLong);
+  EXPECT_NEAR(soft_cross_entropy(logits, hard, 0.1).item<double>(),
+              soft_cross_entropy(logits, torch::one_hot(hard, 4).to(torch::kFloat), 0.1).item<double>(), 1e-6);
+}
+
+TEST(Classification, TheScoreCountsEveryImageOnce) {
+  const ClassifyOptions options = small_options();
+  const ImageSetPtr images = quarters("test", 37, 5);  // no multiple of the batch
+  const ImageConfig network = network_of(options, *images);
+  prepare(options.train);
+  const AnyImageModel model = make_image_model(network);
+  const Score got = score(*model, images, augment_of(options, network, *images), options.train);
+  EXPECT_EQ(got.images, 37);
+  std::int64_t all = 0, right = 0;
+  for (std::size_t i = 0; i < 16; ++i) all += got.confusion[i], right += i % 5 == 0 ? got.confusion[i] : 0;
+  EXPECT_EQ(all, 37);
+  EXPECT_DOUBLE_EQ(got.top1, static_cast<double>(right) / 37.0);
+  std::int64_t first_class = 0;
+  for (std::size_t j = 0; j < 4; ++j) first_class += got.confusion[j];
+  EXPECT_EQ(first_class, 10);  // row: the true class
+}
+
+TEST(Classification, WhatDoesNotFitIsNamed) {
+  const ImageSetPtr images = quarters("train", 16, 1);
+  ClassifyOptions o = small_options();
+  o.network.set("dimms", 3);
+  EXPECT_EQ(message_of([&] { network_of(o, *images); }), "network: 'dimms' is unknown, nearest is 'dims'");
+  o = small_options();
+  o.network.set("classes", 10);
+  EXPECT_EQ(message_of([&] { network_of(o, *images); }), "network: classes is 10, expected the 4 of train");
+  o = small_options();
+  o.model = "deit_huge";
+  EXPECT_TRUE(has(message_of([&] { network_of(o, *images); }), "deit_huge"));
+  o = small_options();
+  o.train.batch = 17;
+  const ImageConfig network = network_of(o, *images);
+  EXPECT_EQ(message_of([&] {
+              ClassificationTask(o, {images, images}, network);
+            }),
+            "train: batch is 17, expected at most the 16 images of train");
+}
+
+}  // namespace
+}  // namespace mhla::train
