@@ -11,7 +11,7 @@ namespace mhla::apps {
 namespace {
 
 int parse_and_run(int argc, char** argv) {
-  CLI::App app{"Multi-Head Linear Attention: check it, time it, see it."};
+  CLI::App app{"Multi-Head Linear Attention: check it, time it, train it, see it."};
   app.name("mhla");
   app.set_version_flag("--version", "mhla " MHLA_VERSION);
   app.require_subcommand(1);
@@ -20,6 +20,8 @@ int parse_and_run(int argc, char** argv) {
   add_verify(app, job);
   add_bench(app, job);
   add_data(app, job);
+  add_train(app, job);
+  add_eval(app, job);
   add_demo(app, job);
   add_inspect(app, job);
   add_convert(app, job);

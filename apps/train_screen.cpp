@@ -1,0 +1,93 @@
+#include "apps/train_screen.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace mhla::apps {
+namespace {
+
+bool ends_with(const std::string& text, const std::string& tail) {
+  return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
+}
+
+bool is_share(const std::string& key) {
+  return ends_with(key, "accuracy") || ends_with(key, "top1") || ends_with(key, "top5");
+}
+
+std::string number_text_of(const JsonValue::Member& member) {
+  const double value = member.value.as_double();
+  const std::string& key = member.key;
+  if (is_share(key)) return fmt::format("{} {:.2f} %", key, 100.0 * value);
+  if (key == "epoch") return fmt::format("epoch {:.2f}", value);
+  if (key == "lr") return fmt::format("lr {:.2e}", value);
+  if (key == "grad_norm") return fmt::format("grad_norm {:.3g}", value);
+  if (key == "eta_s") return clock_text(value) + " left";
+  if (key == "seconds") return fmt::format("{:.1f} s", value);
+  if (ends_with(key, "_per_s")) return fmt::format("{:.0f} {}/s", value, key.substr(0, key.size() - 6));
+  return fmt::format("{} {:.4f}", key, value);
+}
+
+}  // namespace
+
+std::string clock_text(double seconds) {
+  if (!(seconds < 3.6e6)) return "?";
+  const auto whole = static_cast<long>(std::lround(std::max(seconds, 0.0)));
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+std::string row_text(const JsonValue& row) {
+  std::string text;
+  for (const JsonValue::Member& member : row.members()) {
+    if (member.key == "of" || !member.value.is_number()) continue;
+    if (!text.empty()) text += "  ";
+    if (member.key == "step") {
+      const JsonValue* of = row.find("of");
+      text += fmt::format("step {}", member.value.as_int()) + (of == nullptr ? "" : fmt::format("/{}", of->as_int()));
+    } else {
+      text += number_text_of(member);
+    }
+  }
+  return text;
+}
+
+std::string bar_text(const JsonValue& row, int width) {
+  const double share = row.at("step").as_double() / std::max(1.0, row.at("of").as_double());
+  const int full = std::clamp(static_cast<int>(share * width), 0, width);
+  std::string bar(static_cast<std::size_t>(full), '=');
+  if (full < width) bar += '>';
+  bar.resize(static_cast<std::size_t>(width), ' ');
+  return fmt::format("[{}] {:3.0f} %", bar, 100.0 * share);
+}
+
+TrainScreen::TrainScreen(const Output& out) : out_(out), terminal_(isatty(STDERR_FILENO) != 0) {}
+
+void TrainScreen::show(const JsonValue& row, bool progress) {
+  const std::string& kind = row.at("kind").as_string();
+  if (progress) {
+    out_.progress(bar_text(row, 20) + "  " + row_text(row));
+    return;
+  }
+  out_.row(row);
+  if (kind == "step") {
+    if (!terminal_) out_.line(row_text(row));
+  } else if (kind == "eval") {
+    out_.line("eval  " + row_text(row));
+  } else if (kind == "start") {
+    const JsonValue* resumed = row.find("resumed");
+    out_.line(fmt::format("{} steps on {}{}", row.at("of").as_int(), row.at("device").as_string(),
+                          resumed == nullptr ? "" : ", going on from " + resumed->as_string()));
+  } else if (kind == "checkpoint") {
+    if (!terminal_) out_.line("checkpoint  " + row.at("path").as_string());
+  } else if (kind == "warning") {
+    out_.progress_done();
+    complain(row.at("text").as_string());
+  } else if (kind == "end") {
+    out_.line("weights  " + row.at("path").as_string());
+  }
+}
+
+}  // namespace mhla::apps

@@ -1,0 +1,27 @@
+// What a training shows: on a terminal a bar that is drawn over, and lines for what stays; piped, a line for every row
+// of the log. With --json the rows themselves on stdout.
+#pragma once
+
+#include <string>
+
+#include "apps/output.h"
+
+namespace mhla::apps {
+
+// "epoch 1.25  step 120/2000  loss 0.5130  accuracy 81.2 %  3412 images/s  2:05 left": numbers of a step or an
+// evaluation, in the order of the row.
+std::string row_text(const JsonValue& row);
+std::string bar_text(const JsonValue& row, int width);  // "[=====>    ]" of step and of
+std::string clock_text(double seconds);                 // "0:07", "12:34", "3:05:59"
+
+class TrainScreen {
+ public:
+  explicit TrainScreen(const Output& out);
+  void show(const JsonValue& row, bool progress);
+
+ private:
+  const Output& out_;
+  bool terminal_;
+};
+
+}  // namespace mhla::apps

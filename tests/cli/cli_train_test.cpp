@@ -1,0 +1,218 @@
+// mhla train classify and mhla eval classify as a user runs them, on images made here: a run from start to end, one
+// that Ctrl-C cuts in two, a disk that fills, and every mistake with its line and exit code.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "mhla/io/file.h"
+#include "mhla/io/json.h"
+#include "tests/cli/program.h"
+
+namespace mhla {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string big_endian(std::uint32_t value) {
+  std::string bytes;
+  for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift & 0xff);
+  return bytes;
+}
+
+// IDX files of 28 x 28 images of two classes: bright above or bright below.
+void write_idx(const std::string& folder, const std::string& name, std::uint32_t count, std::size_t missing = 0) {
+  std::string images = big_endian(0x803) + big_endian(count) + big_endian(28) + big_endian(28);
+  std::string labels = big_endian(0x801) + big_endian(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    labels += static_cast<char>(i % 10);
+    for (std::uint32_t p = 0; p < 784; ++p) {
+      const bool bright = p / 78 == i % 10;  // a band per class
+      images += static_cast<char>((i * 31 + p * 17) % 90 + (bright ? 150 : 0));
+    }
+  }
+  images.resize(images.size() - missing);
+  write_file(folder + "/" + name + "-images-idx3-ubyte", images);
+  write_file(folder + "/" + name + "-labels-idx1-ubyte", labels);
+}
+
+class CliTrain : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
+    data = folder.path("data");
+    fs::create_directory(data);
+    write_idx(data, "train", 80);
+    write_idx(data, "t10k", 20);
+  }
+  [[nodiscard]] std::vector<std::string> words(const std::string& out, std::vector<std::string> more = {}) const {
+    std::vector<std::string> all{
+        "train",       "classify",  "--model", "vit_demo",  "--data",    "fashion-mnist:" + data,
+        "--out",       out,         "--batch", "16",        "--threads", "1",
+        "--log-every", "2",         "--set",   "dims=[16]", "--set",     "heads=[2]",
+        "--set",       "depths=[1]"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // Exit code 2, nothing on stdout, and one line with all of these parts.
+  void expect_refused(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) const {
+    const ProgramRun run = run_program(arguments);
+    EXPECT_EQ(run.code, 2) << run.err;
+    EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
+    for (const std::string& part : parts) EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
+  }
+  TemporaryFolder folder;
+  std::string data;
+};
+
+TEST_F(CliTrain, FromImagesToAScore) {
+  const std::string out = folder.path("run");
+  const ProgramRun run = run_program(words(out, {"--epochs", "2", "--ema", "0.5", "--checkpoint-every", "4"}));
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "10 steps on cpu")) << run.out;
+  EXPECT_TRUE(has(run.out, "step 2/10  epoch 0.40  loss ")) << run.out;
+  EXPECT_TRUE(has(run.out, "eval  step 10  epoch 2.00  loss ")) << run.out;
+  EXPECT_FALSE(has(run.out + run.err, "\r"));  // no bar in a pipe
+  for (const char* name : {"model.safetensors", "ema.safetensors", "config.json", "train.json", "log.jsonl",
+                           "checkpoints/step-00000008", "checkpoints/step-00000010"})
+    EXPECT_TRUE(fs::exists(out + "/" + name)) << name;
+  const JsonValue saved = read_json(out + "/train.json");
+  EXPECT_EQ(saved.at("augment").as_string(), "small");  // resolved
+  EXPECT_EQ(saved.at("batch").as_int(), 16);
+
+  const ProgramRun eval = run_program({"eval", "classify", "--run", out, "--json", "--threads", "1"});
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  const JsonValue score = parse_json(lines_of(eval.out).at(0), "score");
+  EXPECT_EQ(score.at("images").as_int(), 20);
+  EXPECT_EQ(score.at("confusion").size(), 10u);
+  EXPECT_GT(score.at("images_per_s").as_double(), 0.0);
+  JsonValue last;
+  for (const std::string& line : lines_of([&] {
+         std::ifstream log(out + "/log.jsonl");
+         return std::string(std::istreambuf_iterator<char>(log), {});
+       }())) {
+    const JsonValue row = parse_json(line, "log");
+    if (row.at("kind").as_string() == "eval") last = row;
+  }
+  EXPECT_DOUBLE_EQ(score.at("top1").as_double(), last.at("top1").as_double());
+  EXPECT_DOUBLE_EQ(score.at("top5").as_double(), last.at("top5").as_double());
+  const ProgramRun average = run_program({"eval", "classify", "--run", out, "--weights", "ema", "--json"});
+  ASSERT_EQ(average.code, 0) << average.err;
+  EXPECT_DOUBLE_EQ(parse_json(lines_of(average.out).at(0), "score").at("top1").as_double(),
+                   last.at("ema_top1").as_double());
+  const ProgramRun text = run_program({"eval", "classify", "--run", out});
+  EXPECT_TRUE(has(text.out, "top-1 ")) << text.out;
+  EXPECT_TRUE(has(text.out, "true \\ said")) << text.out;
+}
+
+TEST_F(CliTrain, CtrlCSavesAndResumeEndsWithTheSameBits) {
+  const std::vector<std::string> long_run{"--max-steps", "60", "--checkpoint-every", "5"};
+  const std::string whole = folder.path("whole"), cut = folder.path("cut");
+  ASSERT_EQ(run_program(words(whole, long_run)).code, 0);
+  std::vector<std::string> arguments = words(cut, long_run);
+  std::vector<char*> argv{const_cast<char*>(MHLA_PROGRAM)};
+  for (std::string& word : arguments) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (std::freopen("/dev/null", "w", stdout) == nullptr || std::freopen("/dev/null", "w", stderr) == nullptr)
+      _exit(127);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  for (int i = 0; i < 6000 && !fs::exists(cut + "/checkpoints/step-00000005"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  kill(child, SIGINT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 1) {  // 0: it was done before the signal came
+    const ProgramRun refused = run_program(words(cut, long_run));
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_TRUE(has(refused.err, "has a run already")) << refused.err;
+    const ProgramRun unfinished = run_program({"eval", "classify", "--run", cut});
+    EXPECT_EQ(unfinished.code, 0) << unfinished.err;
+    EXPECT_TRUE(has(unfinished.err, "the run is not at its end")) << unfinished.err;
+    const ProgramRun rest = run_program({"train", "classify", "--resume", "--out", cut});  // options are those saved
+    EXPECT_EQ(rest.code, 0) << rest.err;
+    EXPECT_TRUE(has(rest.out, "going on from ")) << rest.out;
+  }
+  EXPECT_TRUE(read_file(cut + "/model.safetensors") == read_file(whole + "/model.safetensors"));
+}
+
+TEST_F(CliTrain, AFullDiskIsExitCode1AndLeavesTheCheckpoints) {
+  const std::string out = folder.path("run");
+  ASSERT_EQ(run_program(words(out, {"--max-steps", "4", "--checkpoint-every", "2"})).code, 0);
+  rlimit kept{};
+  getrlimit(RLIMIT_FSIZE, &kept);
+  rlimit small = kept;
+  small.rlim_cur = 8192;  // less than the weights
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  const ProgramRun run =
+      run_program({"train", "classify", "--resume", "--out", out, "--max-steps", "8", "--checkpoint-every", "2"});
+  setrlimit(RLIMIT_FSIZE, &kept);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(run.code, 1) << run.err;
+  EXPECT_TRUE(has(run.err, "could not be written: File too large")) << run.err;
+  EXPECT_TRUE(has(run.err, "last good checkpoint: " + out + "/checkpoints/step-00000004")) << run.err;
+  EXPECT_EQ(run_program({"train", "classify", "--resume", "--out", out, "--max-steps", "8"}).code, 0);
+}
+
+TEST_F(CliTrain, MistakesAreOneLineAndExitCode2) {
+  const std::string out = folder.path("run");
+  const auto config = [&](const std::string& text) {
+    write_file(folder.path("config.json"), text);
+    return words(out, {"--config", folder.path("config.json")});
+  };
+  expect_refused(config(R"({"warmup_step": 3})"),
+                 {"config.json", "'warmup_step' is unknown, nearest is 'warmup_steps'"});
+  expect_refused(config(R"({"lr": "fast"})"), {"config.json", "'lr'"});
+  expect_refused(config("{"), {"config.json", "line 1"});
+  expect_refused(words(out, {"--config", folder.path("none.json")}), {"none.json"});
+  expect_refused(words(out, {"--lr", "fast"}), {"--lr is 'fast', expected a number"});
+  expect_refused(words(out, {"--epochs", "1.5"}), {"--epochs is '1.5', expected a whole number"});
+  expect_refused(words(out, {"--set", "lepe"}), {"--set is 'lepe', expected KEY=VALUE"});
+  expect_refused(words(out, {"--set", "leppe=5"}), {"'leppe' is unknown, nearest is 'lepe'"});
+  expect_refused(words(out, {"--lr", "-1"}), {"lr is -1, expected a number above 0"});
+  expect_refused(words(out, {"--attention", "sotfmax"}), {"sotfmax"});
+  expect_refused(words(out, {"--device", "tpu"}), {"device is 'tpu', expected cpu, cuda or cuda:N"});
+  expect_refused(words(out, {"--precision", "bf16"}), {"precision is bf16, expected f32 on cpu"});
+  expect_refused({"train", "classify", "--out", out, "--data", "fashion-mnist:" + folder.path("nowhere")},
+                 {folder.path("nowhere")});
+  expect_refused(words("/dev/null/run"), {"/dev/null/run", "folder"});
+  expect_refused({"train", "classify", "--model", "vit_demo"}, {"--out is required"});
+  expect_refused({"eval", "classify", "--run", folder.path("nowhere")}, {"is no folder of a run"});
+  EXPECT_FALSE(fs::exists(out));  // nothing was written
+  fs::create_directory(folder.path("cut"));
+  write_idx(folder.path("cut"), "train", 80, 100);
+  write_idx(folder.path("cut"), "t10k", 20);
+  expect_refused({"train", "classify", "--out", out, "--data", "fashion-mnist:" + folder.path("cut")},
+                 {"train-images-idx3-ubyte"});
+}
+
+TEST_F(CliTrain, WhatARunLearnsCannotChangeWhenItGoesOn) {
+  const std::string out = folder.path("run");
+  ASSERT_EQ(run_program(words(out, {"--max-steps", "2"})).code, 0);
+  expect_refused({"train", "classify", "--resume", "--out", out, "--lr", "0.5"},
+                 {"lr is 0.5, but the run was started with 0.001", "train.json"});
+  expect_refused({"train", "classify", "--resume", "--out", out, "--set", "lepe=3"},
+                 {"network is ", "but the run was started with"});
+  write_file(out + "/checkpoints/step-00000002/model.safetensors", std::string("damaged"));
+  expect_refused({"train", "classify", "--resume", "--out", out},
+                 {"step-00000002: damaged: model.safetensors has 7 bytes", "no other checkpoint is sound"});
+  write_file(out + "/model.safetensors", std::string("damaged"));
+  expect_refused({"eval", "classify", "--run", out}, {"model.safetensors"});
+}
+
+}  // namespace
+}  // namespace mhla
