@@ -75,6 +75,22 @@ TEST(AdamW, InF32TheSameBitsForEveryNumberOfThreads) {
   EXPECT_TRUE(torch::equal(results[0], results[2]));
 }
 
+TEST(AdamW, OnAGpuItIsTheOneOfTheCpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  const std::vector<torch::Tensor> host = parameters(torch::kFloat);
+  std::vector<torch::Tensor> device;
+  for (const torch::Tensor& p : host) device.push_back(p.detach().to(torch::kCUDA).requires_grad_());
+  AdamW on_host(three_groups(host), {}), on_device(three_groups(device), {});
+  for (std::int64_t t = 0; t < 20; ++t) {
+    set_gradients(host, t);
+    for (std::size_t i = 0; i < host.size(); ++i) device[i].mutable_grad() = host[i].grad().to(torch::kCUDA);
+    on_host.step(1e-2, scale_of(0.5));
+    on_device.step(1e-2, scale_of(0.5).to(torch::kCUDA));
+  }
+  for (std::size_t i = 0; i < host.size(); ++i)
+    EXPECT_LT((host[i] - device[i].cpu()).abs().max().item<double>(), 1e-5) << i;
+}
+
 TEST(AdamW, WithoutAGradientNothingChangesAndOddParametersAreRefused) {
   const std::vector<torch::Tensor> p = parameters(torch::kFloat);
   const torch::Tensor before = p[0].detach().clone();

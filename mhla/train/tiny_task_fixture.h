@@ -45,7 +45,10 @@ TORCH_MODULE(TinyModel);
 
 class TinyTask : public Task {
  public:
-  explicit TinyTask(std::int64_t batch = 8) : batch_(batch) {}
+  explicit TinyTask(std::int64_t batch = 8, const torch::Device& device = torch::kCPU)
+      : batch_(batch), device_(device) {
+    model_->to(device_);
+  }
 
   torch::nn::Module& model() override { return *model_; }
   [[nodiscard]] JsonValue model_config() const override { return JsonValue().set("model", "tiny").set("dim", 8); }
@@ -75,9 +78,11 @@ class TinyTask : public Task {
     at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(number + 1000));
     const torch::Tensor label = torch::randint(4, {batch_}, generator, torch::kLong);
     torch::Tensor x = torch::randn({batch_, 16, 6}, generator);
-    return {x + 2.0 * torch::one_hot(label, 6).to(torch::kFloat).unsqueeze(1), label};
+    x += 2.0 * torch::one_hot(label, 6).to(torch::kFloat).unsqueeze(1);
+    return {x.to(device_), label.to(device_)};
   }
   std::int64_t batch_, next_ = 0;
+  torch::Device device_;
   TinyModel model_;
 };
 
@@ -121,7 +126,7 @@ class TemporaryRun {
 inline TrainResult train_tiny(const std::filesystem::path& folder, const TrainOptions& options, bool resume = false,
                               const std::function<void(TinyTask&)>& change = {}, Rows* rows = nullptr) {
   prepare(options);
-  TinyTask task(options.batch == 128 ? 8 : options.batch);
+  TinyTask task(8, device_of(options.device));
   if (change) change(task);
   Rows own;
   Trainer trainer(task, options, folder, JsonValue().set("seed", options.seed), rows == nullptr ? own : *rows);

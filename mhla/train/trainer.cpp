@@ -13,11 +13,13 @@
 #include "mhla/train/checkpoints.h"
 #include "mhla/train/ema.h"
 #include "mhla/train/gradients.h"
+#include "mhla/train/run_lock.h"
 #include "mhla/train/run_log.h"
 #include "mhla/train/schedule.h"
 #include "mhla/train/step_stats.h"
 #include "mhla/train/stop_signal.h"
 #include "mhla/train/weights.h"
+#include "mhla/train/window.h"
 
 namespace mhla::train {
 namespace {
@@ -26,43 +28,6 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// Sums since the last line of the log.
-struct Window {
-  std::int64_t steps = 0;
-  double loss = 0, weight = 0, grad_norm = 0;
-  std::vector<std::pair<std::string, double>> sums;
-
-  void add(const std::string& name, double sum) {
-    for (auto& [known, value] : sums) {
-      if (known == name) {
-        value += sum;
-        return;
-      }
-    }
-    sums.emplace_back(name, sum);
-  }
-  [[nodiscard]] JsonValue to_json() const {
-    JsonValue all = JsonValue::object();
-    for (const auto& [name, sum] : sums) all.set(name, sum);
-    return JsonValue()
-        .set("steps", steps)
-        .set("loss", loss)
-        .set("weight", weight)
-        .set("grad_norm", grad_norm)
-        .set("sums", all);
-  }
-  static Window from_json(const JsonValue& json) {
-    Window window{json.at("steps").as_int(),
-                  json.at("loss").as_double(),
-                  json.at("weight").as_double(),
-                  json.at("grad_norm").as_double(),
-                  {}};
-    for (const JsonValue::Member& sum : json.at("sums").members())
-      window.sums.emplace_back(sum.key, sum.value.as_double());
-    return window;
-  }
-};
 
 // A step that was launched and not judged yet.
 struct Launched {
@@ -114,11 +79,13 @@ struct Trainer::Loop {
     fs::create_directories(folder, error);
     if (error || !fs::is_directory(folder))
       fail(folder.string(), ": is no folder that can be written: ", error.message());
-    if (resume) checkpoints.sweep();
+    lock.emplace(folder);
+    checkpoints.sweep();
     std::vector<std::string> complaints;
     const std::vector<Checkpoint> all = checkpoints.list();
-    if (!resume && !all.empty())
-      fail(folder.string(), ": has a run already (", all.back().path.filename().string(),
+    const bool ended = fs::exists(folder / "model.safetensors");
+    if (!resume && (ended || !all.empty()))
+      fail(folder.string(), ": has a run already (", ended ? "model.safetensors" : all.back().path.filename().string(),
            "), expected --resume or another folder");
     const std::optional<Checkpoint> start = checkpoints.newest(complaints);
     if (!start && !all.empty()) fail(complaints.front(), "; no other checkpoint is sound");
@@ -382,6 +349,7 @@ struct Trainer::Loop {
   AdamW optimizer;
   CheckpointFolder checkpoints;
   std::optional<Ema> ema;
+  std::optional<RunLock> lock;
   std::optional<RunLog> log;
   std::int64_t step = 0, last_saved = -1;
   std::string last_good;
@@ -400,6 +368,10 @@ Trainer::Trainer(Task& task, const TrainOptions& options, fs::path folder, JsonV
 Trainer::~Trainer() = default;
 
 TrainResult Trainer::run(bool resume) {
+  const struct Unlock {
+    std::optional<RunLock>& lock;
+    ~Unlock() { lock.reset(); }
+  } unlock{loop_->lock};
   loop_->open(resume);
   const auto failed = [&](const std::string& reason) {
     return RunFailed(str("train: step ", loop_->step, ": ", reason,

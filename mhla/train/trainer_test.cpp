@@ -12,6 +12,7 @@
 #include "mhla/io/file.h"
 #include "mhla/testing/messages.h"
 #include "mhla/train/checkpoints.h"
+#include "mhla/train/run_lock.h"
 #include "mhla/train/tiny_task_fixture.h"
 
 namespace mhla::train {
@@ -175,6 +176,25 @@ TEST(Trainer, ALossThatIsNoNumberEndsTheRunBeforeTheUpdate) {
   EXPECT_EQ(train_tiny(run.path(), tiny_options(), true).step, 24);  // the checkpoint goes on
 }
 
+TEST(Trainer, OnAGpuItLearnsStopsAndResumes) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  for (const char* precision : {"f32", "bf16"}) {
+    const TemporaryRun run;
+    TrainOptions options = tiny_options();
+    options.device = "cuda", options.precision = precision, options.max_steps = 200, options.checkpoint_every = 50;
+    const TrainResult cut = train_tiny(run.path(), options, false, [](TinyTask& task) { task.raise_at = 77; });
+    EXPECT_EQ(cut.step, 78) << precision;
+    const TrainResult whole = train_tiny(run.path(), options, true);
+    EXPECT_EQ(whole.step, 200) << precision;
+    EXPECT_GE(whole.metrics.at(0).second, 0.75) << precision;
+    EXPECT_EQ(logged(run.path()).size(), 67u + 20u) << precision;  // every third step, every epoch
+    const std::string message =
+        message_of([&] { train_tiny(run.path("bad"), options, false, [](TinyTask& task) { task.poison_at = 60; }); });
+    EXPECT_TRUE(has(message, "the loss is not finite at step 61")) << message;
+    EXPECT_TRUE(has(message, "checkpoints/step-00000050")) << message;
+  }
+}
+
 TEST(Trainer, RefusesWhatDoesNotFit) {
   const TemporaryRun run;
   train_tiny(run.path(), tiny_options(), false, [](TinyTask& task) { task.raise_at = 5; });
@@ -193,6 +213,15 @@ TEST(Trainer, RefusesWhatDoesNotFit) {
   Rows rows;
   Trainer trainer(other, tiny_options(), run.path(), JsonValue::object(), rows);
   EXPECT_TRUE(has(message_of([&] { trainer.run(true); }), "is a checkpoint of another model"));
+  {
+    const RunLock lock(run.path());
+    EXPECT_EQ(message_of([&] { train_tiny(run.path(), tiny_options(), true); }),
+              run.path().string() + ": another process is training in this folder");
+  }
+  train_tiny(run.path("done"), tiny_options());
+  fs::remove_all(run.path("done") / "checkpoints");
+  EXPECT_TRUE(
+      has(message_of([&] { train_tiny(run.path("done"), tiny_options()); }), "has a run already (model.safetensors)"));
   write_file(run.path("file"), std::string("no folder"));
   EXPECT_TRUE(has(message_of([&] { train_tiny(run.path("file") / "run", tiny_options()); }), "is no folder"));
 }
