@@ -1,6 +1,7 @@
 #include "apps/train_screen.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,21 +55,37 @@ std::string row_text(const JsonValue& row) {
   return text;
 }
 
-std::string bar_text(const JsonValue& row, int width) {
+std::string bar_text(const JsonValue& row, int columns) {
+  constexpr int kWidth = 10;
   const double share = row.at("step").as_double() / std::max(1.0, row.at("of").as_double());
-  const int full = std::clamp(static_cast<int>(share * width), 0, width);
+  const int full = std::clamp(static_cast<int>(share * kWidth), 0, kWidth);
   std::string bar(static_cast<std::size_t>(full), '=');
-  if (full < width) bar += '>';
-  bar.resize(static_cast<std::size_t>(width), ' ');
-  return fmt::format("[{}] {:3.0f} %", bar, 100.0 * share);
+  if (full < kWidth) bar += '>';
+  bar.resize(kWidth, ' ');
+  JsonValue shown;
+  for (const JsonValue::Member& member : row.members()) {
+    if (member.key != "lr" && member.key != "grad_norm" && member.key != "epoch") shown.set(member.key, member.value);
+  }
+  const std::string text = fmt::format("[{}] {:3.0f} %  {}", bar, 100.0 * share, row_text(shown));
+  return text.substr(0, static_cast<std::size_t>(std::max(columns, 1)));
 }
+
+namespace {
+
+// Of the terminal behind stderr; a line that wraps cannot be drawn over.
+int terminal_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+}
+
+}  // namespace
 
 TrainScreen::TrainScreen(const Output& out) : out_(out), terminal_(isatty(STDERR_FILENO) != 0) {}
 
 void TrainScreen::show(const JsonValue& row, bool progress) {
   const std::string& kind = row.at("kind").as_string();
   if (progress) {
-    out_.progress(bar_text(row, 20) + "  " + row_text(row));
+    out_.progress(bar_text(row, terminal_columns()));
     return;
   }
   out_.row(row);

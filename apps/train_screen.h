@@ -8,11 +8,12 @@
 
 namespace mhla::apps {
 
-// "epoch 1.25  step 120/2000  loss 0.5130  accuracy 81.2 %  3412 images/s  2:05 left": numbers of a step or an
-// evaluation, in the order of the row.
+// "step 120/2000  epoch 1.25  loss 0.5130  accuracy 81.25 %  ...": numbers of a step or an evaluation, in the order of
+// the row.
 std::string row_text(const JsonValue& row);
-std::string bar_text(const JsonValue& row, int width);  // "[=====>    ]" of step and of
-std::string clock_text(double seconds);                 // "0:07", "12:34", "3:05:59"
+// "[=====>    ]  50 %" of step and of, then what the row says but for learning rate and gradient, cut to `columns`.
+std::string bar_text(const JsonValue& row, int columns);
+std::string clock_text(double seconds);  // "0:07", "12:34", "3:05:59"
 
 class TrainScreen {
  public:

@@ -36,10 +36,11 @@ TEST(TrainScreen, ALineHasEveryNumberOfItsRow) {
             "step 7  ema_top1 50.00 %  2.0 s");
 }
 
-TEST(TrainScreen, TheBarFills) {
-  EXPECT_EQ(bar_text(step_row(0), 10), "[>         ]   0 %");
-  EXPECT_EQ(bar_text(step_row(100), 10), "[=====>    ]  50 %");
-  EXPECT_EQ(bar_text(step_row(200), 10), "[==========] 100 %");
+TEST(TrainScreen, TheBarFillsAndIsCutToTheTerminal) {
+  EXPECT_EQ(bar_text(step_row(0), 18), "[>         ]   0 %");
+  EXPECT_EQ(bar_text(step_row(100), 200),
+            "[=====>    ]  50 %  step 100/200  loss 0.5130  accuracy 81.25 %  3412 images/s  2:05 left");
+  EXPECT_EQ(bar_text(step_row(200), 18), "[==========] 100 %");
 }
 
 }  // namespace
