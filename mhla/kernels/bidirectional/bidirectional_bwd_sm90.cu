@@ -47,28 +47,24 @@ class Backward {
   template <class S>
   void pairs(const Arguments& a, const Gradients& g, cudaStream_t stream) {
     const PairShape queries = pair_shape(p_, p_.H), keys = pair_shape(p_, p_.Hkv);
+    const auto units = static_cast<unsigned>(units_);
     if (short_) {
       if constexpr (S::kRows == 4) {
         constexpr int bytes = short_backward_shared_bytes();
-        allow_shared(short_gradient_kernel<S>, bytes, "sm90 short_gradient_kernel");
-        short_gradient_kernel<S><<<static_cast<unsigned>(units_), kPairThreads, bytes, stream>>>(a, g, keys);
-        check_launch("sm90 short_gradient_kernel");
+        launch_next("sm90 short_gradient_kernel", short_gradient_kernel<S>, units, kPairThreads, bytes, stream, a, g,
+                    keys);
       }
     } else {
       const int bytes = pair_shared_bytes<S>(queries.tiles);
-      allow_shared(query_pair_kernel<S>, bytes, "sm90 query_pair_kernel");
-      query_pair_kernel<S><<<static_cast<unsigned>(p_.B * p_.H), kPairThreads, bytes, stream>>>(a, g, queries);
-      check_launch("sm90 query_pair_kernel");
+      launch_next("sm90 query_pair_kernel", query_pair_kernel<S>, static_cast<unsigned>(p_.B * p_.H), kPairThreads,
+                  bytes, stream, a, g, queries);
       if (wants_keys()) {
-        allow_shared(key_pair_kernel<S>, bytes, "sm90 key_pair_kernel");
-        key_pair_kernel<S><<<static_cast<unsigned>(units_), kPairThreads, bytes, stream>>>(a, g, keys);
-        check_launch("sm90 key_pair_kernel");
+        launch_next("sm90 key_pair_kernel", key_pair_kernel<S>, units, kPairThreads, bytes, stream, a, g, keys);
       }
     }
     if (p_.dmix.given()) {
-      pair_mix_kernel<0>
-          <<<mix_sum_grid(p_.L, p_.Hm), kMixSumThreads, 0, stream>>>(a, g, static_cast<int>(p_.B), queries);
-      check_launch("sm90 pair_mix_kernel");
+      launch_next("sm90 pair_mix_kernel", pair_mix_kernel<0>, mix_sum_grid(p_.L, p_.Hm), kMixSumThreads, 0, stream, a,
+                  g, static_cast<int>(p_.B), queries);
     }
   }
 
@@ -100,9 +96,8 @@ class Backward {
   template <class Kernel>
   static void launch_persistent(Kernel kernel, int threads, int bytes, const Arguments& a, const Gradients& g,
                                 cudaStream_t stream, const char* name) {
-    allow_shared(kernel, bytes, name);
-    kernel<<<blocks_for(kernel, threads, bytes, std::int64_t{a.units} * a.M), threads, bytes, stream>>>(a, g);
-    check_launch(name);
+    launch_next(name, kernel, blocks_for(kernel, threads, bytes, std::int64_t{a.units} * a.M), threads, bytes, stream,
+                a, g);
   }
 
   const Problem& p_;

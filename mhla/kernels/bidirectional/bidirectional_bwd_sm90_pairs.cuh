@@ -32,6 +32,7 @@ __device__ inline float four_sums(const float (&x)[4]) {
 template <class S>
 __global__ void __launch_bounds__(kPairThreads, S::kRows >= 8 ? 1 : 2)
     query_pair_kernel(Arguments p, Gradients g, PairShape shape) {
+  after_previous();
   extern __shared__ __align__(16) char shared[];
   PairWork<S> work(p, shape, shared);
   const PairTable& table = work.table;
@@ -134,6 +135,7 @@ __device__ inline void add_queries(PairWork<S>& work, bool arriving, float (&acc
 template <class S>
 __global__ void __launch_bounds__(kPairThreads, S::kRows >= 8 ? 1 : 2)
     key_pair_kernel(Arguments p, Gradients g, PairShape shape) {
+  after_previous();
   extern __shared__ __align__(16) char shared[];
   PairWork<S> work(p, shape, shared);
   PairTable& table = work.table;
@@ -177,14 +179,17 @@ __global__ void __launch_bounds__(kPairThreads, S::kRows >= 8 ? 1 : 2)
 template <int>
 __global__ void __launch_bounds__(kMixSumThreads)
     pair_mix_kernel(Arguments p, Gradients g, int batches, PairShape shape) {
+  after_previous();
   const int heads = p.Hkv * p.group, per = static_cast<int>(shape.tiles_per_block.divisor);
-  sum_mix_gradient(g, batches * (p.mix_head ? 1 : heads), [&](int matrix, int i, int b, int at) {
-    if (i >= p.M || b >= p.M) return 0.0f;
-    const std::int64_t row = p.mix_head ? std::int64_t{at} * heads + matrix : at;
-    const float* parts = g.parts + row * shape.tiles * shape.tiles + i * per * shape.tiles + b * per;
-    float sum = 0;
+  sum_mix_gradient(p, g, [&](int matrix, int i, int b, int lane) {
+    const std::int64_t head = std::int64_t{shape.tiles} * shape.tiles;
+    const float* parts = g.parts + (p.mix_head ? matrix * head : 0) + i * per * shape.tiles + b * per;
+    double sum = 0;
     for (int y = 0; y < per; ++y) {
-      for (int x = 0; x < per; ++x) sum += parts[y * shape.tiles + x];
+      for (int x = 0; x < per; ++x) {
+        sum += lane_sum(parts + y * shape.tiles + x, p.mix_head ? heads * head : head,
+                        batches * (p.mix_head ? 1 : heads), lane);
+      }
     }
     return sum;
   });

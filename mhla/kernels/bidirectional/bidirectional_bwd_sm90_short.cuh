@@ -195,6 +195,7 @@ __device__ inline void short_keys(const PairHead& work, const ShortPanels& panel
 // of them, so squares take turns, and the queries' side is done again in every turn.
 template <class S>
 __global__ void __launch_bounds__(kPairThreads, 1) short_gradient_kernel(Arguments p, Gradients g, PairShape shape) {
+  after_previous();
   extern __shared__ char unaligned[];
   const int squares = panel_rows(shape.tiles) / 64, group = warpgroup_index();
   char* shared = aligned_panels(unaligned);

@@ -21,6 +21,7 @@ struct Place {
 // warps take 16 tokens at a time.
 template <class S>
 __global__ void __launch_bounds__(128, S::kRows >= 8 ? 3 : 5) readout_kernel(Arguments p, int summary_bytes) {
+  after_previous();
   extern __shared__ __align__(16) char shared[];  // [2]: S~, z~; places
   const int items = p.units * p.group * p.M, warp = threadIdx.x / 32, D = S::D(p), E = S::E(p);
   const auto unit_of = [&](int at) { return at / p.M / p.group; };
@@ -122,6 +123,7 @@ __device__ inline void mix_in_place(char* S, int block_bytes, const uint4* mix, 
 template <class S, int kStages>
 __global__ void __launch_bounds__(groups_of(S::kTiles) * S::kRows * 32, S::kRows == 2 ? 3 : 1)
     fused_kernel(Arguments p, FusedPlan plan) {
+  after_previous();
   constexpr int kGroups = groups_of(S::kTiles), kGroupThreads = S::kRows * 32, kWarps = kGroups * S::kRows;
   extern __shared__ __align__(16) char shared[];
   const int tiles = (p.M + 15) / 16, D = S::D(p);
@@ -228,6 +230,7 @@ __global__ void __launch_bounds__(groups_of(S::kTiles) * S::kRows * 32, S::kRows
 // out = sum_s m(t, s) (q~_t k~_s) [v_s 1], R tiles of queries per warp at a time.
 template <class S, int R>
 __global__ void __launch_bounds__(kPairThreads, S::kRows >= 8 ? 1 : 2) pair_kernel(Arguments p, PairShape shape) {
+  after_previous();
   extern __shared__ __align__(16) char shared[];
   PairWork<S> work(p, shape, shared);
   const PairTable& table = work.table;
@@ -306,9 +309,7 @@ class Forward {
     const auto kernel = pair_kernel<S, (S::kRows >= 8 ? 1 : 2)>;  // as registers allow
     const PairShape shape = pair_shape(p_, p_.H);
     const int bytes = pair_shared_bytes<S>(shape.tiles);
-    allow_shared(kernel, bytes, "sm90 pair_kernel");
-    kernel<<<static_cast<unsigned>(p_.B * p_.H), kPairThreads, bytes, stream>>>(a, shape);
-    check_launch("sm90 pair_kernel");
+    launch_next("sm90 pair_kernel", kernel, static_cast<unsigned>(p_.B * p_.H), kPairThreads, bytes, stream, a, shape);
   }
 
   template <class S>
@@ -318,32 +319,28 @@ class Forward {
               bytes = short_shared_bytes(groups);
     const auto kernel = groups == 1 ? short_kernel<S, 1> : groups == 2 ? short_kernel<S, 2> : short_kernel<S, 4>;
     const std::int64_t heads = p_.B * p_.H;
-    allow_shared(kernel, bytes, "sm90 short_kernel");
-    kernel<<<blocks_for(kernel, threads, bytes, heads), threads, bytes, stream>>>(a, shape, static_cast<int>(heads));
-    check_launch("sm90 short_kernel");
+    launch_next("sm90 short_kernel", kernel, blocks_for(kernel, threads, bytes, heads), threads, bytes, stream, a,
+                shape, static_cast<int>(heads));
   }
 
   template <class S, int kStages>
   void fused(const Arguments& a, cudaStream_t stream) {
     constexpr int kThreads = groups_of(S::kTiles) * S::kRows * 32;
     const auto kernel = fused_kernel<S, kStages>;
-    allow_shared(kernel, plan_.shared_bytes, "sm90 fused_kernel");
-    kernel<<<blocks_for(kernel, kThreads, plan_.shared_bytes, units_), kThreads, plan_.shared_bytes, stream>>>(a,
-                                                                                                               plan_);
-    check_launch("sm90 fused_kernel");
+    launch_next("sm90 fused_kernel", kernel, blocks_for(kernel, kThreads, plan_.shared_bytes, units_), kThreads,
+                plan_.shared_bytes, stream, a, plan_);
   }
 
   template <class S>
   void phases(Arguments a, cudaStream_t stream) {
     const int summary = summary_bytes(a.D, S::kTiles), bytes = 2 * summary + 3 * static_cast<int>(sizeof(Place));
-    allow_shared(readout_kernel<S>, bytes, "sm90 readout_kernel");
     launch_pack_mix(a, static_cast<int>(p_.Hm), false, stream);
     for (std::int64_t first = 0; first < units_; first += at_once_) {
       a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(at_once_, units_ - first));
       launch_summaries<S>(a, stream);
       const std::int64_t items = std::int64_t{a.units} * a.group * a.M;
-      readout_kernel<S><<<blocks_for(readout_kernel<S>, 128, bytes, items), 128, bytes, stream>>>(a, summary);
-      check_launch("sm90 readout_kernel");
+      launch_next("sm90 readout_kernel", readout_kernel<S>, blocks_for(readout_kernel<S>, 128, bytes, items), 128,
+                  bytes, stream, a, summary);
     }
   }
 

@@ -163,6 +163,7 @@ __device__ inline void short_readout(const Arguments& p, const PairHead& work, c
 // Heads one after the other, the next one on its way.
 template <class S, int kGroups>
 __global__ void __launch_bounds__(kGroups * 128, 4 / kGroups) short_kernel(Arguments p, PairShape shape, int heads) {
+  after_previous();
   extern __shared__ char unaligned[];  // [2] queries, keys, values; ones; table
   constexpr int panel = kGroups * 64 * kPanelRowBytes;
   const int group = warpgroup_index();

@@ -52,9 +52,8 @@ class CausalBackward {
       launch(queries, heads * a.group, a.parts * kTile + streamed, a, g, stream, "sm90 causal_query_gradient_kernel");
 
       const int stage = 2 * (2 * kTile + kPhaseTokens * 8);
-      allow_shared(prefix_gradient_kernel<S>, stage, "sm90 prefix_gradient_kernel");
-      prefix_gradient_kernel<S><<<static_cast<unsigned>(a.units * a.M), S::kRows * 32, stage, stream>>>(a, g);
-      check_launch("sm90 prefix_gradient_kernel");
+      launch_next("sm90 prefix_gradient_kernel", prefix_gradient_kernel<S>, a.units * a.M, S::kRows * 32, stage, stream,
+                  a, g);
       if (g.dmix != nullptr) mix_.launch_products(a, g, round, p_.Hm, stream);
       Arguments unmix = a;
       unmix.fragments = back.fragments;
@@ -75,9 +74,7 @@ class CausalBackward {
   template <class Kernel>
   void launch(Kernel kernel, std::int64_t rows, int bytes, const Arguments& a, const Gradients& g, cudaStream_t stream,
               const char* name) const {
-    allow_shared(kernel, bytes, name);
-    kernel<<<static_cast<unsigned>(rows * a.M * tiles_), kChunkThreads, bytes, stream>>>(a, g, tiles_);
-    check_launch(name);
+    launch_next(name, kernel, static_cast<unsigned>(rows * a.M * tiles_), kChunkThreads, bytes, stream, a, g, tiles_);
   }
 
   const Problem& p_;

@@ -74,6 +74,7 @@ __device__ inline void pair_parts(const Arguments& p, float (&x)[4][1][2][4], co
 // dq, and w and c of every token.
 template <class S, bool kNormalized>
 __global__ void __launch_bounds__(kChunkThreads, 2) causal_query_gradient_kernel(Arguments p, Gradients g, int tiles) {
+  after_previous();
   constexpr int kTile = kChunkTileBytes<S>;
   extern __shared__ __align__(16) char shared[];  // dout [parts]; stream: P, or v and k
   char *own = shared, *stream = shared + p.parts * kTile, *keys = stream + kTile;
@@ -177,6 +178,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2) causal_query_gradient_kernel
 template <class S>
 __global__ void __launch_bounds__(S::kRows * 32, S::kRows >= 8 ? 2 : 4)
     prefix_gradient_kernel(Arguments p, Gradients g) {
+  after_previous();
   constexpr int kStage = 2 * kChunkTileBytes<S> + kPhaseTokens * 8;
   extern __shared__ __align__(16) char shared[];  // [2] q, dout, weights
   const int unit = blockIdx.x / p.M, index = blockIdx.x % p.M, row = threadIdx.x / 32 * 16, D = S::D(p), E = S::E(p);
@@ -225,6 +227,7 @@ __device__ inline void copy_weights(const float2* from, int first, int size, flo
 template <class S>
 __global__ void __launch_bounds__(kChunkThreads, S::kRows >= 8 ? 3 : 4)
     causal_key_gradient_kernel(Arguments p, Gradients g, int tiles) {
+  after_previous();
   constexpr int kTile = kChunkTileBytes<S>;
   extern __shared__ __align__(16) char shared[];  // v [parts]; stream: dS, or dout and q; weights
   char *own = shared, *stream = own + p.parts * kTile, *queries = stream + kTile;
@@ -324,6 +327,7 @@ __global__ void __launch_bounds__(kChunkThreads, S::kRows >= 8 ? 3 : 4)
 // dv of a part of its columns.
 template <class S>
 __global__ void __launch_bounds__(kChunkThreads, 3) causal_value_gradient_kernel(Arguments p, Gradients g, int tiles) {
+  after_previous();
   constexpr int kTile = kChunkTileBytes<S>;
   extern __shared__ __align__(16) char shared[];  // k; stream: dS, or q and dout; weights
   char *own = shared, *stream = shared + kTile, *values = stream + kTile;

@@ -55,6 +55,7 @@ __device__ inline void attend(const Arguments& p, const std::uint32_t (&q)[S::kR
 
 template <class S>
 __global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_tiles) {
+  after_previous();
   constexpr int kTile = kPhaseTokens * S::kPitch;
   extern __shared__ __align__(16) char shared[];  // queries, keys, values, prefix
   char *queries = shared, *keys = shared + kTile, *values = shared + 2 * kTile, *prefix = shared + 3 * kTile;
@@ -156,13 +157,12 @@ class CausalForward {
     with_spec(a, [&](auto spec) {
       using S = decltype(spec);
       const int bytes = 3 * kPhaseTokens * S::kPitch + summary_bytes(a.D, S::kTiles);
-      allow_shared(causal_kernel<S>, bytes, "sm90 causal_kernel");
       for (std::int64_t first = 0; first < units_; first += at_once_) {
         a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(at_once_, units_ - first));
         launch_summaries<S>(a, stream);
         const std::int64_t blocks = std::int64_t{a.units} * a.group * a.M * query_tiles;
-        causal_kernel<S><<<static_cast<unsigned>(blocks), 128, bytes, stream>>>(a, query_tiles);
-        check_launch("sm90 causal_kernel");
+        launch_next("sm90 causal_kernel", causal_kernel<S>, static_cast<unsigned>(blocks), 128, bytes, stream, a,
+                    query_tiles);
       }
     });
   }

@@ -206,6 +206,7 @@ struct SummaryGradient {
 template <class S>
 __global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, gradient_blocks(S::kTiles))
     query_gradient_kernel(Arguments p, Gradients g) {
+  after_previous();
   constexpr int kSplit = gradient_warps(S::kTiles) / S::kRows, kTiles = S::kColumns / kSplit;
   constexpr int kTokens = gradient_tokens(S::kTiles), kTileBytes = kTokens * S::kPitch;
   constexpr int kHalves = gradient_halves(S::kTiles), kOwn = S::kColumns / kHalves;
@@ -289,6 +290,7 @@ __global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, gradient_block
 // Blocks of keys in turn, dS in shared memory, that of the next block on its way; warps take 16 tokens at a time.
 template <class S>
 __global__ void __launch_bounds__(128, key_blocks(S::kTiles)) key_gradient_kernel(Arguments p, Gradients g) {
+  after_previous();
   extern __shared__ __align__(16) char shared[];  // [2] dS, dz
   const int items = p.units * p.M, warp = threadIdx.x / 32, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
   const int summary_size = summary_bytes(D, S::kTiles);

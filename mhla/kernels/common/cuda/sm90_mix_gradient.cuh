@@ -33,21 +33,24 @@ inline Gradients gradients_of(const Problem& p) {
 }
 
 // dmix[i][b] = dS~_i . S_b summed over units, in parts [matrices][splits][tiles][rows][rows]: a block of threads takes
-// every `splits`-th piece of 1024 bytes a row (kSmall: M up to 16, one tile of 16 x 16, a quarter of the piece per
-// warp) or of 128 bytes (tiles of 64 x 64, 16 rows per warp).
-constexpr bool small_mix(int M) { return M <= 16; }
-constexpr int product_rows(int M) { return small_mix(M) ? 16 : 64; }
-constexpr int product_columns(int M) { return small_mix(M) ? 256 : 64; }
-constexpr int product_stage_bytes(int M) { return 2 * product_rows(M) * (product_columns(M) * 2 + 16); }
+// every `splits`-th piece of the columns. Tiles of 64 x 64, 16 rows per warp, or one tile of 16 x 16 or 32 x 32 where M
+// is small: then several warps share rows, each with its part of the piece.
+constexpr int product_rows(std::int64_t M) { return M <= 16 ? 16 : M <= 32 ? 32 : 64; }
+constexpr int product_columns(int rows) { return rows == 16 ? 256 : rows == 32 ? 128 : 64; }
+constexpr int product_stage_bytes(int rows) { return 2 * rows * (product_columns(rows) * 2 + 16); }
 inline constexpr int kProductStages = 3;
 
-template <bool kSmall>
+template <int kRows>
 __global__ void __launch_bounds__(128) mix_product_kernel(Arguments p, Gradients g, int X, int splits) {
-  constexpr int kRows = kSmall ? 16 : 64, kWidth = kSmall ? 256 : 64, kPitch = kWidth * 2 + 16;
+  after_previous();
+  constexpr int kWidth = product_columns(kRows), kPitch = kWidth * 2 + 16;
   constexpr int kStage = 2 * kRows * kPitch, kTiles = kRows / 8;
-  extern __shared__ __align__(16) char shared[];  // [kProductStages][dS~, S]
+  constexpr int kShares = 64 / kRows, kSteps = kWidth / 16 / kShares;  // warps of the same rows; steps of a warp
+  extern __shared__ __align__(16) char shared[];                       // [kProductStages][dS~, S]
   const int tiles = (p.M + kRows - 1) / kRows, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int row16 = warp % (kRows / 16) * 16, portion = warp / (kRows / 16);
   const int i0 = blockIdx.x / tiles * kRows, b0 = blockIdx.x % tiles * kRows, split = blockIdx.y;
+  if (p.causal && b0 > i0) return;  // nobody reads it
   const int heads = p.mix_head ? p.Hkv : 1, head = blockIdx.z, pieces = (X + kWidth - 1) / kWidth;
   // Rows of units (one per part of the columns) of this launch that belong to the matrix: first, first + heads, ...
   const int rows = p.units / p.parts, start = p.mix_head ? (head - p.first_unit / p.parts % p.Hkv + p.Hkv) % p.Hkv : 0;
@@ -74,11 +77,11 @@ __global__ void __launch_bounds__(128) mix_product_kernel(Arguments p, Gradients
     copy_wait<kProductStages - 2>();
     __syncthreads();
     fetch(at + (kProductStages - 1) * splits, slot == 0 ? kProductStages - 1 : slot - 1);
-    const std::uint32_t stage = shared_address(shared + slot * kStage) + (kSmall ? warp * 128 : 0);
-    const std::uint32_t left = stage + ((kSmall ? 0 : warp * 16) + lane % 16) * kPitch + lane / 16 * 16;
+    const std::uint32_t stage = shared_address(shared + slot * kStage) + portion * kSteps * 32;
+    const std::uint32_t left = stage + (row16 + lane % 16) * kPitch + lane / 16 * 16;
     const std::uint32_t right = stage + (kRows + lane % 8 + lane / 16 * 8) * kPitch + lane / 8 % 2 * 16;
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
+    for (int step = 0; step < kSteps; ++step) {
       std::uint32_t a[4];
       load_matrices(a, left + step * 32);
 #pragma unroll
@@ -93,45 +96,49 @@ __global__ void __launch_bounds__(128) mix_product_kernel(Arguments p, Gradients
   }
   copy_wait<0>();
   float* to = g.parts + ((static_cast<std::int64_t>(head) * splits + split) * gridDim.x + blockIdx.x) * kRows * kRows;
-  if constexpr (kSmall) {  // the quarters, in the order of the warps
-    __syncthreads();
-    auto* sums = reinterpret_cast<float*>(shared);
+  auto* sums = reinterpret_cast<float*>(shared);
+  if constexpr (kShares > 1) __syncthreads();
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
+  for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sums[warp * 256 + (lane / 4 + i / 2 * 8) * 16 + j * 8 + lane % 4 * 2 + i % 2] = acc[j][i];
-      }
+    for (int i = 0; i < 4; ++i) {
+      const int at = (row16 + lane / 4 + i / 2 * 8) * kRows + j * 8 + lane % 4 * 2 + i % 2;
+      (kShares > 1 ? sums[portion * kRows * kRows + at] : to[at]) = acc[j][i];
     }
+  }
+  if constexpr (kShares > 1) {  // the shares, in the order of the warps
     __syncthreads();
-    for (int i = threadIdx.x; i < 256; i += 128) to[i] = sums[i] + sums[256 + i] + sums[512 + i] + sums[768 + i];
-  } else {
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        to[(warp * 16 + lane / 4 + i / 2 * 8) * kRows + j * 8 + lane % 4 * 2 + i % 2] = acc[j][i];
-      }
+    for (int i = threadIdx.x; i < kRows * kRows; i += 128) {
+      float sum = sums[i];
+      for (int share = 1; share < kShares; ++share) sum += sums[share * kRows * kRows + i];
+      to[i] = sum;
     }
   }
 }
 
 // Sums of dmix: a block of threads takes kMixSumEntries neighbours of a row, every kMixSumLanes-th part per lane.
-inline constexpr int kMixSumEntries = 32, kMixSumLanes = 32, kMixSumThreads = kMixSumEntries * kMixSumLanes;
+inline constexpr int kMixSumEntries = 8, kMixSumLanes = 32, kMixSumThreads = kMixSumEntries * kMixSumLanes;
 inline dim3 mix_sum_grid(std::int64_t L, std::int64_t matrices) {
   return {static_cast<unsigned>((L + kMixSumEntries - 1) / kMixSumEntries), static_cast<unsigned>(L),
           static_cast<unsigned>(matrices)};
 }
 
-// dmix[i][b] of matrix `matrix` = sum over `count` terms of term(matrix, i, b, at), in f64: they may cancel.
+// The share of a lane of x[0] + x[stride] + ... over `count` terms, in f64: they may cancel.
+__device__ inline double lane_sum(const float* x, std::int64_t stride, int count, int lane) {
+  double sum = 0;
+  x += lane * stride;
+#pragma unroll 8  // so many terms on their way
+  for (int at = lane; at < count; at += kMixSumLanes, x += kMixSumLanes * stride) sum += *x;
+  return sum;
+}
+
+// dmix[i][b] of a matrix = the sum of share(matrix, i, b, lane) over the lanes; 0 where mix is not used.
 template <class F>
-__device__ inline void sum_mix_gradient(const Gradients& g, int count, const F& term) {
+__device__ inline void sum_mix_gradient(const Arguments& p, const Gradients& g, const F& share) {
   __shared__ double sums[kMixSumLanes][kMixSumEntries];
   const int lane = threadIdx.x / kMixSumEntries, entry = threadIdx.x % kMixSumEntries;
   const int matrix = blockIdx.z, i = blockIdx.y, b = blockIdx.x * kMixSumEntries + entry;
-  double sum = 0;
-#pragma unroll 8  // so many terms on their way
-  for (int at = lane; b < g.L && at < count; at += kMixSumLanes) sum += term(matrix, i, b, at);
+  double sum = i < p.M && b < p.M ? share(matrix, i, b, lane) : 0;
   sums[lane][entry] = sum;
   __syncthreads();
   if (lane > 0 || b >= g.L) return;
@@ -143,20 +150,21 @@ __device__ inline void sum_mix_gradient(const Gradients& g, int count, const F& 
 template <int>
 __global__ void __launch_bounds__(kMixSumThreads)
     mix_sum_kernel(Arguments p, Gradients g, int rows, int splits, int rounds, std::int64_t round_size, int heads) {
+  after_previous();
   const int tiles = (p.M + rows - 1) / rows, every = p.mix_head ? p.Hkv : 1;  // every so many heads use a matrix
-  const int products = rounds * splits, diagonals = p.causal ? heads / every * g.diagonals : 0;
-  sum_mix_gradient(g, products + diagonals, [&](int matrix, int i, int b, int at) {
-    if (i >= p.M || b >= p.M) return 0.0f;
-    if (at < products) {
-      if (p.causal && b >= i) return 0.0f;
-      const int round = at / splits, split = at - round * splits;
-      const std::int64_t tile =
-          (static_cast<std::int64_t>(matrix) * splits + split) * tiles * tiles + i / rows * tiles + b / rows;
-      return g.parts[round * round_size + tile * rows * rows + i % rows * rows + b % rows];
+  sum_mix_gradient(p, g, [&](int matrix, int i, int b, int lane) {
+    double sum = 0;
+    if (!p.causal || b < i) {
+      const std::int64_t split = std::int64_t{tiles} * tiles * rows * rows;
+      const float* parts = g.parts + matrix * splits * split +
+                           (std::int64_t{i} / rows * tiles + b / rows) * rows * rows + i % rows * rows + b % rows;
+      for (int round = 0; round < rounds; ++round) sum += lane_sum(parts + round * round_size, split, splits, lane);
+    } else if (b == i) {
+      const std::int64_t head = std::int64_t{p.M} * g.diagonals;
+      const float* parts = g.maybe_diagonal + matrix * head + std::int64_t{i} * g.diagonals;
+      for (int d = 0; d < g.diagonals; ++d) sum += lane_sum(parts + d, every * head, heads / every, lane);
     }
-    if (b != i) return 0.0f;
-    const int term = at - products, row = term / g.diagonals * every + (p.mix_head ? matrix : 0);
-    return g.maybe_diagonal[(std::int64_t{row} * p.M + i) * g.diagonals + term % g.diagonals];
+    return sum;
   });
 }
 
@@ -165,7 +173,7 @@ struct MixGradient {
   std::int64_t rounds = 0, splits = 0, round_size = 0;
 
   [[nodiscard]] std::int64_t plan(const Problem& p, std::int64_t units, std::int64_t block, std::int64_t rounds_) {
-    const std::int64_t rows = product_rows(static_cast<int>(p.M)), tiles = (p.M + rows - 1) / rows;
+    const std::int64_t rows = product_rows(p.M), tiles = (p.M + rows - 1) / rows;
     rounds = rounds_, splits = mix_splits(tiles * tiles * p.Hm, units, block);
     round_size = p.Hm * splits * tiles * tiles * rows * rows;
     return rounds * round_size;
@@ -173,22 +181,22 @@ struct MixGradient {
   // dS~ and S of the units of `a`.
   void launch_products(const Arguments& a, Gradients g, std::int64_t round, std::int64_t matrices,
                        cudaStream_t stream) const {
-    const auto kernel = small_mix(a.M) ? mix_product_kernel<true> : mix_product_kernel<false>;
     const int rows = product_rows(a.M), tiles = (a.M + rows - 1) / rows,
-              bytes = kProductStages * product_stage_bytes(a.M);
+              bytes = kProductStages * product_stage_bytes(rows);
+    const auto kernel = rows == 16   ? mix_product_kernel<16>
+                        : rows == 32 ? mix_product_kernel<32>
+                                     : mix_product_kernel<64>;
     g.parts += round * round_size;
-    allow_shared(kernel, bytes, "sm90 mix_product_kernel");
     const dim3 grid(static_cast<unsigned>(tiles * tiles), static_cast<unsigned>(splits),
                     static_cast<unsigned>(matrices));
-    kernel<<<grid, 128, bytes, stream>>>(a, g, a.D * a.E + a.D, static_cast<int>(splits));
-    check_launch("sm90 mix_product_kernel");
+    launch_next("sm90 mix_product_kernel", kernel, grid, 128, bytes, stream, a, g, a.D * a.E + a.D,
+                static_cast<int>(splits));
   }
   void launch_sum(const Arguments& a, const Gradients& g, std::int64_t heads, std::int64_t matrices,
                   cudaStream_t stream) const {
-    mix_sum_kernel<0><<<mix_sum_grid(g.L, matrices), kMixSumThreads, 0, stream>>>(
-        a, g, product_rows(a.M), static_cast<int>(splits), static_cast<int>(rounds), round_size,
-        static_cast<int>(heads));
-    check_launch("sm90 mix_sum_kernel");
+    launch_next("sm90 mix_sum_kernel", mix_sum_kernel<0>, mix_sum_grid(g.L, matrices), kMixSumThreads, 0, stream, a, g,
+                product_rows(a.M), static_cast<int>(splits), static_cast<int>(rounds), round_size,
+                static_cast<int>(heads));
   }
 };
 

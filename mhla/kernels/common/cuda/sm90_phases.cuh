@@ -10,8 +10,19 @@
 
 namespace mhla::sm90 {
 
+// Waits until the launches before this one on the stream are done and what they wrote can be read.
+__device__ inline void after_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// More shared memory than a kernel has unasked.
+template <class Kernel>
+void allow_shared(Kernel kernel, int bytes, const char* name) {
+  if (bytes <= 48 << 10) return;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
+}
+
 template <int>  // a template, so that several files may hold it
 __global__ void pack_mix_kernel(Arguments p, int tiles, bool back) {
+  after_previous();
   p.fragments[(static_cast<std::int64_t>(blockIdx.y) * tiles * tiles + blockIdx.x) * 32 + threadIdx.x] =
       mix_fragment(p, blockIdx.y, blockIdx.x / tiles, blockIdx.x % tiles, threadIdx.x, back);
 }
@@ -29,6 +40,7 @@ struct Item {
 // next block.
 template <class S>
 __global__ void __launch_bounds__(S::kRows * 32) summary_kernel(Arguments p) {
+  after_previous();
   constexpr int kKeyBytes = kPhaseTokens * S::kPitch, kStage = 2 * kKeyBytes, kStages = phase_stages(S::kTiles);
   extern __shared__ __align__(16) char shared[];  // [kStages][keys, values], S
   const int items = p.units * p.M, row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
@@ -94,6 +106,7 @@ constexpr int mix_shared_bytes(int M, int warps, int per) {
 
 template <int kPer, bool kCausal>
 __global__ void __launch_bounds__(256, kPer == 1 ? 3 : 2) mix_kernel(Arguments p, int X, int strips, bool back) {
+  after_previous();
   extern __shared__ __align__(16) char shared[];  // [M rounded up][kStripPitch], fragments [warps][kMixAhead][kPer]
   const int unit = blockIdx.x / strips, x0 = blockIdx.x % strips * kStrip;
   const Unit u(p, p.first_unit + unit);
@@ -193,16 +206,25 @@ __global__ void __launch_bounds__(256, kPer == 1 ? 3 : 2) mix_kernel(Arguments p
   }
 }
 
-// More shared memory than a kernel has unasked.
-template <class Kernel>
-void allow_shared(Kernel kernel, int bytes, const char* name) {
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
+// A launch that may begin while the one before it on the stream ends: kernels start with after_previous().
+template <class... P, class... A>
+void launch_next(const char* name, void (*kernel)(P...), dim3 grid, int threads, int bytes, cudaStream_t stream,
+                 const A&... arguments) {
+  allow_shared(kernel, bytes, name);
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes, config.stream = stream;
+  config.attrs = &overlap, config.numAttrs = 1;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, P(arguments)...), name);
 }
 
 // As many blocks of threads as run at once on the current device, at most `items`.
 template <class Kernel>
 unsigned blocks_for(Kernel kernel, int threads, int bytes, std::int64_t items) {
   int device = 0, count = 0, resident = 0;
+  allow_shared(kernel, bytes, "shared memory");
   cuda_check(cudaGetDevice(&device), "current device");
   cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
   cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, bytes), "occupancy");
@@ -211,8 +233,8 @@ unsigned blocks_for(Kernel kernel, int threads, int bytes, std::int64_t items) {
 
 inline void launch_pack_mix(const Arguments& a, int mix_heads, bool back, cudaStream_t stream) {
   const int tiles = (a.M + 15) / 16;
-  pack_mix_kernel<0><<<dim3(tiles * tiles, static_cast<unsigned>(mix_heads)), 32, 0, stream>>>(a, tiles, back);
-  check_launch("sm90 pack_mix_kernel");
+  launch_next("sm90 pack_mix_kernel", pack_mix_kernel<0>, dim3(tiles * tiles, static_cast<unsigned>(mix_heads)), 32, 0,
+              stream, a, tiles, back);
 }
 
 // Phase 2 for the units of `a`.
@@ -222,20 +244,15 @@ inline void launch_mix(const Arguments& a, bool back, cudaStream_t stream) {
   const auto mix = per == 1   ? a.causal ? mix_kernel<1, true> : mix_kernel<1, false>
                      : a.causal ? mix_kernel<2, true>
                               : mix_kernel<2, false>;
-  allow_shared(mix, bytes, "sm90 mix_kernel");
-  mix<<<static_cast<unsigned>(a.units * strips), warps * 32, bytes, stream>>>(a, X, strips, back);
-  check_launch("sm90 mix_kernel");
+  launch_next("sm90 mix_kernel", mix, a.units * strips, warps * 32, bytes, stream, a, X, strips, back);
 }
 
 // Phases 1 and 2 for the units of `a`.
 template <class S>
 void launch_summaries(const Arguments& a, cudaStream_t stream) {
   const int stage_bytes = (phase_stages(S::kTiles) * kPhaseTokens * 2 + S::kRows * 16) * S::kPitch;
-  allow_shared(summary_kernel<S>, stage_bytes, "sm90 summary_kernel");
   const unsigned blocks = blocks_for(summary_kernel<S>, S::kRows * 32, stage_bytes, std::int64_t{a.units} * a.M);
-  summary_kernel<S><<<blocks, S::kRows * 32, stage_bytes, stream>>>(a);
-  check_launch("sm90 summary_kernel");
-
+  launch_next("sm90 summary_kernel", summary_kernel<S>, blocks, S::kRows * 32, stage_bytes, stream, a);
   launch_mix(a, false, stream);
 }
 
