@@ -4,9 +4,10 @@ out = mhla.attention(q, k, v, mix, block_size=64)      # or grid= and blocks=, o
 layer = mhla.nn.MHLA(384, 6, grid=(16, 16), blocks=(4, 4))
 """
 
-from . import _library
+from . import _fake, _library
 
 _library.load()
+_fake.register()
 
 from . import convert, nn  # noqa: E402  (they need the library)
 from .functional import attention, get_num_threads, set_num_threads  # noqa: E402

@@ -99,3 +99,18 @@ def test_export():
     exported = torch.export.export(layer, (x,))
     assert any("mhla.bidirectional" in str(node.target) for node in exported.graph.nodes)
     torch.testing.assert_close(exported.module()(x), layer(x))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_shapes_beside_host_offsets(causal):
+    """cu_seqlens is in host memory also for tensors of a device."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    op = torch.ops.mhla.chunkwise if causal else torch.ops.mhla.bidirectional
+    with FakeTensorMode():
+        q, k, v = (torch.empty(1, 40, heads, 16, device="cuda") for heads in (4, 2, 2))
+        mix = torch.empty(5, 5, device="cuda")
+        out = op(q, k, v, mix, 8, cu_seqlens=torch.tensor([0, 11, 40]))
+        assert out.shape == (1, 40, 4, 16) and out.device.type == "cuda"
+        with pytest.raises(Exception, match="k has 3"):
+            op(q, torch.empty(1, 40, 3, 16, device="cuda"), v, mix, 8)
