@@ -85,6 +85,16 @@ def milliseconds(call, device, seconds=1.0):
     return statistics.median(times)
 
 
+def mebibytes(call, dout):
+    """The most memory of the device that a forward and backward pass holds beyond what was there."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call().backward(dout)
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -118,7 +128,7 @@ def main():
 
     print(f"torch {torch.__version__}, {device}, {dtype}, batch {batch}, {mhla.get_num_threads()} threads; ms")
     print(f"{'':10} {'op fwd':>9} {'op fwd+bwd':>11} {'layer fwd':>10} {'layer fwd+bwd':>14}")
-    rows = {}
+    rows, peaks = {}, {}
     for name in ("mhla", "plain", "softmax"):
         row = []
         for call in (operators.get(name), lambda: layers[name](x)):
@@ -130,9 +140,13 @@ def main():
             dout = torch.randn_like(call())
             row.append(milliseconds(lambda: call().backward(dout), device))
         rows[name] = row
+        if device == "cuda":
+            peaks[name] = mebibytes(lambda: layers[name](x), dout)
         print(f"{name:10} {row[0]:9.3f} {row[1]:11.3f} {row[2]:10.3f} {row[3]:14.3f}")
     for other in ("plain", "softmax"):
         print(f"{other + ' / mhla':16}" + "  ".join(f"{a / b:6.2f}" for a, b in zip(rows[other], rows["mhla"])))
+    if peaks:
+        print("layer fwd+bwd, MiB at the peak: " + ", ".join(f"{name} {peak:.1f}" for name, peak in peaks.items()))
 
 
 if __name__ == "__main__":
