@@ -166,6 +166,8 @@ class MHLA(nn.Module):
         like = {"device": device, "dtype": dtype}
         widths = (num_heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_dim)
         self._widths = widths
+        # q, k and v are heads of one size, and nothing stands between them and their projection.
+        self._alike = len({num_heads, self.num_kv_heads}) == 1 and self.head_dim == self.value_dim and not (qk_norm or short_conv)
         value_width = num_heads * self.value_dim
         self.norm = nn.LayerNorm(dim, **like) if inner_norm else None
         self.qkv = nn.Linear(dim, sum(widths), bias=qkv_bias, **like)
@@ -359,7 +361,10 @@ class MHLA(nn.Module):
     def _project(self, x: Tensor, positions: Optional[Tensor] = None) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
         """What the gate sees, and q, k, v by heads: slices of one product where nothing stands between."""
         y = x if self.norm is None else self.norm(x)
-        q, k, v = self.qkv(y).split(self._widths, -1)
+        qkv = self.qkv(y)
+        if self._alike:  # one view instead of four
+            return (y, *qkv.view(*qkv.shape[:-1], 3, self.num_heads, self.head_dim).unbind(-3))
+        q, k, v = qkv.split(self._widths, -1)
         if self.short_conv:
             convolutions = ((self.q_conv, q), (self.k_conv, k), (self.v_conv, v))
             q, k, v = (conv(part, positions).contiguous() for conv, part in convolutions)
@@ -420,7 +425,8 @@ class MHLA(nn.Module):
             out = out * (F.silu(gate) if self.gate_activation == "silu" else gate)
         if self.lepe is not None and not self.lepe_inside_gate:
             out = out + self._lepe_of(v)
-        return self.dropout(self.out(out))
+        out = self.out(out)
+        return self.dropout(out) if self.training and self.dropout.p > 0 else out
 
     def _lepe_of(self, v: Tensor) -> Tensor:
         """The convolution of v over the grid, ``[B, N, H * E]``: query heads that share a value head share it too."""
