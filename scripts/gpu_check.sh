@@ -150,6 +150,10 @@ bench() {
   done
   grep -E '^mhla: ' "$OUT/bench.log" | cut -c 1-300 | head -n 10
   [ ! -s "$OUT/decode.json" ] || python3 scripts/gpu_table.py --decode "$OUT/decode.json" | tee "$OUT/decode.txt"
+  if python3 -c 'import torch' 2>/dev/null; then
+    # shellcheck disable=SC2086  # a list of words
+    python3 scripts/gpu_peers.py ${SHAPES//,/ } | tee "$OUT/peers.txt" || failed "softmax attention of PyTorch"
+  fi
   python3 scripts/gpu_table.py "$OUT/bench.json" | tee "$OUT/table.txt"
 }
 
