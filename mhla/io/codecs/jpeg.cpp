@@ -1,14 +1,13 @@
-// JPEG through libjpeg-turbo. The library reports errors by a call that must not return: it jumps (longjmp) back into
-// attempt(), which holds no C++ object, so no destructor is skipped; memory is freed by the owners around it.
-#include <array>
-#include <csetjmp>
+// JPEG through libjpeg-turbo.
 #include <cstdio>
 #include <cstdlib>
+#include <tuple>
 // After <cstdio>: jpeglib.h uses its types without including it.
 #include <jerror.h>
 #include <jpeglib.h>
 
 #include "mhla/core/error.h"
+#include "mhla/io/codecs/attempt.h"
 #include "mhla/io/codecs/image_checks.h"
 
 namespace mhla {
@@ -17,18 +16,17 @@ namespace {
 // A progressive file may hold any number of scans, each a pass over all coefficients: real ones have about ten.
 constexpr int kMaxScans = 200;
 
-struct Trouble {
-  jpeg_error_mgr manager{};  // first: libjpeg hands back a pointer to it
-  std::jmp_buf back{};
-  std::array<char, JMSG_LENGTH_MAX> message{};
+struct Manager {
+  jpeg_error_mgr base{};  // first: libjpeg hands back a pointer to it
+  Trouble trouble{};
 };
+static_assert(std::tuple_size_v<decltype(Trouble::message)> >= JMSG_LENGTH_MAX);
 
-Trouble& trouble_of(j_common_ptr info) { return *reinterpret_cast<Trouble*>(info->err); }
+Trouble& trouble_of(j_common_ptr info) { return reinterpret_cast<Manager*>(info->err)->trouble; }
 
 void give_up(j_common_ptr info) {
-  Trouble& trouble = trouble_of(info);
-  (*info->err->format_message)(info, trouble.message.data());
-  std::longjmp(trouble.back, 1);
+  (*info->err->format_message)(info, trouble_of(info).message.data());
+  trouble_of(info).jump();
 }
 
 // libjpeg fills what is missing with grey and goes on. Only oddities that lose no pixel are let pass.
@@ -42,11 +40,12 @@ void weigh_message(j_common_ptr info, int level) {
   }
 }
 
-void prepare(Trouble& trouble) {
-  jpeg_std_error(&trouble.manager);
-  trouble.manager.error_exit = give_up;
-  trouble.manager.emit_message = weigh_message;
-  trouble.manager.output_message = [](j_common_ptr) {};
+jpeg_error_mgr* prepared(Manager& manager) {
+  jpeg_std_error(&manager.base);
+  manager.base.error_exit = give_up;
+  manager.base.emit_message = weigh_message;
+  manager.base.output_message = [](j_common_ptr) {};
+  return &manager.base;
 }
 
 struct CountScans {
@@ -54,23 +53,14 @@ struct CountScans {
   static void look(j_common_ptr info) {
     if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMaxScans) return;
     std::snprintf(trouble_of(info).message.data(), JMSG_LENGTH_MAX, "more than %d scans", kMaxScans);
-    std::longjmp(trouble_of(info).back, 1);
+    trouble_of(info).jump();
   }
 };
-
-// Runs `work`, in which libjpeg may jump. False: trouble.message says why.
-template <class Work>
-[[gnu::noinline]] bool attempt(Trouble& trouble, const Work& work) {
-  if (setjmp(trouble.back) != 0) return false;  // NOLINT(cert-err52-cpp): the library knows no other way
-  work();
-  return true;
-}
 
 class Decompress {
  public:
   explicit Decompress(const std::string& label) : label_(label) {
-    prepare(trouble_);
-    info_.err = &trouble_.manager;
+    info_.err = prepared(manager_);
     scans_.manager.progress_monitor = CountScans::look;
     run([this] {
       jpeg_create_decompress(&info_);
@@ -83,13 +73,13 @@ class Decompress {
 
   template <class Work>
   void run(const Work& work) {
-    if (!attempt(trouble_, work)) fail(label_, ": damaged JPEG: ", trouble_.message.data());
+    if (!attempt(manager_.trouble, work)) fail(label_, ": damaged JPEG: ", manager_.trouble.message.data());
   }
   jpeg_decompress_struct& info() { return info_; }
 
  private:
   const std::string& label_;
-  Trouble trouble_;
+  Manager manager_;
   CountScans scans_;
   jpeg_decompress_struct info_{};
 };
@@ -138,7 +128,7 @@ std::vector<std::byte> encode_jpeg(const Image& image, int quality) {
   check_encodable(image, "encode_jpeg");
   if (quality < 1 || quality > 100) fail("encode_jpeg: quality is ", quality, ", expected 1 to 100");
   struct Compress {
-    Trouble trouble;
+    Manager manager;
     jpeg_compress_struct info{};
     unsigned char* data = nullptr;
     unsigned long size = 0;
@@ -147,9 +137,8 @@ std::vector<std::byte> encode_jpeg(const Image& image, int quality) {
       std::free(data);
     }
   } job;
-  prepare(job.trouble);
-  job.info.err = &job.trouble.manager;
-  const bool written = attempt(job.trouble, [&] {
+  job.info.err = prepared(job.manager);
+  const bool written = attempt(job.manager.trouble, [&] {
     jpeg_compress_struct& info = job.info;
     jpeg_create_compress(&info);
     jpeg_mem_dest(&info, &job.data, &job.size);
@@ -166,7 +155,7 @@ std::vector<std::byte> encode_jpeg(const Image& image, int quality) {
     }
     jpeg_finish_compress(&info);
   });
-  if (!written) fail("encode_jpeg: ", job.trouble.message.data());
+  if (!written) fail("encode_jpeg: ", job.manager.trouble.message.data());
   const auto* begin = reinterpret_cast<const std::byte*>(job.data);
   return {begin, begin + job.size};
 }

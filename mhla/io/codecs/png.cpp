@@ -1,36 +1,23 @@
-// PNG through libpng, which reports errors by a jump, as libjpeg does: attempt() holds no C++ object.
+// PNG through libpng.
 #include <png.h>
 
 #include <algorithm>
-#include <array>
-#include <csetjmp>
 #include <cstring>
 
 #include "mhla/core/error.h"
+#include "mhla/io/codecs/attempt.h"
 #include "mhla/io/codecs/image_checks.h"
 
 namespace mhla {
 namespace {
 
-struct Trouble {
-  std::jmp_buf back{};
-  std::array<char, 200> message{};
-};
-
 [[noreturn]] void give_up(png_structp png, png_const_charp reason) {
   auto& trouble = *static_cast<Trouble*>(png_get_error_ptr(png));
   std::strncpy(trouble.message.data(), reason, trouble.message.size() - 1);
-  std::longjmp(trouble.back, 1);
+  trouble.jump();
 }
 
 void say_nothing(png_structp /*png*/, png_const_charp /*warning*/) {}
-
-template <class Work>
-[[gnu::noinline]] bool attempt(Trouble& trouble, const Work& work) {
-  if (setjmp(trouble.back) != 0) return false;  // NOLINT(cert-err52-cpp): the library knows no other way
-  work();
-  return true;
-}
 
 struct Source {
   std::span<const std::byte> left;

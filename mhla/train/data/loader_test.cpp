@@ -279,7 +279,14 @@ TEST(Loader, DamagedImagesAreCountedNamedAndLeftOut) {
   while (loader.next(batch)) {
     images += batch.size;
     EXPECT_EQ(batch.images.size(), static_cast<std::size_t>(batch.size) * 120);
-    for (const std::int64_t item : batch.items) EXPECT_NE(item % 10, 0);
+    for (std::size_t i = 0; i < batch.items.size(); ++i) {
+      EXPECT_NE(batch.items[i] % 10, 0);
+      EXPECT_EQ(batch.labels[i], set->label(batch.items[i]));
+      Image image;
+      set->decode(batch.items[i], image);
+      for (std::size_t p = 0; p < 120; ++p)
+        ASSERT_FLOAT_EQ(batch.images[120 * i + p], static_cast<float>(image.pixels[p]) / 255.0f);
+    }
     named.insert(named.end(), batch.damaged.begin(), batch.damaged.end());
   }
   EXPECT_EQ(images, 2 * 54);
