@@ -77,10 +77,16 @@ Checkpoint CheckpointFolder::save(std::int64_t step, const std::function<void(co
     fs::remove_all(partial, ignored);
     throw;
   }
+  // Those of later steps are the damaged ones that a resumed run left behind: they must not count as the newest.
   std::vector<Checkpoint> all = list();
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < all.size(); ++i) {
-    const fs::path old = folder_ / str(".old-", ::getpid(), "-", name_of(all[i].step));
-    rename_or_fail(all[i].path, old);
+  const auto is_later = [&](const Checkpoint& one) { return one.step > step; };
+  const auto later = std::count_if(all.begin(), all.end(), is_later);
+  const auto surplus = static_cast<std::int64_t>(all.size()) - later - keep_;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(all.size()); ++i) {
+    const Checkpoint& one = all[static_cast<std::size_t>(i)];
+    if (i >= surplus && !is_later(one)) continue;
+    const fs::path old = folder_ / str(".old-", ::getpid(), "-", name_of(one.step));
+    rename_or_fail(one.path, old);
     fs::remove_all(old);
   }
   return saved;

@@ -23,7 +23,8 @@ class CheckpointFolder {
  public:
   CheckpointFolder(std::filesystem::path folder, std::int64_t keep);
 
-  // `write` puts the files into the folder it is given. Then all but the newest `keep` are removed.
+  // `write` puts the files into the folder it is given. Then all but the newest `keep` up to
+  // this step are removed.
   Checkpoint save(std::int64_t step, const std::function<void(const std::filesystem::path&)>& write);
 
   [[nodiscard]] std::vector<Checkpoint> list() const;  // by step; not looked into

@@ -75,6 +75,20 @@ TEST(Checkpoints, DamageIsNamedAndTheOneBeforeIsTaken) {
   }
 }
 
+TEST(Checkpoints, DamagedOnesOfLaterStepsDoNotPushOutSoundOnes) {
+  const TemporaryRun run;
+  CheckpointFolder folder(run.path(), 1);
+  save_text(folder, 14, "text");
+  fs::rename(run.path() / "step-00000014", run.path() / "kept");
+  save_text(folder, 12, "text");
+  fs::rename(run.path() / "kept", run.path() / "step-00000014");
+  write_file(run.path() / "step-00000014" / "a.txt", std::string("damaged"));
+  std::vector<std::string> complaints;
+  ASSERT_EQ(folder.newest(complaints)->step, 12);
+  save_text(folder, 13, "text");
+  EXPECT_EQ(steps_of(folder), std::vector<std::int64_t>{13});
+}
+
 TEST(Checkpoints, AWriterThatFailsLeavesTheOthers) {
   const TemporaryRun run;
   CheckpointFolder folder(run.path(), 2);
