@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "mhla/core/error.h"
 #include "mhla/modules/torch.h"
 
 namespace mhla {
@@ -13,6 +14,12 @@ class Attention : public torch::nn::Module {
   // `cu_seqlens` [S + 1]: B = 1 holds packed sequences, none sees another. Those that cannot refuse by name.
   virtual torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) = 0;
   torch::Tensor forward(const torch::Tensor& x) { return forward(x, {}); }
+  // [B, H, N, N]: how much of the value of token s the output of token t has, before norms, gates and convolutions; for
+  // looking at it, N x N numbers. Those whose matrix nobody has asked for yet refuse by name.
+  virtual torch::Tensor matrix(const torch::Tensor& x) {
+    (void)x;
+    fail(name(), ": its attention matrix is not available, expected MHLA, linear or softmax attention");
+  }
   virtual void constrain() {}  // after an optimiser step: what must hold for the weights (MHLA: the range of mix)
 };
 using AnyAttention = std::shared_ptr<Attention>;

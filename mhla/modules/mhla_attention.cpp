@@ -7,6 +7,7 @@ namespace mhla {
 namespace {
 
 constexpr const char* kEntry = "MhlaAttention";
+constexpr std::int64_t kLargestHead = 256;  // value channels that the kernels take
 
 MhlaAttentionOptions checked(MhlaAttentionOptions o) {
   const auto at_least_one = [](std::int64_t value, const char* name) {
@@ -214,22 +215,45 @@ torch::Tensor MhlaAttentionImpl::forward(const torch::Tensor& x, const torch::Te
   ops::AttentionInputs inputs;
   inputs.mix = mix, inputs.cu_seqlens = cu_seqlens;
   const FeatureMap map = prepare(p, positions, inputs);
-  torch::Tensor out;
+  return finish(p, attend(inputs, map));
+}
+
+torch::Tensor MhlaAttentionImpl::attend(const ops::AttentionInputs& inputs, FeatureMap map) const {
   if (options_.causal) {
-    out = ops::chunkwise(inputs, {.chunk = options_.chunk,
-                                  .feature_map = map,
-                                  .normalizer = normalizer(),
-                                  .eps = options_.eps,
-                                  .scale = options_.scale,
-                                  .beyond_mix = options_.beyond_mix});
-  } else {
-    out = ops::bidirectional(inputs, {.layout = options_.layout,
-                                      .feature_map = map,
-                                      .normalizer = normalizer(),
-                                      .eps = options_.eps,
-                                      .scale = options_.scale.value_or(1.0)});
+    return ops::chunkwise(inputs, {.chunk = options_.chunk,
+                                   .feature_map = map,
+                                   .normalizer = normalizer(),
+                                   .eps = options_.eps,
+                                   .scale = options_.scale,
+                                   .beyond_mix = options_.beyond_mix});
   }
-  return finish(p, out);
+  return ops::bidirectional(inputs, {.layout = options_.layout,
+                                     .feature_map = map,
+                                     .normalizer = normalizer(),
+                                     .eps = options_.eps,
+                                     .scale = options_.scale.value_or(1.0)});
+}
+
+// Column s of the matrix is the output for values that are 1 at token s and 0 elsewhere, as many columns at a time as
+// the operator takes value channels.
+torch::Tensor MhlaAttentionImpl::matrix(const torch::Tensor& x) {
+  const torch::NoGradGuard no_gradient;
+  clamp_mix();
+  const Projected p = project(x, {});
+  const std::int64_t B = x.size(0), N = x.size(1);
+  torch::Tensor positions;
+  if (options_.rope && options_.layout.rank < 2) positions = token_positions(N, {}, x.device());
+  ops::AttentionInputs inputs;
+  inputs.mix = mix;
+  const FeatureMap map = prepare(p, positions, inputs);
+  const torch::Tensor unit = torch::eye(N, p.v.options());
+  std::vector<torch::Tensor> columns;
+  for (std::int64_t first = 0; first < N; first += kLargestHead) {
+    const torch::Tensor some = unit.narrow(1, first, std::min(kLargestHead, N - first)).contiguous();  // [N, E]
+    inputs.v = some.view({1, N, 1, -1}).expand({B, N, options_.kv_heads, -1});
+    columns.push_back(attend(inputs, map));
+  }
+  return torch::cat(columns, -1).transpose(1, 2);
 }
 
 torch::Tensor MhlaAttentionImpl::lepe_of(const torch::Tensor& v) {

@@ -77,7 +77,8 @@ class MhlaAttentionImpl : public Attention {
   explicit MhlaAttentionImpl(const MhlaAttentionOptions& options);
   using Attention::forward;
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
-  void constrain() override;  // on any device; NaN stays NaN
+  torch::Tensor matrix(const torch::Tensor& x) override;  // what the operator does to unit values
+  void constrain() override;                              // on any device; NaN stays NaN
 
   // A sequence a few tokens at a time, x [1, T, dim] where the layer is: what forward gives over all of it.
   [[nodiscard]] StreamingState streaming_state(std::optional<std::int64_t> rollback = {}) const;
@@ -96,6 +97,7 @@ class MhlaAttentionImpl : public Attention {
   Projected project(const torch::Tensor& x, const torch::Tensor& cu_seqlens);
   // q, k, and with a normaliser q_den and k_den, ready for the operator; which map is still to be applied.
   FeatureMap prepare(const Projected& p, const torch::Tensor& positions, ops::AttentionInputs& inputs);
+  [[nodiscard]] torch::Tensor attend(const ops::AttentionInputs& inputs, FeatureMap map) const;  // [B, N, H, E]
   torch::Tensor finish(const Projected& p, torch::Tensor out);
   torch::Tensor lepe_of(const torch::Tensor& v);
   RopeTable rope_table(const torch::Tensor& positions, std::int64_t size, const torch::Device& device);

@@ -123,6 +123,38 @@ TEST(MhlaAttention, GatesAroundLepe) {
   EXPECT_TRUE(torch::equal(out, parameter(layer, "out.bias").expand({1, 24, 24})));
 }
 
+TEST(MhlaAttention, HandsItsOptionsToTheOperator) {
+  for (const bool causal : {false, true}) {
+    for (const Gate gate : {Gate::kSilu, Gate::kLinear}) {
+      MhlaAttentionOptions o = small(causal ? Layout{} : Layout::line(8));
+      o.causal = causal, o.chunk = 8, o.max_tokens = 24, o.features = Features::kElu1;
+      o.normalizer = Normalizer::kPaper, o.eps = 0.7, o.scale = 0.3, o.gate = gate, o.gate_bias = true;
+      MhlaAttention layer = layer_of(o);
+      const torch::Tensor x = tokens(2, 20, 24);
+      const auto p = [&](const char* name) { return parameter(layer, name); };
+      const auto qkv = torch::linear(x, p("qkv.weight")).reshape({2, 20, 3, 4, 6}).unbind(2);
+      PlainTokens t{.q = torch::elu(qkv[0]) + 1, .k = torch::elu(qkv[1]) + 1, .v = qkv[2], .q_den = {}, .k_den = {}};
+      t.causal = causal, t.eps = 0.7, t.scale = 0.3;
+      const torch::Tensor core =
+          plain_mhla(t, layer->mix, torch::div(torch::arange(20), 8, "floor").to(torch::kLong)).flatten(-2);
+      const torch::Tensor g = torch::linear(x, p("gate.weight"), p("gate.bias"));
+      const torch::Tensor gated = core * (gate == Gate::kSilu ? g * torch::sigmoid(g) : g);
+      EXPECT_LE(distance(layer->forward(x), torch::linear(gated, p("out.weight"), p("out.bias"))), 1e-11)
+          << causal << " " << static_cast<int>(gate);
+    }
+  }
+}
+
+TEST(MhlaAttention, DropsOutputsInTrainingAlone) {
+  MhlaAttentionOptions o = small(Layout::line(8));
+  o.dropout = 0.5;
+  MhlaAttention layer = layer_of(o);
+  const torch::Tensor x = tokens(1, 200, 24);
+  EXPECT_NEAR(layer->forward(x).eq(0).to(torch::kDouble).mean().item<double>(), 0.5, 0.05);
+  layer->eval();
+  EXPECT_FALSE(layer->forward(x).eq(0).any().item<bool>());
+}
+
 TEST(MhlaAttention, StreamsWhatItComputesAtOnce) {
   for (const bool rope : {false, true}) {
     for (const Normalizer normalizer : {Normalizer::kNone, Normalizer::kPaper}) {
@@ -143,13 +175,16 @@ TEST(MhlaAttention, StreamsWhatItComputesAtOnce) {
 }
 
 TEST(MhlaAttention, KeepsPackedSequencesApart) {
-  MhlaAttentionOptions o = MhlaAttentionOptions::lm(32, 2);
-  o.chunk = 8, o.max_tokens = 64;
-  MhlaAttention layer = layer_of(o);
-  const torch::Tensor x = tokens(1, 40, 32);
-  const torch::Tensor packed = layer->forward(x, torch::tensor({0, 11, 40}, torch::kInt));
-  const torch::Tensor apart = torch::cat({layer->forward(x.narrow(1, 0, 11)), layer->forward(x.narrow(1, 11, 29))}, 1);
-  EXPECT_LE(distance(packed, apart), 1e-12);
+  for (const std::int64_t taps : {0, 4}) {
+    MhlaAttentionOptions o = MhlaAttentionOptions::lm(32, 2);
+    o.chunk = 8, o.max_tokens = 64, o.short_conv = taps;
+    MhlaAttention layer = layer_of(o);
+    const torch::Tensor x = tokens(1, 40, 32);
+    const torch::Tensor packed = layer->forward(x, torch::tensor({0, 11, 40}, torch::kInt));
+    const torch::Tensor apart =
+        torch::cat({layer->forward(x.narrow(1, 0, 11)), layer->forward(x.narrow(1, 11, 29))}, 1);
+    EXPECT_LE(distance(packed, apart), 1e-12) << taps;
+  }
 }
 
 TEST(MhlaAttention, HoldsMixInItsRange) {
@@ -163,6 +198,11 @@ TEST(MhlaAttention, HoldsMixInItsRange) {
   EXPECT_EQ(layer->mix[0][1].item<double>(), 0.0);  // above the diagonal
   EXPECT_EQ(layer->mix[1][0].item<double>(), 1.0);
   EXPECT_TRUE(std::isnan(layer->mix[1][1].item<double>()));
+  o.constraint->renormalize_rows = true;
+  MhlaAttention rows = layer_of(o);
+  rows->mix.copy_(torch::tensor({{0.5, 3.0}, {2.0, 0.25}}));
+  rows->constrain();
+  EXPECT_LE(distance(rows->mix, torch::tensor({{1.0, 0.0}, {0.8, 0.2}}, torch::kDouble)), 1e-12);
   MhlaAttentionOptions official = MhlaAttentionOptions::lm(16, 2, true);
   official.chunk = 4, official.max_tokens = 8;
   MhlaAttention clamped = layer_of(official);

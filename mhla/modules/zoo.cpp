@@ -122,22 +122,40 @@ SoftmaxAttentionImpl::SoftmaxAttentionImpl(const AttentionConfig& c) : config_(c
   if (c.lepe != 0) lepe_ = register_module("lepe", GridConv(c.layout, c.dim, c.lepe));
 }
 
+std::vector<torch::Tensor> SoftmaxAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
+  std::vector<torch::Tensor> qkv = qkv_(x).unflatten(-1, {3, config_.heads, -1}).unbind(2);
+  if (config_.rope) {
+    const bool grid = config_.layout.rank > 1;
+    const std::int64_t size = qkv[0].size(-1);
+    const torch::Tensor angles =
+        grid ? rope_angles_grid(config_.layout, size, 10000.0).to(x.device())
+             : rope_angles_1d(token_positions(x.size(1), cu_seqlens, x.device()), size, 10000.0);
+    const RopeTable table{angles.cos(), angles.sin(), !grid};
+    qkv[0] = rotate(qkv[0], table), qkv[1] = rotate(qkv[1], table);
+  }
+  return qkv;
+}
+
+torch::Tensor SoftmaxAttentionImpl::matrix(const torch::Tensor& x) {
+  const torch::NoGradGuard no_gradient;
+  const std::vector<torch::Tensor> qkv = project(x, {});
+  torch::Tensor scores =
+      torch::einsum("bthd,bshd->bhts", {qkv[0], qkv[1]}) / std::sqrt(static_cast<double>(qkv[0].size(-1)));
+  if (config_.causal) {
+    const torch::Tensor future = torch::ones_like(scores[0][0], torch::kBool).triu(1);
+    scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
+  }
+  return scores.softmax(-1);
+}
+
 torch::Tensor SoftmaxAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
   if (config_.layout.rank > 1) refuse_packed("softmax", cu_seqlens);  // images have one size
   const Packed packed("softmax", x, cu_seqlens);
-  const std::vector<torch::Tensor> qkv = qkv_(x).unflatten(-1, {3, config_.heads, -1}).unbind(2);  // [B, N, H, D]
-  torch::Tensor q = qkv[0], k = qkv[1];
-  if (config_.rope) {
-    const bool grid = config_.layout.rank > 1;
-    const torch::Tensor angles =
-        grid ? rope_angles_grid(config_.layout, q.size(-1), 10000.0).to(x.device())
-             : rope_angles_1d(token_positions(x.size(1), cu_seqlens, x.device()), q.size(-1), 10000.0);
-    const RopeTable table{angles.cos(), angles.sin(), !grid};
-    q = rotate(q, table), k = rotate(k, table);
-  }
+  const std::vector<torch::Tensor> qkv = project(x, cu_seqlens);
   const auto core = [&](std::int64_t start, std::int64_t count) {
     const auto heads_first = [&](const torch::Tensor& y) { return y.narrow(1, start, count).transpose(1, 2); };
-    return ops::softmax_attention(heads_first(q), heads_first(k), heads_first(qkv[2]), config_.causal).transpose(1, 2);
+    return ops::softmax_attention(heads_first(qkv[0]), heads_first(qkv[1]), heads_first(qkv[2]), config_.causal)
+        .transpose(1, 2);
   };
   torch::Tensor out;
   if (packed.bounds.empty()) {

@@ -46,8 +46,10 @@ class SoftmaxAttentionImpl : public Attention {
   explicit SoftmaxAttentionImpl(const AttentionConfig& config);
   using Attention::forward;
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
+  torch::Tensor matrix(const torch::Tensor& x) override;
 
  private:
+  std::vector<torch::Tensor> project(const torch::Tensor& x, const torch::Tensor& cu_seqlens);  // q, k, v [B, N, H, D]
   AttentionConfig config_;
   torch::nn::Linear qkv_{nullptr}, proj_{nullptr};
   GridConv lepe_{nullptr};

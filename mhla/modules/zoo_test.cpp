@@ -119,6 +119,73 @@ TEST(Zoo, SoftmaxIsTheFormula) {
   }
 }
 
+TEST(Zoo, SoftmaxAddsItsConvolution) {
+  AttentionConfig config = image_config();
+  config.lepe = 5;
+  const AnyAttention attention = make_double("softmax", config);
+  const torch::Tensor x = tokens(2, 24);
+  const auto p = [&](const char* name) { return parameter(attention, name); };
+  const torch::Tensor v = torch::linear(x, p("qkv.weight"), p("qkv.bias")).narrow(-1, 32, 16);
+  const std::vector<std::int64_t> once{1, 1}, padding{2, 2};
+  const torch::Tensor local = torch::conv2d(v.transpose(1, 2).reshape({2, 16, 4, 6}), p("lepe.weight"), p("lepe.bias"),
+                                            once, padding, once, 16);
+  const torch::Tensor with = attention->forward(x);
+  {
+    const torch::NoGradGuard no_gradient;
+    p("lepe.weight").zero_(), p("lepe.bias").zero_();
+  }
+  const torch::Tensor want = attention->forward(x) + torch::linear(local.flatten(2).transpose(1, 2), p("proj.weight"));
+  EXPECT_LE(distance(with, want), 1e-12);
+}
+
+// matrix(x) times the values is the attention inside.
+TEST(Zoo, MatricesAreWhatAttentionDoes) {
+  for (const bool causal : {false, true}) {
+    for (const char* name : {"mhla", "linear", "softmax"}) {
+      SCOPED_TRACE(str(name, causal ? " causal" : ""));
+      const AnyAttention attention = make_double(name, causal ? text_config() : image_config());
+      const torch::Tensor x = tokens(2, 24);
+      const torch::Tensor A = attention->matrix(x);
+      ASSERT_EQ(A.sizes(), (std::vector<std::int64_t>{2, 2, 24, 24}));
+      if (causal) {
+        EXPECT_EQ(A.triu(1).abs().max().item<double>(), 0.0);
+      } else {
+        EXPECT_LE(distance(A.sum(-1), torch::ones({2, 2, 24}, torch::kDouble)), 1e-4);  // up to eps
+      }
+      const auto named = attention->named_parameters();
+      const torch::Tensor* bias = named.find("qkv.bias");
+      const torch::Tensor v = torch::linear(x, named["qkv.weight"], bias == nullptr ? torch::Tensor() : *bias)
+                                  .narrow(-1, causal && std::string_view(name) == "mhla" ? 16 : 32, 16);
+      torch::Tensor core = torch::einsum("bhts,bshd->bthd", {A, v.unflatten(-1, {2, 8})}).flatten(-2);
+      if (const torch::Tensor* lepe = named.find("lepe.weight")) {  // MHLA's in an image
+        const std::vector<std::int64_t> once{1, 1};
+        core = core +
+               torch::conv2d(v.transpose(1, 2).reshape({2, 16, 4, 6}), *lepe, named["lepe.bias"], once, once, once, 16)
+                   .flatten(2)
+                   .transpose(1, 2);
+      }
+      if (causal && std::string_view(name) == "mhla") {
+        core = rms(core.unflatten(-1, {2, 8}), 1e-6).flatten(-2) * torch::silu(torch::linear(x, named["gate.weight"]));
+      }
+      const bool softmax = std::string_view(name) == "softmax";
+      const torch::Tensor* out_bias = named.find(softmax ? "proj.bias" : "out.bias");
+      const torch::Tensor want = torch::linear(core, named[softmax ? "proj.weight" : "out.weight"],
+                                               out_bias == nullptr ? torch::Tensor() : *out_bias);
+      EXPECT_LE(distance(attention->forward(x), want), 1e-10);
+    }
+  }
+  // More columns than a head holds at a time.
+  const AnyAttention linear = make_double("linear", image_config());
+  const torch::Tensor x = tokens(1, 300), A = linear->matrix(x);
+  const torch::Tensor v = torch::linear(x, parameter(linear, "qkv.weight")).narrow(-1, 32, 16).unflatten(-1, {2, 8});
+  const torch::Tensor core = torch::einsum("bhts,bshd->bthd", {A, v}).flatten(-2);
+  EXPECT_LE(
+      distance(linear->forward(x), torch::linear(core, parameter(linear, "out.weight"), parameter(linear, "out.bias"))),
+      1e-10);
+  const std::string said = message_of([] { make_attention("gla", text_config())->matrix(torch::randn({1, 8, 16})); });
+  EXPECT_TRUE(has(said, "GlaAttentionImpl: its attention matrix is not available")) << said;
+}
+
 TEST(Zoo, CausalLinearAttentionHasNoBlocks) {
   const AnyAttention attention = make_double("linear", text_config());
   const torch::Tensor x = tokens(2, 50);

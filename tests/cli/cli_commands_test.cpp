@@ -23,7 +23,9 @@ TEST(CliCommands, HelpOfEveryCommandGoesToStdout) {
                                    {"bench", "data"},
                                    {"data"},
                                    {"data", "info"},
-                                   {"demo"}}) {
+                                   {"demo"},
+                                   {"inspect"},
+                                   {"convert"}}) {
     Arguments arguments = command;
     arguments.emplace_back("--help");
     const ProgramRun run = run_program(arguments);
@@ -35,8 +37,14 @@ TEST(CliCommands, HelpOfEveryCommandGoesToStdout) {
 }
 
 TEST(CliCommands, EveryCommandHasJson) {
-  for (const Arguments& command :
-       {Arguments{"doctor"}, {"verify"}, {"bench", "op"}, {"bench", "data"}, {"data", "info"}, {"demo"}}) {
+  for (const Arguments& command : {Arguments{"doctor"},
+                                   {"verify"},
+                                   {"bench", "op"},
+                                   {"bench", "data"},
+                                   {"data", "info"},
+                                   {"demo"},
+                                   {"inspect"},
+                                   {"convert"}}) {
     Arguments arguments = command;
     arguments.emplace_back("--help");
     EXPECT_NE(run_program(arguments).out.find("--json"), std::string::npos) << command.back();

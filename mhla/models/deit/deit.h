@@ -5,6 +5,8 @@
 // Parameters have the published names but for those of the attention.
 #pragma once
 
+#include <functional>
+
 #include "mhla/models/image_model.h"
 #include "mhla/models/parts.h"
 #include "mhla/modules/convolutions.h"

@@ -6,6 +6,8 @@
 // Parameters have the published names and shapes but for those of the attention: 1x1 convolutions are [out, in, 1, 1].
 #pragma once
 
+#include <functional>
+
 #include "mhla/models/image_model.h"
 #include "mhla/models/parts.h"
 #include "mhla/modules/convolutions.h"
