@@ -14,6 +14,7 @@
 #include "apps/bench.h"
 #include "apps/bench_data.h"
 #include "apps/bench_device.h"
+#include "apps/bench_model.h"
 #include "apps/bench_verify.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
@@ -336,6 +337,7 @@ void add_bench(CLI::App& app, Job& job) {
   CLI::App* bench = app.add_subcommand("bench", "time things: bench op, bench data");
   bench->require_subcommand(1);
   add_bench_data(*bench, job);
+  add_bench_model(*bench, job);
   CLI::App* op =
       bench->add_subcommand("op", "verify, then time the operator beside the machine's limits and its rivals");
   static BenchOptions o;

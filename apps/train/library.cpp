@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "apps/commands.h"
+#include "apps/train/bench_model.h"
 #include "apps/train/classify.h"
 #include "apps/train_interface.h"
 #include "mhla/core/error.h"
@@ -21,6 +22,7 @@ void run(const JsonValue& request, train::Observer& observer) {
   const std::string& command = request.at("command").as_string();
   if (command == "train classify") return train_classify(request, observer);
   if (command == "eval classify") return eval_classify(request, observer);
+  if (command == "bench model") return bench_model(request, observer);
   fail("command '", command, "' is unknown to this library");
 }
 

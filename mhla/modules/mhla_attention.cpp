@@ -1,6 +1,7 @@
 #include "mhla/modules/mhla_attention.h"
 
 #include "mhla/core/error.h"
+#include "mhla/modules/plain_attention.h"
 #include "mhla/ops/tensor_view.h"
 
 namespace mhla {
@@ -227,11 +228,12 @@ torch::Tensor MhlaAttentionImpl::attend(const ops::AttentionInputs& inputs, Feat
                                    .scale = options_.scale,
                                    .beyond_mix = options_.beyond_mix});
   }
-  return ops::bidirectional(inputs, {.layout = options_.layout,
-                                     .feature_map = map,
-                                     .normalizer = normalizer(),
-                                     .eps = options_.eps,
-                                     .scale = options_.scale.value_or(1.0)});
+  const ops::BidirectionalOptions how{.layout = options_.layout,
+                                      .feature_map = map,
+                                      .normalizer = normalizer(),
+                                      .eps = options_.eps,
+                                      .scale = options_.scale.value_or(1.0)};
+  return plain_ ? plain_bidirectional(inputs, how) : ops::bidirectional(inputs, how);
 }
 
 // Column s of the matrix is the output for values that are 1 at token s and 0 elsewhere, as many columns at a time as
@@ -254,6 +256,11 @@ torch::Tensor MhlaAttentionImpl::matrix(const torch::Tensor& x) {
     columns.push_back(attend(inputs, map));
   }
   return torch::cat(columns, -1).transpose(1, 2);
+}
+
+void MhlaAttentionImpl::use_plain_code(bool plain) {
+  if (plain && options_.causal) fail(kEntry, ": use_plain_code: the layer is causal, expected one that is not");
+  plain_ = plain;
 }
 
 torch::Tensor MhlaAttentionImpl::lepe_of(const torch::Tensor& v) {

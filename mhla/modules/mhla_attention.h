@@ -79,6 +79,7 @@ class MhlaAttentionImpl : public Attention {
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
   torch::Tensor matrix(const torch::Tensor& x) override;  // what the operator does to unit values
   void constrain() override;                              // on any device; NaN stays NaN
+  void use_plain_code(bool plain);  // LibTorch operators in the place of the kernels (plain_attention.h); not causal
 
   // A sequence a few tokens at a time, x [1, T, dim] where the layer is: what forward gives over all of it.
   [[nodiscard]] StreamingState streaming_state(std::optional<std::int64_t> rollback = {}) const;
@@ -106,6 +107,7 @@ class MhlaAttentionImpl : public Attention {
   [[nodiscard]] bool maps_outside() const { return options_.rope || !is_fused(options_.features); }
 
   MhlaAttentionOptions options_;
+  bool plain_ = false;
   torch::nn::LayerNorm norm_{nullptr};
   torch::nn::Linear qkv_{nullptr}, gate_{nullptr}, out_{nullptr};
   ShortConv q_conv_{nullptr}, k_conv_{nullptr}, v_conv_{nullptr};

@@ -59,6 +59,32 @@ TEST(MhlaAttention, IsWhatItsPartsSay) {
   EXPECT_LE(distance(layer->forward(x), want), 1e-12);
 }
 
+TEST(MhlaAttention, PlainCodeIsTheSame) {
+  for (const Layout& layout : {Layout::grid2d(4, 6, 2, 3), Layout::grid3d({2, 3, 4}, {2, 1, 2}), Layout::line(8)}) {
+    MhlaAttentionOptions o = small(layout);
+    o.kv_heads = 2, o.max_tokens = 24;
+    if (layout.rank == 2) o.heads = 6, o.rope = true;  // own features for the normaliser
+    if (layout.rank == 1) o.features = Features::kElu1, o.normalizer = Normalizer::kNone;
+    MhlaAttention layer = layer_of(o);
+    const torch::Tensor x = tokens(2, 24, 24).requires_grad_();
+    const auto run = [&] {
+      layer->zero_grad();
+      x.mutable_grad() = torch::Tensor();
+      const torch::Tensor out = layer->forward(x);
+      out.square().sum().backward();
+      return std::vector<torch::Tensor>{out.detach(), x.grad().clone(), layer->mix.grad().clone()};
+    };
+    const std::vector<torch::Tensor> want = run();
+    layer->use_plain_code(true);
+    const std::vector<torch::Tensor> got = run();
+    for (std::size_t i = 0; i < want.size(); ++i)
+      EXPECT_LE(distance(got[i], want[i]), 1e-11) << layout.rank << " " << i;
+  }
+  MhlaAttention ragged = layer_of(small(Layout::grid2d(5, 5, 2, 2)));
+  ragged->use_plain_code(true);
+  EXPECT_TRUE(has(message_of([&] { ragged->forward(tokens(1, 25, 24)); }), "25 tokens in blocks that are not equal"));
+}
+
 TEST(MhlaAttention, LearnsEveryPart) {
   for (const Features features : {Features::kElu1, Features::kHedgehog, Features::kHadamard}) {
     MhlaAttentionOptions o = small(Layout::grid2d(4, 4, 2, 2));

@@ -168,6 +168,29 @@ TEST_F(CliTrain, AFullDiskIsExitCode1AndLeavesTheCheckpoints) {
   EXPECT_EQ(run_program({"train", "classify", "--resume", "--out", out, "--max-steps", "8"}).code, 0);
 }
 
+TEST_F(CliTrain, TimesWholeModels) {
+  const std::vector<std::string> bench{"bench", "model",  "--model",    "vit_demo", "--batch",  "2", "--threads",
+                                       "1",     "--json", "--min-time", "0.01",     "--blocks", "2"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = bench;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_program(all);
+  };
+  const ProgramRun run = with({"--attention", "mhla,plain,softmax"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const std::vector<std::string> rows = lines_of(run.out);
+  ASSERT_EQ(rows.size(), 6u) << run.out;  // forward and a training step
+  for (const std::string& line : rows) {
+    const JsonValue row = parse_json(line, "row");
+    EXPECT_GT(row.at("images_per_s").as_double(), 0.0) << line;
+    EXPECT_EQ(row.at("M").as_int(), row.at("attention").as_string() == "softmax" ? 1 : 4) << line;
+    EXPECT_GT(row.at("peak_mib").as_double(), 0.0) << line;
+  }
+  EXPECT_TRUE(has(with({"--attention", "sofmax"}).err, "softmax"));
+  EXPECT_EQ(with({"--attention", "sofmax"}).code, 2);
+  EXPECT_EQ(with({"--pass", "backward"}).code, 2);
+}
+
 TEST_F(CliTrain, MistakesAreOneLineAndExitCode2) {
   const std::string out = folder.path("run");
   const auto config = [&](const std::string& text) {

@@ -1,0 +1,13 @@
+// The command behind `mhla bench model`.
+#pragma once
+
+#include "mhla/train/trainer.h"
+
+namespace mhla::apps {
+
+// Times one model, {"model", "attention", "image", "blocks", "batch", "pass", "device", "precision", "threads",
+// "min_seconds"}: one row. Throws mhla::Error for the caller's mistakes and train::RunFailed when plain code and the
+// kernels disagree.
+void bench_model(const JsonValue& request, train::Observer& observer);
+
+}  // namespace mhla::apps

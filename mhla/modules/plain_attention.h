@@ -1,0 +1,13 @@
+// MHLA in LibTorch operators, as one would write it without kernels: what models are timed against, and a second
+// opinion in tests.
+#pragma once
+
+#include "mhla/modules/torch.h"
+#include "mhla/ops/ops.h"
+
+namespace mhla {
+
+// Blocks of equal size, a shared mix, the paper's normaliser or none, no packed sequences; else an error that says so.
+torch::Tensor plain_bidirectional(const ops::AttentionInputs& inputs, const ops::BidirectionalOptions& options);
+
+}  // namespace mhla
