@@ -2,6 +2,7 @@
 // offline and can be mailed. Light or dark as the reader's system is. Equal contents give equal bytes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -59,6 +60,9 @@ struct HeatMap {
   std::string row_label{}, column_label{};
   std::optional<double> low{}, high{};
   std::string caption{};
+  std::string value_label{};                                  // of the colour scale
+  std::string png{};                                          // a PNG file to draw over: low values let it through
+  std::optional<std::array<std::int64_t, 2>> maybe_marked{};  // row and column of a cell with a frame
 };
 
 using Figure = std::variant<LinePlot, BarChart, HeatMap>;

@@ -225,6 +225,21 @@ std::string color_at(double share, bool diverging) {
   return text;
 }
 
+std::string base64(std::string_view bytes) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const auto byte = [&](std::size_t at) -> unsigned {
+      return at < bytes.size() ? static_cast<unsigned char>(bytes[at]) : 0u;
+    };
+    const unsigned word = byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2);
+    text += kDigits[word >> 18], text += kDigits[word >> 12 & 63];
+    text += i + 1 < bytes.size() ? kDigits[word >> 6 & 63] : '=';
+    text += i + 2 < bytes.size() ? kDigits[word & 63] : '=';
+  }
+  return text;
+}
+
 std::string draw(const HeatMap& map, double full_width) {
   if (map.rows < 0 || map.columns < 0 || map.values.size() != static_cast<std::size_t>(map.rows * map.columns))
     fail("report: heat map of ", map.rows, " x ", map.columns, " has ", map.values.size(), " values");
@@ -253,6 +268,8 @@ std::string draw(const HeatMap& map, double full_width) {
     return std::min(kLevels - 1, static_cast<int>(share * kLevels));
   };
 
+  const auto opacity_at = [](int level) { return 0.1 + 0.75 * (level + 0.5) / kLevels; };
+
   // The whole map fits a square; cells are square. One path per colour: runs of equal colour become one rectangle.
   const double cell = side / static_cast<double>(std::max<std::int64_t>({map.rows, map.columns, 1}));
   const double left = map.row_label.empty() ? 2 : 24;
@@ -274,6 +291,10 @@ std::string draw(const HeatMap& map, double full_width) {
     }
   }
   std::string body = svg_text(0, 16, map.title, {.css = "title"});
+  if (!map.png.empty())
+    body += str("<image x=\"", pixels(left), "\" y=\"", pixels(top), "\" width=\"", pixels(width), "\" height=\"",
+                pixels(height), "\" preserveAspectRatio=\"none\" style=\"image-rendering: pixelated\" ",
+                "href=\"data:image/png;base64,", base64(map.png), "\" />\n");
   body += str("<g transform=\"translate(", pixels(left), " ", pixels(top), ") scale(", str(cell),
               ")\" shape-rendering=\"crispEdges\">\n");
   for (int level = 0; level <= kLevels; ++level) {
@@ -281,7 +302,13 @@ std::string draw(const HeatMap& map, double full_width) {
     if (path.empty()) continue;
     const std::string fill =
         level == kLevels ? "class=\"missing\"" : str("fill=\"", color_at((level + 0.5) / kLevels, diverging), "\"");
-    body += str("<path ", fill, " d=\"", path, "\" />\n");
+    const std::string through = map.png.empty() ? "" : str(" fill-opacity=\"", pixels(opacity_at(level)), "\"");
+    body += str("<path ", fill, through, " d=\"", path, "\" />\n");
+  }
+  if (map.maybe_marked) {
+    const auto [row, column] = *map.maybe_marked;
+    body += str("<rect class=\"marked\" x=\"", std::to_string(column), "\" y=\"", std::to_string(row),
+                "\" width=\"1\" height=\"1\" />\n");
   }
   body += "</g>\n";
   if (!map.column_label.empty())
@@ -297,12 +324,14 @@ std::string draw(const HeatMap& map, double full_width) {
                 "\" width=\"", pixels(kBarWidth), "\" height=\"", pixels(bar_height / kSteps + 0.5), "\" fill=\"",
                 color_at((step + 0.5) / kSteps, diverging), "\" />\n");
   }
+  if (!map.value_label.empty()) body += svg_text(bar_left, top - 5, map.value_label, {.css = "tick"});
   const double middle = low / 2 + high / 2;
   const double text_left = bar_left + kBarWidth + 6;
   body += svg_text(text_left, top + 9, number_text(high), {});
   body += svg_text(text_left, top + bar_height / 2 + 4, number_text(middle), {});
   body += svg_text(text_left, top + bar_height, number_text(low), {});
-  const double full = std::max(text_left + 48, text_width(map.title, 14) + 8);
+  const double full =
+      std::max({text_left + 48, text_width(map.title, 14) + 8, bar_left + text_width(map.value_label, 12) + 4});
   return open_svg(full, top + bar_height + (map.column_label.empty() ? 6 : 26), map.title) + body + "</svg>\n";
 }
 

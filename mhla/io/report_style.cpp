@@ -63,6 +63,7 @@ svg .dashed { stroke-dasharray: 6 5; }
 svg .mark { fill: var(--c); stroke: var(--page); stroke-width: 1.2; }
 svg .bar { fill: var(--c); }
 svg .missing { fill: #8a8f98; }
+svg .marked { fill: none; stroke: #ff2d55; stroke-width: 0.18; }
 .s0 { --c: var(--s0); } .s1 { --c: var(--s1); } .s2 { --c: var(--s2); } .s3 { --c: var(--s3); }
 .s4 { --c: var(--s4); } .s5 { --c: var(--s5); } .s6 { --c: var(--s6); } .s7 { --c: var(--s7); }
 @media print { body { padding: 0; max-width: none; } figure, table, .key { break-inside: avoid; } }

@@ -87,7 +87,7 @@ HtmlReport everything(const std::string& text) {
   const LinePlot plot{
       text, {text, AxisScale::kLog2}, {text, AxisScale::kLog10}, {{text, {1, 2, 4}, {1, 10, 1000}}}, text};
   const BarChart bars{text, {text, "b"}, {{text, {1, 2}}, {"s", {3, -1}}}, text, false, 2.5, text, text};
-  const HeatMap map{text, 2, 2, {1, 2, -3, kNaN}, text, text, {}, {}, text};
+  const HeatMap map{text, 2, 2, {1, 2, -3, kNaN}, text, text, {}, {}, text, text, "any bytes", {{1, 0}}};
   report.figure(plot).figures({bars, map});
   return report;
 }
@@ -115,8 +115,9 @@ TEST(Report, EscapesEverywhere) {
 
 TEST(Report, LoadsNothing) {
   const std::string page = everything("x").html();
-  for (const char* loader : {"http", "//", "src=", "href", "url(", "@import", "<link", "<script", "<img", "<iframe"})
+  for (const char* loader : {"http", "//", "src=", "url(", "@import", "<link", "<script", "<img", "<iframe"})
     EXPECT_EQ(count(page, loader), 0) << loader;
+  EXPECT_EQ(count(page, "href"), count(page, "href=\"data:image/png;base64,"));
 }
 
 TEST(Report, SameContentsSameBytes) { EXPECT_EQ(everything("x").html(), everything("x").html()); }
@@ -205,6 +206,17 @@ TEST(Report, HeatMapColoursByValue) {
   std::vector<double> large(256 * 256);
   for (std::size_t i = 0; i < large.size(); ++i) large[i] = std::sin(static_cast<double>(i));
   EXPECT_LE(svg(HeatMap{"t", 256, 256, large}).size(), std::size_t{2} << 20);
+}
+
+TEST(Report, HeatMapLiesOverAnImage) {
+  HeatMap map{"t", 2, 2, {0, 0, 1, 0.5}};
+  EXPECT_EQ(count(svg(map), "fill-opacity"), 0);
+  map.png = "\x89PNG!", map.maybe_marked = {{1, 0}}, map.value_label = "weight";
+  const std::string drawing = svg(map);
+  EXPECT_EQ(count(drawing, "href=\"data:image/png;base64,iVBORyE=\""), 1) << drawing;
+  EXPECT_EQ(count(drawing, "fill-opacity"), 3) << drawing;  // three levels
+  EXPECT_EQ(count(drawing, "<rect class=\"marked\" x=\"0\" y=\"1\""), 1) << drawing;
+  EXPECT_EQ(count(drawing, ">weight</text>"), 1) << drawing;
 }
 
 TEST(Report, RefusesWhatDoesNotFit) {
