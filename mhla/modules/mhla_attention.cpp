@@ -263,6 +263,29 @@ void MhlaAttentionImpl::use_plain_code(bool plain) {
   plain_ = plain;
 }
 
+AttentionScores MhlaAttentionImpl::scores(const torch::Tensor& x) {
+  if (options_.causal) fail(kEntry, "::scores: the layer is causal, expected the bidirectional form");
+  const Projected p = project(x, {});
+  torch::Tensor positions;
+  if (options_.rope && options_.layout.rank < 2) positions = token_positions(x.size(1), {}, x.device());
+  ops::AttentionInputs inputs;
+  const FeatureMap map = prepare(p, positions, inputs);
+  const auto features = [&](const torch::Tensor& y) { return apply_features(y, map).to(torch::kDouble); };
+  AttentionScores scores;
+  scores.q = features(inputs.q), scores.k = features(inputs.k), scores.v = inputs.v;
+  scores.mix = mix.to(torch::kDouble), scores.layout = options_.layout;
+  if (normalizer() == Normalizer::kNone) {
+    scores.den = torch::ones({x.size(0), x.size(1), 1}, scores.q.options());
+  } else {
+    const bool own = inputs.q_den.defined();
+    scores.den =
+        options_.eps + denominators(own ? features(inputs.q_den) : scores.q, own ? features(inputs.k_den) : scores.k,
+                                    scores.mix, scores.layout, normalizer());
+  }
+  scores.q = scores.q * options_.scale.value_or(1.0);
+  return scores;
+}
+
 torch::Tensor MhlaAttentionImpl::lepe_of(const torch::Tensor& v) {
   const torch::Tensor local = lepe_(v.flatten(-2));
   if (options_.kv_heads == options_.heads) return local;

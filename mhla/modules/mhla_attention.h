@@ -21,6 +21,7 @@
 #include "mhla/modules/feature_maps.h"
 #include "mhla/modules/norms.h"
 #include "mhla/modules/rope.h"
+#include "mhla/modules/scores.h"
 #include "mhla/ops/ops.h"
 
 namespace mhla {
@@ -72,7 +73,7 @@ struct MhlaAttentionOptions {
   static MhlaAttentionOptions linear(std::int64_t dim, std::int64_t heads);
 };
 
-class MhlaAttentionImpl : public Attention {
+class MhlaAttentionImpl : public Attention, public ScoredAttention {
  public:
   explicit MhlaAttentionImpl(const MhlaAttentionOptions& options);
   using Attention::forward;
@@ -80,6 +81,7 @@ class MhlaAttentionImpl : public Attention {
   torch::Tensor matrix(const torch::Tensor& x) override;  // what the operator does to unit values
   void constrain() override;                              // on any device; NaN stays NaN
   void use_plain_code(bool plain);  // LibTorch operators in the place of the kernels (plain_attention.h); not causal
+  AttentionScores scores(const torch::Tensor& x) override;  // of the bidirectional form
 
   // A sequence a few tokens at a time, x [1, T, dim] where the layer is: what forward gives over all of it.
   [[nodiscard]] StreamingState streaming_state(std::optional<std::int64_t> rollback = {}) const;

@@ -148,6 +148,16 @@ torch::Tensor SoftmaxAttentionImpl::matrix(const torch::Tensor& x) {
   return scores.softmax(-1);
 }
 
+AttentionScores SoftmaxAttentionImpl::scores(const torch::Tensor& x) {
+  if (config_.causal || config_.layout.rank < 2)
+    fail("softmax: scores are those of a grid, expected a 2D or 3D layout");
+  const std::vector<torch::Tensor> qkv = project(x, {});
+  AttentionScores scores;
+  scores.softmax = true, scores.scale = 1.0 / std::sqrt(static_cast<double>(qkv[0].size(-1)));
+  scores.q = qkv[0], scores.k = qkv[1], scores.v = qkv[2];
+  return scores;
+}
+
 torch::Tensor SoftmaxAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
   if (config_.layout.rank > 1) refuse_packed("softmax", cu_seqlens);  // images have one size
   const Packed packed("softmax", x, cu_seqlens);

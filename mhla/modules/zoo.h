@@ -11,6 +11,7 @@
 #include "mhla/modules/convolutions.h"
 #include "mhla/modules/norms.h"
 #include "mhla/modules/rope.h"
+#include "mhla/modules/scores.h"
 
 namespace mhla {
 
@@ -41,12 +42,13 @@ std::int64_t matched_depth(std::string_view name, const AttentionConfig& config,
 std::int64_t count_parameters(const torch::nn::Module& module);
 
 // o_t = sum_s softmax_s(q_t . k_s / sqrt D) v_s.
-class SoftmaxAttentionImpl : public Attention {
+class SoftmaxAttentionImpl : public Attention, public ScoredAttention {
  public:
   explicit SoftmaxAttentionImpl(const AttentionConfig& config);
   using Attention::forward;
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
   torch::Tensor matrix(const torch::Tensor& x) override;
+  AttentionScores scores(const torch::Tensor& x) override;
 
  private:
   std::vector<torch::Tensor> project(const torch::Tensor& x, const torch::Tensor& cu_seqlens);  // q, k, v [B, N, H, D]
@@ -120,11 +122,12 @@ TORCH_MODULE(Mamba2Attention);
 
 // Focused linear attention: features x^3 with the norm of x, a position table on k, a 5x5 convolution on v shared by
 // heads.
-class FocusedAttentionImpl : public Attention {
+class FocusedAttentionImpl : public Attention, public ScoredAttention {
  public:
   explicit FocusedAttentionImpl(const AttentionConfig& config);
   using Attention::forward;
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
+  AttentionScores scores(const torch::Tensor& x) override;
 
  private:
   AttentionConfig config_;
@@ -135,11 +138,12 @@ class FocusedAttentionImpl : public Attention {
 TORCH_MODULE(FocusedAttention);
 
 // InLine: weights that sum to 1 by subtraction, and a 3x3 convolution on v with weights made from the mean token.
-class InlineAttentionImpl : public Attention {
+class InlineAttentionImpl : public Attention, public ScoredAttention {
  public:
   explicit InlineAttentionImpl(const AttentionConfig& config);
   using Attention::forward;
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
+  AttentionScores scores(const torch::Tensor& x) override;
   // The attention alone: q, k, v [B, N, H, D].
   static torch::Tensor core(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v);
 
@@ -152,12 +156,13 @@ TORCH_MODULE(InlineAttention);
 
 // MALA and RALA share their host: q, k, v and a gate from one projection, (core + LePE 5x5 (v)) * gate, 2D RoPE. VLT
 // has softmax attention in it, too, without features.
-class GatedImageAttentionImpl : public Attention {
+class GatedImageAttentionImpl : public Attention, public ScoredAttention {
  public:
   enum class Core { kMala, kRala, kSoftmax };
   GatedImageAttentionImpl(const AttentionConfig& config, Core core);
   using Attention::forward;
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
+  AttentionScores scores(const torch::Tensor& x) override;
   // The attentions alone: features q, k [B, N, H, D] and values; an empty table rotates nothing.
   static torch::Tensor mala(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                             const RopeTable& table = {});

@@ -53,6 +53,19 @@ FocusedAttentionImpl::FocusedAttentionImpl(const AttentionConfig& c) : config_(c
   dwc_ = register_module("dwc", GridConv(c.layout, c.dim / c.heads, 5));
 }
 
+AttentionScores FocusedAttentionImpl::scores(const torch::Tensor& x) {
+  const std::vector<torch::Tensor> qkv = qkv_(x).chunk(3, -1);
+  const torch::Tensor scale = torch::softplus(scale_);
+  const auto features = [&](const torch::Tensor& y) {
+    return by_heads(focus((y / scale).relu() + kEps), config_.heads).to(torch::kDouble);
+  };
+  AttentionScores scores;
+  scores.q = features(qkv[0]), scores.k = features(qkv[1] + positional_encoding_);
+  scores.v = by_heads(qkv[2], config_.heads);
+  scores.den = static_cast<double>(x.size(1)) * ((scores.q * scores.k.mean(1, true)).sum(-1) + kEps);
+  return scores;
+}
+
 torch::Tensor FocusedAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
   refuse_packed("focused", cu_seqlens);
   const std::vector<torch::Tensor> qkv = qkv_(x).chunk(3, -1);
@@ -83,6 +96,19 @@ torch::Tensor InlineAttentionImpl::core(const torch::Tensor& q, const torch::Ten
   const torch::Tensor scaled = k * scale_of(q);
   const torch::Tensor seen = (q * scaled.mean(1, true)).sum(-1, true);
   return mean_product(q, scaled, v) + (1 - seen) * v.mean(1, true);
+}
+
+// A[t,s] = (q_t . c k_s + 1 - q_t . mean(c k)) / N: a product of D + 1 features.
+AttentionScores InlineAttentionImpl::scores(const torch::Tensor& x) {
+  const std::vector<torch::Tensor> qkv = qkv_(x).chunk(3, -1);
+  const torch::Tensor q = by_heads(qkv[0], config_.heads).to(torch::kDouble),
+                      k = by_heads(qkv[1], config_.heads).to(torch::kDouble) * scale_of(q);
+  const torch::Tensor rest = 1 - (q * k.mean(1, true)).sum(-1, true);
+  AttentionScores scores;
+  scores.q = torch::cat({q, rest}, -1), scores.k = torch::cat({k, torch::ones_like(rest)}, -1);
+  scores.v = by_heads(qkv[2], config_.heads);
+  scores.den = torch::full({x.size(0), x.size(1), 1}, static_cast<double>(x.size(1)), q.options());
+  return scores;
 }
 
 torch::Tensor InlineAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
@@ -121,6 +147,34 @@ torch::Tensor GatedImageAttentionImpl::rala(const torch::Tensor& q, const torch:
   const torch::Tensor weighted = static_cast<double>(k.size(1)) * scores.softmax(1) * k;
   const torch::Tensor den = (q * weighted.mean(1, true)).sum(-1, true) + kEps;
   return mean_product(turned(q, table), turned(weighted, table), v) / den;
+}
+
+AttentionScores GatedImageAttentionImpl::scores(const torch::Tensor& x) {
+  RopeTable table = table_;
+  table.cos = table.cos.to(x.device()), table.sin = table.sin.to(x.device());
+  const std::vector<torch::Tensor> parts = qkvo_(x).chunk(4, -1);
+  torch::Tensor q = by_heads(parts[0], config_.heads), k = by_heads(parts[1], config_.heads);
+  AttentionScores scores;
+  scores.v = by_heads(parts[2], config_.heads);
+  const double scale = scale_of(q), N = static_cast<double>(x.size(1));
+  if (core_ == Core::kSoftmax) {
+    scores.softmax = true, scores.scale = scale;
+    scores.q = rotate(q, table), scores.k = rotate(k, table);
+    return scores;
+  }
+  q = torch::elu(q) + 1, k = torch::elu(k) + 1;
+  const auto wide = [](const torch::Tensor& y) { return y.to(torch::kDouble); };
+  if (core_ == Core::kRala) {
+    k = N * (scale * (q.mean(1, true) * k).sum(-1, true)).softmax(1) * k;
+    scores.q = wide(rotate(q, table)), scores.k = wide(rotate(k, table));
+    scores.den = N * ((wide(q) * wide(k).mean(1, true)).sum(-1) + kEps);
+  } else {  // (1 + 1 / z_t) c q_t . k_s - z_t: one feature more
+    const torch::Tensor z = scale * (wide(q) * wide(k).mean(1, true)).sum(-1, true);
+    scores.q = torch::cat({(1 + 1 / (z + kEps)) * scale * wide(rotate(q, table)), -z}, -1);
+    scores.k = torch::cat({wide(rotate(k, table)), torch::ones_like(z)}, -1);
+    scores.den = torch::full({x.size(0), x.size(1), 1}, N, z.options());
+  }
+  return scores;
 }
 
 torch::Tensor GatedImageAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
