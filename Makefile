@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 
 BUILD  := build/release
 MHLA   := $(BUILD)/bin/mhla
-REPORT := build/demo/report.html
+DEMO   := build/demo
 
 # Where nvcc is, CUDA kernels are part of every build. One architecture compiles four times as fast as the default list:
 # make test CUDA_ARCHS=90a-real
@@ -48,12 +48,11 @@ tsan:  ## the tests under ThreadSanitizer
 	@cmake/packages.sh $@
 	@$(call build_and_test,tsan,make tsan)
 
-demo:  ## the operator on this machine: rank, entropy and speed, ending in an HTML report
+demo:  ## trains a small ViT with MHLA, linear and softmax attention and compares them, ending in an HTML report
 	@cmake/packages.sh demo
 	@$(MAKE) --no-print-directory build
-	@mkdir -p $(dir $(REPORT))
-	@$(MHLA) demo --html $(REPORT)
-	@echo "make demo: the report is $(CURDIR)/$(REPORT)"
+	@$(MHLA) demo --out $(DEMO)
+	@echo "make demo: the report is $(CURDIR)/$(DEMO)/report.html"
 
 bench:  ## the tables of docs/benchmarks.md: text here, JSON lines and the scaling plot in build/bench
 	@cmake/packages.sh bench

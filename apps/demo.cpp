@@ -1,311 +1,191 @@
-// mhla demo: why the operator exists and what it costs, on the machine at hand. First the attention matrices of one
-// head over a 32 x 32 image of tokens: softmax, global linear attention, and MHLA by the number of blocks. Then the
-// time of each by the number of tokens.
+// mhla demo: the same small vision transformer with MHLA, linear and softmax attention, trained alike on Fashion-MNIST;
+// then what each learned to look at, and what the operator costs by length. What `make demo` runs.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cmath>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
 
-#include "apps/bench.h"
-#include "apps/bench_verify.h"
+#include "apps/analyze.h"
 #include "apps/commands.h"
-#include "apps/demo_field.h"
-#include "mhla/analysis/attention_matrix.h"
-#include "mhla/analysis/attention_stats.h"
+#include "apps/demo_speed.h"
+#include "apps/train_library.h"
+#include "apps/train_screen.h"
 #include "mhla/core/error.h"
-#include "mhla/io/report.h"
-#include "mhla/kernels/mixing/mixing.h"
+#include "mhla/train/classify_options.h"
 
 namespace mhla::apps {
 namespace {
 
-constexpr std::int64_t kSide = 32, kTokens = kSide * kSide, kSize = 64;
-constexpr std::int64_t kQuery = 11 * kSide + 20;  // the token whose view is drawn
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kAttentions[] = {"mhla", "linear", "softmax"};
 
 struct DemoOptions {
-  std::string html = "mhla-demo.html";
+  std::string out = "mhla-demo", data = "fashion-mnist";
+  std::int64_t images = 7680, epochs = 2, seed = 0, samples = 32;
   int threads = 0;
-  double rival_limit = 3.0;
-  bool rivals = true;
-  bool json = false;
+  double rival_limit = 1.0;
+  bool speed = true, json = false;
 };
 
-// One attention matrix and what is said about it.
-struct Seen {
-  std::string name;
-  std::int64_t M = 0;      // 0: not MHLA
-  std::int64_t bound = 0;  // the rank cannot be larger
-  AttentionSummary summary;
-  double reach = 0.0;        // distance in tokens at which a query looks, averaged by weight
-  std::vector<double> view;  // [32, 32] of one query
-};
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-Seen look_at(std::string name, std::int64_t M, std::int64_t bound, const Matrix& A) {
-  Seen seen{std::move(name), M, bound, summarize_attention(A), 0.0, {}};
-  for (std::int64_t t = 0; t < kTokens; ++t) {
-    double sum = 0.0, away = 0.0;
-    for (std::int64_t s = 0; s < kTokens; ++s) {
-      const auto rows = static_cast<double>(t / kSide - s / kSide),
-                 columns = static_cast<double>(t % kSide - s % kSide);
-      away += A.at(t, s) * std::hypot(rows, columns);
-      sum += A.at(t, s);
-    }
-    seen.reach += away / sum / static_cast<double>(kTokens);
-  }
-  const double* row = A.row(kQuery);
-  seen.view.assign(row, row + kTokens);
-  return seen;
+// No convolution mixes tokens, so that attention is all there is to tell the three apart; everything else is alike.
+train::ClassifyOptions options_of(const DemoOptions& demo, const std::string& attention) {
+  train::ClassifyOptions o;
+  o.model = "vit_demo", o.attention = attention, o.data = demo.data;
+  o.network = JsonValue::object().set("cpe", 0);
+  o.train_images = demo.images;
+  o.train.epochs = demo.epochs, o.train.batch = 64, o.train.lr = 2e-3, o.train.weight_decay = 0.05;
+  o.train.warmup_steps = std::min<std::int64_t>(40, demo.images / o.train.batch * demo.epochs / 6);
+  o.train.seed = demo.seed, o.train.threads = demo.threads;
+  o.train.checkpoint_every = 0, o.train.keep = 1, o.train.eval_every = 0, o.train.log_every = 10;
+  return o;
 }
 
-Matrix mhla_matrix(const Matrix& q, const Matrix& k, std::int64_t side) {
-  const Layout layout = Layout::grid2d(kSide, kSide, side, side);
-  std::vector<std::int64_t> block_of(kTokens);
-  const BlockMap map(layout, kTokens);
-  for (std::int64_t b = 0; b < map.blocks(); ++b)
-    for (std::int64_t run = 0; run < map.runs(b); ++run)
-      for (std::int64_t i = 0; i < map.run_length(b); ++i)
-        block_of[static_cast<std::size_t>(map.run_start(b, run) + i)] = b;
-  Tensor mix(DType::kF64, {side * side, side * side});
-  // Falls off with the distance of blocks, at the same rate in tokens for every M: about five tokens.
-  MixInit init;
-  init.transform = MixTransform::kExp;
-  init.exp_sigma = 5.0 * static_cast<double>(side) / static_cast<double>(kSide);
-  init_mix(init, BlockGrid::grid2d(side, side), mix.view());
-  return mhla_attention(q, k, block_of, Matrix(mix.view()));
+// A run of an earlier demo makes room; anything else that lies there stays, and is an error.
+void make_room(const fs::path& run) {
+  if (!fs::exists(run)) return;
+  if (!fs::exists(run / "train.json")) fail("demo: ", run.string(), " is in the way and no run of the demo");
+  fs::remove_all(run);
 }
 
-std::vector<Seen> look_at_all(const Output& out) {
-  const DemoField field = make_field(kSide, kSize, 42);
-  std::vector<Seen> all;
-  out.progress("softmax attention");
-  all.push_back(look_at("softmax", 0, kTokens, softmax_attention(field.q, field.k)));
-  out.progress("linear attention");
-  all.push_back(look_at("linear", 0, kSize, linear_attention(field.q, field.k)));
-  for (const std::int64_t side : {2, 4, 8, 16}) {
-    const std::int64_t M = side * side, tokens = kTokens / M;
-    out.progress(fmt::format("MHLA, {} blocks", M));
-    all.push_back(look_at(fmt::format("MHLA M={}", M), M, std::min(kTokens, M * std::min(tokens, kSize)),
-                          mhla_matrix(field.q, field.k, side)));
-  }
-  return all;
+int train_one(const DemoOptions& demo, const std::string& attention, const fs::path& run, const Output& out) {
+  const JsonValue request = JsonValue()
+                                .set("command", "train classify")
+                                .set("out", run.string())
+                                .set("resume", false)
+                                .set("options", fields_to_json(options_of(demo, attention)));
+  const auto start = Clock::now();
+  const int code = run_in_train_library(request, [&](const JsonValue& row, bool progress) {
+    const std::string& kind = row.at("kind").as_string();
+    if (progress) return out.progress(fmt::format("{:<8}{}", attention, bar_text(row, 70)));
+    if (kind == "warning") return complain(row.at("text").as_string());
+    if (kind != "eval") return;
+    out.progress_done();
+    out.line(fmt::format("{:<8} top-1 {:.2f} % on the test images after {:.0f} s", attention,
+                         100.0 * row.at("top1").as_double(), seconds_since(start)));
+  });
+  out.progress_done();
+  return code;
 }
 
-void print_matrices(const std::vector<Seen>& all, const Output& out) {
-  out.line(
-      "What one head sees: 1,024 tokens (32 x 32), head size 64, random q and k that vary smoothly over the image.");
-  out.line();
-  const TextTable table(
-      out, {{"attention", -12}, {"rank", 6}, {"at most", 8}, {"effective rank", 15}, {"entropy", 9}, {"reach", 7}});
+void print_table(const AnalysisRows& rows, const Output& out) {
+  const TextTable table(out, {{"attention", -10},
+                              {"top-1 (%)", 10},
+                              {"images/s", 9},
+                              {"rank", 6},
+                              {"above 1 %", 10},
+                              {"at most", 8},
+                              {"entropy", 8},
+                              {"parameters", 11}});
   table.head();
-  for (const Seen& s : all) {
-    table.row({s.name, std::to_string(s.summary.rank), std::to_string(s.bound),
-               fmt::format("{:.1f}", s.summary.effective_rank), fmt::format("{:.3f}", s.summary.entropy.normalized),
-               fmt::format("{:.1f}", s.reach)});
-    out.row(JsonValue()
-                .set("kind", "attention")
-                .set("name", s.name)
-                .set("M", s.M > 0 ? JsonValue(s.M) : JsonValue())
-                .set("rank", s.summary.rank)
-                .set("rank_bound", s.bound)
-                .set("effective_rank", s.summary.effective_rank)
-                .set("entropy", s.summary.entropy.normalized)
-                .set("reach_tokens", s.reach));
+  const std::vector<std::string> names = run_names(rows);
+  for (std::size_t i = 0; i < rows.runs.size(); ++i) {
+    const JsonValue& run = rows.runs[i];
+    const auto index = static_cast<std::int64_t>(i);
+    std::int64_t bound = 0;
+    for (const JsonValue& head : rows.heads)
+      if (head.at("run").as_int() == index) bound = std::max(bound, head.at("rank_bound").as_int());
+    table.row({names[i], fmt::format("{:.2f}", 100.0 * run.at("top1").as_double()),
+               fmt::format("{:.0f}", run.at("images_per_s").as_double()),
+               fmt::format("{:.1f}", mean_of_heads(rows, index, "rank")),
+               fmt::format("{:.1f}", mean_of_heads(rows, index, "rank_1pc")), std::to_string(bound),
+               fmt::format("{:.3f}", mean_of_heads(rows, index, "entropy")),
+               std::to_string(run.at("parameters").as_int())});
   }
   out.line();
-  out.line("rank: directions the matrix can tell apart. Linear attention cannot pass the head size, 64, whatever N.");
-  out.line(
-      "entropy: 1 means every token looks at everything alike, 0 at one place. reach: how far a token looks, in "
-      "tokens.");
-  out.line("MHLA mixes per-block summaries with weights of its own for every query block: rank comes back, and focus.");
-  out.line();
+  out.line("rank: directions the attention matrix of a head can tell apart, of N = 196; linear attention: at most 32.");
+  out.line("above 1 %: singular values above 1 % of the largest. entropy: 1 looks everywhere alike, 0 at one token.");
+  out.line("One seed and a short training: docs/demo.md has the spread over seeds. Speed is that of the training.");
 }
 
-struct SpeedRow {
-  std::int64_t N = 0, M = 0;
-  double ours_ms = 0.0;
-  double plain_ms = 0.0, linear_ms = 0.0, softmax_ms = 0.0;  // 0: no time
-};
-
-SpeedRow time_length(std::int64_t side, std::int64_t blocks, const DemoOptions& options, BenchMachine& machine,
-                     const std::string& backend, const Output& out, std::string& reason) {
-  OpShape shape;
-  shape.H = shape.Hkv = 6;
-  shape.N = side * side;
-  shape.layout = Layout::grid2d(side, side, blocks, blocks);
-  shape.name = fmt::format("{}x{}", side, side);
-  out.progress(fmt::format("timing {} tokens", shape.N));
-  BenchProblem problem(shape, DType::kF32, Pass::kForward, backend, machine.pool, 0);
-  problem.run(0);
-  const std::string failure = verify_timed(shape, Pass::kForward, problem.set(0));
-  if (!failure.empty()) throw std::runtime_error(str("demo: ", backend, " at N = ", shape.N, ": ", failure));
-  Samples samples;
-  let_workers_sleep();
-  take_samples(samples, {.min_seconds = 0.3, .min_repeats = 5}, [&](int call) { problem.run(call); });
-  SpeedRow row{shape.N, blocks * blocks, samples.median_ms()};
-
-  BenchOptions bench;
-  bench.rivals = options.rivals ? "all" : "";
-  bench.min_seconds = 0.2;
-  bench.rival_limit = options.rival_limit;
-  const JsonValue rivals = time_rivals(bench, machine, shape, Pass::kForward, DType::kF32, problem.set(0), row.ours_ms);
-  const auto ms = [&](const char* name) {
-    const JsonValue& value = rivals.at(name).at("ms");
-    if (value.is_null() && reason.empty()) reason = rivals.at(name).at("reason").as_string();
-    return value.is_null() ? 0.0 : value.as_double();
-  };
-  row.plain_ms = ms("plain"), row.linear_ms = ms("linear"), row.softmax_ms = ms("softmax");
-  return row;
-}
-
-std::string ms_text(double ms) {
-  if (ms <= 0.0) return "-";
-  return ms < 10.0 ? fmt::format("{:.3f}", ms) : ms < 100.0 ? fmt::format("{:.1f}", ms) : fmt::format("{:.0f}", ms);
-}
-
-std::vector<SpeedRow> time_all(const DemoOptions& options, BenchMachine& machine, const std::string& backend,
-                               const Output& out, std::string& reason) {
-  out.line(fmt::format("What it costs: one forward, 6 heads of 64, f32, {} threads, {}, milliseconds.",
-                       machine.pool.concurrency(), machine.cpu.model));
-  out.line();
-  const TextTable table(out, {{"N", 7},
-                              {"M", 5},
-                              {"MHLA (mhla)", 12},
-                              {"MHLA (LibTorch)", 16},
-                              {"linear (LibTorch)", 18},
-                              {"softmax (LibTorch)", 19},
-                              {"softmax / mhla", 15}});
-  table.head();
-  std::vector<SpeedRow> rows;
-  for (const auto& [side, blocks] :
-       {std::pair<std::int64_t, std::int64_t>{16, 4}, {32, 4}, {64, 8}, {128, 8}, {256, 16}}) {
-    const SpeedRow row = time_length(side, blocks, options, machine, backend, out, reason);
-    rows.push_back(row);
-    table.row({std::to_string(row.N), std::to_string(row.M), ms_text(row.ours_ms), ms_text(row.plain_ms),
-               ms_text(row.linear_ms), ms_text(row.softmax_ms),
-               row.softmax_ms > 0.0 ? fmt::format("{:.0f}x", row.softmax_ms / row.ours_ms) : "-"});
-    out.row(JsonValue()
-                .set("kind", "speed")
-                .set("N", row.N)
-                .set("M", row.M)
-                .set("threads", machine.pool.concurrency())
-                .set("backend", backend)
-                .set("ms", row.ours_ms)
-                .set("plain_ms", number_or_null(row.plain_ms))
-                .set("linear_ms", number_or_null(row.linear_ms))
-                .set("softmax_ms", number_or_null(row.softmax_ms)));
-  }
-  if (!reason.empty()) out.line("where a time is missing: " + reason);
-  return rows;
-}
-
-void write_page(const DemoOptions& options, const std::vector<Seen>& seen, const std::vector<SpeedRow>& speed,
-                const std::string& reason, const BenchMachine& machine) {
+void write_page(const DemoOptions& demo, const AnalysisRows& rows, const SpeedByLength& speed) {
   HtmlReport page("MHLA: the focus that linear attention lost",
-                  fmt::format("{}, {} threads, {}", machine.cpu.model, machine.pool.concurrency(), compiler_text()));
+                  fmt::format("vit_demo on {}: {} training images, {} epochs, seed {}", demo.data, demo.images,
+                              demo.epochs, demo.seed));
   page.paragraph(
       "Softmax attention compares every token with every other: its cost grows with the square of the sequence. Linear "
       "attention keeps one summary of all keys and values instead, so its cost grows with the length alone, but every "
-      "query must make do with the same summary. MHLA cuts the sequence into M blocks, keeps one summary for each, and "
+      "query must make do with the same summary. MHLA cuts the image into M blocks, keeps one summary for each, and "
       "lets every query block weigh all summaries in its own way.");
-  page.heading("What one head sees");
+  page.heading("Three attentions, trained alike");
+  page.table(run_table(rows));
   page.paragraph(
-      "1,024 tokens on a 32 x 32 grid, head size 64. q and k are random numbers that vary smoothly over the grid, as "
-      "features of an image do, with noise of their own; nothing is trained. The mixing weights of MHLA are "
-      "initial values too: they fall off exponentially with the distance of blocks, over about five tokens at every "
-      "M.");
-  mhla::Table table{{"attention", "rank", "rank at most", "effective rank", "entropy", "reach in tokens"}, {}};
-  BarChart ranks, entropies;
-  BarSeries rank_bars{"rank", {}}, entropy_bars{"entropy", {}};
-  for (const Seen& s : seen) {
-    table.rows.push_back({s.name, std::to_string(s.summary.rank), std::to_string(s.bound),
-                          fmt::format("{:.1f}", s.summary.effective_rank),
-                          fmt::format("{:.3f}", s.summary.entropy.normalized), fmt::format("{:.1f}", s.reach)});
-    ranks.groups.push_back(s.name), entropies.groups.push_back(s.name);
-    rank_bars.values.push_back(static_cast<double>(s.summary.rank));
-    entropy_bars.values.push_back(s.summary.entropy.normalized);
+      "The same network, data, order of images, optimiser and number of steps; only the attention differs, and no "
+      "convolution mixes tokens. Ranks and entropy are means over layers, heads and test images. This is one seed of "
+      "a training of minutes: differences of a few tenths of a per cent mean nothing, docs/demo.md has the spread.");
+  add_analysis(page, rows);
+  if (!speed.rows.empty()) {
+    page.heading("What the operator costs by length");
+    add_speed(page, speed);
   }
-  ranks.title = "Rank of the attention matrix";
-  ranks.value_label = "of 1,024";
-  ranks.series = {rank_bars};
-  entropies.title = "Entropy of its rows";
-  entropies.value_label = "1: looks everywhere alike, 0: at one token";
-  entropies.series = {entropy_bars};
-  page.table(table).figures({ranks, entropies});
-  page.paragraph(
-      "Rank counts the directions a matrix can tell apart. That of linear attention cannot pass the head size, 64, "
-      "however long the sequence: this is the collapse. With M blocks the bound is M times as high, up to that of "
-      "softmax. "
-      "Entropy says the same in another way: a query of linear attention looks almost everywhere alike, one of MHLA "
-      "looks somewhere again. Training the mixing weights and the features is what sharpens it further.");
-  page.subheading("Where one token looks");
-  std::vector<Figure> views;
-  for (const Seen& s : seen) {
-    if (s.M == 4 || s.M == 256) continue;
-    HeatMap map;
-    map.title = s.name;
-    map.rows = map.columns = kSide;
-    map.values = s.view;
-    views.emplace_back(map);
-  }
-  page.figures(views);
-  page.paragraph(
-      fmt::format("Weights that the token at row {}, column {} gives to all tokens.", kQuery / kSide, kQuery % kSide));
-
-  page.heading("What it costs");
-  mhla::Table times{
-      {"N", "M", "MHLA, mhla (ms)", "MHLA, LibTorch (ms)", "linear, LibTorch (ms)", "softmax, LibTorch (ms)"}, {}};
-  Series ours{"MHLA, this library", {}, {}}, plain{"MHLA, plain LibTorch", {}, {}}, linear{"linear, LibTorch", {}, {}},
-      softmax{"softmax, LibTorch", {}, {}};
-  for (const SpeedRow& r : speed) {
-    times.rows.push_back({std::to_string(r.N), std::to_string(r.M), ms_text(r.ours_ms), ms_text(r.plain_ms),
-                          ms_text(r.linear_ms), ms_text(r.softmax_ms)});
-    for (const auto& [series, ms] : {std::pair<Series*, double>{&ours, r.ours_ms},
-                                     {&plain, r.plain_ms},
-                                     {&linear, r.linear_ms},
-                                     {&softmax, r.softmax_ms}}) {
-      if (ms <= 0.0) continue;
-      series->x.push_back(static_cast<double>(r.N));
-      series->y.push_back(ms);
-    }
-  }
-  LinePlot plot;
-  plot.title = "Time of one forward by length";
-  plot.x.label = "tokens N", plot.x.scale = AxisScale::kLog2;
-  plot.y.label = "milliseconds", plot.y.scale = AxisScale::kLog10;
-  for (const Series& series : {ours, plain, linear, softmax})
-    if (!series.x.empty()) plot.series.push_back(series);
-  plot.caption = "6 heads of 64, f32, batch 1; the fastest of several ways to write each rival.";
-  page.figure(plot).table(times);
-  if (!reason.empty()) page.paragraph("Where a time is missing: " + reason);
-  page.code("mhla demo --html FILE\nmhla bench op --shape dit_s_4096 --rivals all");
-  page.write(options.html);
+  page.code(
+      "mhla demo --out DIR\nmhla train classify --model vit_demo --attention mhla --data fashion-mnist --out run/\n"
+      "mhla analyze --run run/");
+  write_analysis(page, rows, demo.out, "report");
 }
 
-int run_demo(const DemoOptions& options) {
-  const Output out(options.json);
-  BenchOptions bench;
-  const std::string backend = bench_backends(bench, OpForm::kBidirectional, DType::kF32).front();
-  const std::vector<Seen> seen = look_at_all(out);
-  print_matrices(seen, out);
-  BenchMachine machine(options.threads > 0 ? options.threads : hardware_threads());
-  std::string reason;
-  const std::vector<SpeedRow> speed = time_all(options, machine, backend, out, reason);
-  write_page(options, seen, speed, reason, machine);
+int run_demo(const DemoOptions& demo) {
+  const Output out(demo.json);
+  const auto start = Clock::now();
+  std::error_code error;
+  fs::create_directories(demo.out, error);
+  if (error || !fs::is_directory(demo.out))
+    fail("demo: --out ", demo.out, ": ", error ? error.message() : "is no folder");
+  AnalyzeOptions analysis;
+  analysis.samples = demo.samples, analysis.maps = 3, analysis.threads = demo.threads;
+  out.line(fmt::format("vit_demo (196 tokens, 3 layers, 3 heads of 32) on {} images of {}, {} epochs, seed {}:",
+                       demo.images, demo.data, demo.epochs, demo.seed));
+  for (const char* attention : kAttentions) {
+    const fs::path run = fs::path(demo.out) / attention;
+    make_room(run);
+    if (const int code = train_one(demo, attention, run, out); code != kDone) return code;
+    analysis.runs.push_back(run.string());
+  }
   out.line();
-  out.line("with plots: " + options.html);
+  AnalysisRows rows;
+  if (const int code = collect_analysis(analysis, out, rows); code != kDone) return code;
+  print_table(rows, out);
+  out.line();
+  SpeedByLength speed;
+  if (demo.speed) {
+    speed = time_by_length(demo.threads, demo.rival_limit, out);
+    out.line();
+  }
+  write_page(demo, rows, speed);
+  out.line(fmt::format("{:.0f} s in all. The report is {}/report.html, its numbers {}/report.json",
+                       seconds_since(start), demo.out, demo.out));
   return kDone;
 }
 
 }  // namespace
 
 void add_demo(CLI::App& app, Job& job) {
-  CLI::App* command = app.add_subcommand("demo", "see it: rank, entropy and speed, with an HTML page");
+  CLI::App* command =
+      app.add_subcommand("demo", "train MHLA, linear and softmax attention alike and compare them, with an HTML page");
   static DemoOptions o;
-  command->add_option("--html", o.html, "where the page goes")->type_name("FILE")->capture_default_str();
+  command->add_option("--out", o.out, "folder of the runs and of report.html")->type_name("DIR")->capture_default_str();
+  command->add_option("--data", o.data, "grey images of ten classes, as `mhla train classify` takes them")
+      ->type_name("SET")
+      ->capture_default_str();
+  command->add_option("--images", o.images, "training images, the same share of every class")
+      ->check(CLI::Range(64, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--epochs", o.epochs, "passes over them")->check(CLI::Range(1, 1000))->capture_default_str();
+  command->add_option("--seed", o.seed, "of weights, order and augmentation")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  command->add_option("--samples", o.samples, "test images whose attention is looked at")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
   command->add_option("--threads", o.threads, "threads (default: all)")->check(CLI::Range(1, 1024));
   command->add_option("--rival-limit", o.rival_limit, "skip a rival whose single call would take longer, in seconds")
       ->capture_default_str();
-  command->add_flag("!--no-rivals", o.rivals, "leave LibTorch out");
+  command->add_flag("!--no-speed", o.speed, "leave the operator's times by length out");
   command->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
   command->callback([&job] { job = [] { return run_demo(o); }; });
 }

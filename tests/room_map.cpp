@@ -73,8 +73,9 @@ const Arrows& direct_arrows() {
       {"modules", {"ops"}},
       {"models", {"modules", "io"}},
       {"train", {"models", "data"}},
-      {"analysis", {"core", "models"}},
-      {"apps", {"train", "analysis", "io", "codecs", "testing"}},
+      {"analysis", {"core"}},
+      {"networks", {"analysis", "models"}},
+      {"apps", {"train", "networks", "io", "codecs", "testing"}},
       {"examples", {"kernels", "io"}},
       {"tests", {"apps", "examples"}},
   };
@@ -100,7 +101,7 @@ std::string room_on_cycle(const Arrows& direct) {
 
 std::string room_of(std::string_view path) {
   // Rooms inside rooms: a folder with a CMakeLists.txt, and so a target, of its own.
-  for (const std::string_view inner : {"mhla/io/codecs/", "mhla/train/data/"}) {
+  for (const std::string_view inner : {"mhla/io/codecs/", "mhla/train/data/", "mhla/analysis/networks/"}) {
     if (!starts_with(path, inner)) continue;
     path.remove_suffix(path.size() - inner.size() + 1);
     return std::string(path.substr(path.rfind('/') + 1));

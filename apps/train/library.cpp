@@ -23,6 +23,7 @@ void run(const JsonValue& request, train::Observer& observer) {
   if (command == "train classify") return train_classify(request, observer);
   if (command == "eval classify") return eval_classify(request, observer);
   if (command == "bench model") return bench_model(request, observer);
+  if (command == "analyze") return analyze(request, observer);
   fail("command '", command, "' is unknown to this library");
 }
 

@@ -205,7 +205,8 @@ HeadSummary summarize(const HeadAttention& head, std::int64_t largest) {
   if (summary.method == SpectrumMethod::kNone) {
     summary.stable_rank = stable_rank_by_rows(head);
   } else {
-    summary.rank = numerical_rank(sigma, rank_tolerance(head.q.rows, head.q.rows));
+    // q, k and mix were computed in f32: below its noise there is no rank, in the bound neither.
+    summary.rank = numerical_rank(sigma, rank_tolerance(head.q.rows, head.q.rows, DType::kF32));
     summary.rank_1pc = numerical_rank(sigma, 0.01);
     summary.effective_rank = effective_rank(sigma);
     if (!sigma.empty() && sigma[0] > 0.0) {

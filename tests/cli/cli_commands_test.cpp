@@ -23,6 +23,7 @@ TEST(CliCommands, HelpOfEveryCommandGoesToStdout) {
                                    {"bench", "data"},
                                    {"data"},
                                    {"data", "info"},
+                                   {"analyze"},
                                    {"demo"},
                                    {"inspect"},
                                    {"convert"}}) {
@@ -42,6 +43,7 @@ TEST(CliCommands, EveryCommandHasJson) {
                                    {"bench", "op"},
                                    {"bench", "data"},
                                    {"data", "info"},
+                                   {"analyze"},
                                    {"demo"},
                                    {"inspect"},
                                    {"convert"}}) {

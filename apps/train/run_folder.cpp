@@ -1,0 +1,64 @@
+#include "apps/train/run_folder.h"
+
+#include "mhla/core/error.h"
+#include "mhla/train/checkpoints.h"
+#include "mhla/train/weights.h"
+
+namespace mhla::apps {
+
+using namespace mhla::train;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Found {
+  fs::path folder, file;
+  std::string prefix;  // of the tensors in the file
+};
+
+Found find_weights(const std::string& command, const fs::path& run, const std::string& which, Observer& observer) {
+  if (!fs::is_directory(run)) fail(command, ": ", run.string(), " is no folder of a run");
+  if (!fs::exists(run / "train.json")) fail(command, ": ", run.string(), " has no train.json: is it a run?");
+  const fs::path final_file = run / (which + ".safetensors");
+  if (fs::exists(final_file)) return {run, final_file, ""};
+  std::vector<std::string> complaints;
+  const std::optional<Checkpoint> newest = CheckpointFolder(run / "checkpoints", 1).newest(complaints);
+  for (const std::string& text : complaints) observer.row(JsonValue().set("kind", "warning").set("text", text));
+  if (!newest) fail(command, ": ", final_file.string(), " is not there, and ", run.string(), " has no checkpoint");
+  observer.row(JsonValue()
+                   .set("kind", "warning")
+                   .set("text", str("the run is not at its end: these are the weights of ", newest->path.string())));
+  if (which == "ema") return {newest->path, newest->path / "trainer.safetensors", "ema."};
+  return {newest->path, newest->path / "model.safetensors", ""};
+}
+
+}  // namespace
+
+RunFolder open_run(const std::string& command, const fs::path& run, const JsonValue& request, Observer& observer) {
+  const Found found = find_weights(command, run, request.at("weights").as_string(), observer);
+  RunFolder opened;
+  ClassifyOptions& options = opened.options;
+  fields_from_json(options, read_json(run / "train.json"), (run / "train.json").string());
+  if (!request.at("data").as_string().empty()) {
+    options.data = request.at("data").as_string();
+    options.test_images = options.train_images = 0;
+  }
+  if (request.at("batch").as_int() > 0) options.train.batch = request.at("batch").as_int();
+  if (request.at("threads").as_int() > 0) options.train.threads = request.at("threads").as_int();
+  if (!request.at("device").as_string().empty()) options.train.device = request.at("device").as_string();
+  if (options.train.device == "cpu") options.train.precision = "f32";
+  prepare(options.train);
+
+  opened.weights = found.file;
+  opened.network = read_image_config(found.folder / "config.json");
+  opened.images = open_data(options).test;
+  if (opened.images->classes() != opened.network.classes)
+    fail(command, ": ", opened.images->name(), " has ", opened.images->classes(), " classes, expected the ",
+         opened.network.classes, " of the model");
+  opened.model = make_image_model(opened.network);
+  read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
+  opened.model->to(device_of(options.train.device));
+  return opened;
+}
+
+}  // namespace mhla::apps
