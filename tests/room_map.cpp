@@ -29,7 +29,8 @@ bool is_check(std::string_view path) {
 
 // LibTorch begins at ops/: below it, and in analysis' plain arrays, none of its headers.
 bool below_torch(std::string_view room) {
-  constexpr std::array<std::string_view, 7> kBelow = {"core", "io", "codecs", "kernels", "testing", "analysis", "data"};
+  constexpr std::array<std::string_view, 8> kBelow = {"core",    "io",      "codecs",   "text",
+                                                      "kernels", "testing", "analysis", "data"};
   return std::find(kBelow.begin(), kBelow.end(), room) != kBelow.end();
 }
 
@@ -66,6 +67,7 @@ const Arrows& direct_arrows() {
       {"core", {}},
       {"io", {"core"}},
       {"codecs", {"io", "core"}},
+      {"text", {"io", "core"}},
       {"data", {"codecs", "io", "core"}},
       {"kernels", {"core"}},
       {"testing", {"core", "kernels"}},
@@ -75,7 +77,7 @@ const Arrows& direct_arrows() {
       {"train", {"models", "data"}},
       {"analysis", {"core"}},
       {"networks", {"analysis", "models"}},
-      {"apps", {"train", "networks", "io", "codecs", "testing"}},
+      {"apps", {"train", "networks", "io", "codecs", "text", "testing"}},
       {"examples", {"kernels", "io"}},
       {"tests", {"apps", "examples"}},
   };
@@ -101,7 +103,8 @@ std::string room_on_cycle(const Arrows& direct) {
 
 std::string room_of(std::string_view path) {
   // Rooms inside rooms: a folder with a CMakeLists.txt, and so a target, of its own.
-  for (const std::string_view inner : {"mhla/io/codecs/", "mhla/train/data/", "mhla/analysis/networks/"}) {
+  for (const std::string_view inner :
+       {"mhla/io/codecs/", "mhla/io/text/", "mhla/train/data/", "mhla/analysis/networks/"}) {
     if (!starts_with(path, inner)) continue;
     path.remove_suffix(path.size() - inner.size() + 1);
     return std::string(path.substr(path.rfind('/') + 1));

@@ -1,0 +1,61 @@
+// Text to numbers and back. Any bytes are text: what is no UTF-8 is encoded as its bytes, and decoding gives the same
+// bytes again. A tokenizer never changes; encoding scratch lives in an Encoder, one per thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mhla {
+
+// Whether text that reads like a special token, "<|endoftext|>", becomes that token. Text from a corpus or a user must
+// not be able to speak for the program, so it is kPlain unless asked for.
+enum class SpecialText : std::uint8_t { kPlain, kParse };
+
+struct SpecialToken {
+  std::uint32_t id = 0;
+  std::string text;
+  bool special = true;  // false: an added word, found in every text
+  friend bool operator==(const SpecialToken&, const SpecialToken&) = default;
+};
+
+class Encoder {
+ public:
+  virtual ~Encoder() = default;
+  virtual void encode(std::string_view text, std::vector<std::uint32_t>& ids) = 0;  // appends
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  [[nodiscard]] virtual std::string kind() const = 0;                           // "bytes", "bpe"
+  [[nodiscard]] virtual std::int64_t vocab_size() const = 0;                    // every id is below it
+  [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;                  // of all that decides what ids mean
+  [[nodiscard]] virtual const std::vector<SpecialToken>& specials() const = 0;  // by id
+  [[nodiscard]] virtual std::unique_ptr<Encoder> encoder(SpecialText special = SpecialText::kPlain) const = 0;
+  virtual void save(const std::filesystem::path& path) const = 0;
+
+  // The bytes of one token, which need not be whole characters. An id without token is an Error.
+  [[nodiscard]] virtual std::string_view token_text(std::int64_t id) const = 0;
+
+  [[nodiscard]] std::vector<std::uint32_t> encode(std::string_view text,
+                                                  SpecialText special = SpecialText::kPlain) const;
+  [[nodiscard]] std::string decode(std::span<const std::uint32_t> ids) const;
+  [[nodiscard]] std::optional<std::uint32_t> find_special(std::string_view text) const;
+};
+
+using TokenizerPtr = std::shared_ptr<const Tokenizer>;
+
+inline constexpr std::string_view kEndOfText = "<|endoftext|>";  // stands before every document
+
+TokenizerPtr byte_tokenizer();  // ids 0 to 255 are bytes, 256 is kEndOfText
+
+// "bytes", or a tokenizer.json of the byte-level BPE kind.
+TokenizerPtr open_tokenizer(const std::string& name);
+
+}  // namespace mhla

@@ -1,0 +1,94 @@
+// tokenizer.json: there and back, what other programs write, and what is refused by name.
+#include "mhla/io/text/tokenizer_json.h"
+
+#include <gtest/gtest.h>
+
+#include "mhla/io/json.h"
+#include "mhla/io/text/text_fixture.h"
+#include "mhla/testing/messages.h"
+
+namespace mhla {
+namespace {
+
+JsonValue small_file() { return parse_json(write_tokenizer_json(trained(300)->table()), "small"); }
+
+std::uint64_t fingerprint_of(const JsonValue& json) {
+  return BpeTokenizer(parse_tokenizer_json(write_json(json), "f"), "f").fingerprint();
+}
+
+TEST(TokenizerJson, ThereAndBack) {
+  for (const PieceRule rule : {PieceRule::kGpt2, PieceRule::kLlama3, PieceRule::kWhole}) {
+    BpeTable table = trained(400, PieceRule::kGpt2)->table();
+    table.rule = rule;
+    table.add_prefix_space = rule == PieceRule::kGpt2;
+    table.ignore_merges = rule == PieceRule::kLlama3;
+    table.tokens.resize(410);  // with a hole
+    table.tokens.emplace_back("<word>");
+    table.specials.push_back({410, "<word>", false});
+    const BpeTokenizer tokenizer(table), again(parse_tokenizer_json(write_tokenizer_json(table), "f"));
+    EXPECT_EQ(again.fingerprint(), tokenizer.fingerprint());
+    EXPECT_EQ(again.specials(), tokenizer.specials());
+    EXPECT_EQ(again.encode("it's <word> 12"), tokenizer.encode("it's <word> 12"));
+  }
+}
+
+TEST(TokenizerJson, OtherWaysToSayTheSame) {
+  const JsonValue file = small_file();
+  const std::uint64_t want = fingerprint_of(file);
+  JsonValue model = file.at("model"), other = file;
+  JsonValue::Array pairs;  // merges as pairs, the newer form
+  for (const JsonValue& merge : model.at("merges").items()) {
+    const std::string& text = merge.as_string();
+    const std::size_t space = text.find(' ');
+    pairs.push_back(JsonValue::array({text.substr(0, space), text.substr(space + 1)}));
+  }
+  EXPECT_EQ(fingerprint_of(other.set("model", model.set("merges", pairs))), want);
+  JsonValue vocab = model.at("vocab");  // special tokens in the vocabulary, too
+  EXPECT_EQ(fingerprint_of(other.set("model", model.set("vocab", vocab.set("<|endoftext|>", 256)))), want);
+  EXPECT_EQ(fingerprint_of(other.set("post_processor", file.at("decoder"))), want);
+  EXPECT_EQ(fingerprint_of(other.set("decoder", nullptr)), want);
+}
+
+TEST(TokenizerJson, RefusedByName) {
+  const JsonValue file = small_file();
+  const auto refused = [&](const char* key, const JsonValue& value) {
+    JsonValue changed = file;
+    return message_of([&] { parse_tokenizer_json(write_json(changed.set(key, value)), "f"); });
+  };
+  const auto model_with = [&](const char* key, const JsonValue& value) {
+    JsonValue model = file.at("model");
+    return refused("model", model.set(key, value));
+  };
+  const auto typed = [](const char* type) { return JsonValue().set("type", type); };
+  EXPECT_EQ(refused("model", typed("WordPiece")), "f: model is \"WordPiece\", expected BPE");
+  EXPECT_EQ(refused("normalizer", typed("NFC")),
+            "f: normalizer is \"NFC\", expected null: text would not come back as it was");
+  EXPECT_EQ(refused("pre_tokenizer", typed("Metaspace")),
+            "f: pre_tokenizer is \"Metaspace\", expected ByteLevel, or a Split and ByteLevel");
+  EXPECT_EQ(refused("decoder", typed("WordPiece")), "f: decoder is \"WordPiece\", expected ByteLevel");
+  EXPECT_TRUE(has(refused("post_processor", typed("BertProcessing")), "post_processor is \"BertProcessing\""));
+  EXPECT_TRUE(has(refused("truncation", 7), "the file.truncation is 7, expected null: it would change"));
+  EXPECT_EQ(refused("extra", 1), "f: the file has \"extra\", which is not known here");
+  EXPECT_TRUE(has(model_with("byte_fallback", true), "model.byte_fallback is true, expected null or false"));
+  EXPECT_TRUE(has(model_with("dropout", 0.1), "model.dropout is 0.1"));
+  EXPECT_TRUE(has(model_with("end_of_word_suffix", "</w>"), "model.end_of_word_suffix is \"</w>\""));
+  EXPECT_EQ(model_with("merges", JsonValue::array({"q zz"})),
+            "f: merge 0 is \"q zz\", expected two tokens of the vocabulary");
+  EXPECT_EQ(model_with("merges", JsonValue::array({7})), "f: merge 0 is 7, expected two tokens of the vocabulary");
+  const auto token = [&](const char* text, std::int64_t id) {
+    JsonValue vocab = file.at("model").at("vocab");
+    return model_with("vocab", vocab.set(text, id));
+  };
+  EXPECT_EQ(token("zz", 65), "f: tokens \"zz\" and \"A\" have both id 65");
+  EXPECT_EQ(token("zz", 5000), "f: token \"zz\" has id 5000, expected 0 to 1625");
+  EXPECT_EQ(token("zz", -1), "f: token \"zz\" has id -1, expected 0 to 1625");
+  EXPECT_EQ(token("\xe4\xb8\xad", 300), "f: token \"\xe4\xb8\xad\" is no byte-level text, as every token should be");
+  JsonValue added = file.at("added_tokens").at(0);
+  EXPECT_TRUE(
+      has(refused("added_tokens", JsonValue::array({added.set("lstrip", true)})), "added_tokens.lstrip is true"));
+  EXPECT_TRUE(has(message_of([] { parse_tokenizer_json("{\"a\":1,\"a\":2}", "f"); }), "appears twice"));
+  EXPECT_TRUE(has(message_of([] { (void)open_tokenizer("/no/such/tokenizer.json"); }), "/no/such/tokenizer.json"));
+}
+
+}  // namespace
+}  // namespace mhla
