@@ -10,7 +10,7 @@ tests="libgtest-dev librapidcheck-dev"
 # crawl.
 torch="libtorch-dev libopenblas0-pthread libopenblas-pthread-dev"
 # Data that the program knows by name.
-data="dataset-fashion-mnist"
+data="dataset-fashion-mnist dict-gcide"
 # The Python package is tested with Debian's torch; pip brings what builds it (pyproject.toml).
 python="python3-torch python3-pytest"
 

@@ -1,0 +1,147 @@
+#include "mhla/train/data/corpus.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "mhla/core/error.h"
+#include "mhla/io/codecs/gzip.h"
+#include "mhla/io/file.h"
+#include "mhla/io/json.h"
+
+namespace mhla {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDictionary = "/usr/share/dictd/gcide.dict.dz";
+
+using Take = std::function<void(const std::string&, std::string_view)>;
+
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+class Reader {
+ public:
+  explicit Reader(const Take& take) : take_(take) {}
+
+  void file(const fs::path& path) {
+    const MappedFile mapped(path);
+    const std::string_view text = text_of(mapped.bytes());
+    if (path.extension() == ".jsonl")
+      lines(path.string(), text);
+    else
+      document(path.string(), text);
+  }
+
+  void document(const std::string& name, std::string_view text) {
+    if (text.empty()) {
+      counts.empty.push_back(name);
+      return;
+    }
+    ++counts.documents;
+    counts.bytes += static_cast<std::int64_t>(text.size());
+    take_(name, text);
+  }
+
+  CorpusCounts counts;
+
+ private:
+  void lines(const std::string& path, std::string_view text) {
+    if (text.empty()) counts.empty.push_back(path);
+    for (int number = 1; !text.empty(); ++number) {
+      const std::string_view line = text.substr(0, text.find('\n'));
+      text.remove_prefix(std::min(line.size() + 1, text.size()));
+      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+      const std::string name = str(path, ": line ", number);
+      const JsonValue json = parse_json(line, name);
+      const JsonValue* field = json.is_object() ? json.find("text") : nullptr;
+      if (field == nullptr || !field->is_string()) fail(name, ": no text, expected an object with a string \"text\"");
+      document(name, field->as_string());
+    }
+  }
+  const Take& take_;
+};
+
+bool is_text_file(const fs::path& path) {
+  const fs::path end = path.extension();
+  return end == ".txt" || end == ".md" || end == ".jsonl";
+}
+
+// A paragraph's line without {}, and without what stands between two backslashes: the pronunciation.
+void append_line(std::string_view line, std::string& out) {
+  const std::size_t begin = line.find_first_not_of(' ');
+  line.remove_prefix(std::min(begin, line.size()));
+  if (!out.empty() && out.back() != '\n') out += ' ';
+  bool spoken = false;
+  for (const char c : line) {
+    if (c == '\\') {
+      spoken = !spoken;
+      if (spoken && !out.empty() && out.back() == ' ') out.pop_back();
+    } else if (!spoken && c != '{' && c != '}') {
+      out += c;
+    }
+  }
+}
+
+}  // namespace
+
+void split_dictionary(std::string_view text, const std::function<void(std::string_view document)>& take) {
+  constexpr std::size_t kDocument = 4096;
+  std::string document;
+  bool begun = false, paragraph_ended = false;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::size_t begin = line.find_first_not_of(' ');
+    const bool headword = begin == 0;
+    // Ahead of the first entry stands what the file says about itself.
+    begun = begun || (headword && line.find(" \\") != std::string_view::npos);
+    if (!begun) continue;
+    if (begin == std::string_view::npos) {
+      paragraph_ended = true;
+    } else if (line[begin] != '[' || line.back() != ']') {  // else [1913 Webster]
+      if (headword && document.size() >= kDocument) {
+        document += '\n';
+        take(document);
+        document.clear();
+      }
+      if (paragraph_ended && !document.empty()) document += '\n';
+      paragraph_ended = false;
+      append_line(line, document);
+    }
+  }
+  if (document.empty()) return;
+  document += '\n';
+  take(document);
+}
+
+CorpusCounts read_corpus(const std::string& data, const Take& take) {
+  Reader reader(take);
+  std::error_code none;
+  if (data == "default") {
+    if (!fs::exists(kDictionary, none))
+      fail("data: ", kDictionary, " is missing: install Debian's dict-gcide, or give a file or folder of text");
+    const auto text = gunzip(read_file(kDictionary), kDictionary);
+    int number = 0;
+    split_dictionary(text_of(text),
+                     [&](std::string_view document) { reader.document(str("gcide ", number++), document); });
+  } else if (fs::is_directory(data, none)) {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::recursive_directory_iterator(data))
+      if (entry.is_regular_file() && is_text_file(entry.path())) files.push_back(entry.path());
+    if (files.empty()) fail("data: no .txt, .md or .jsonl file in ", data);
+    std::sort(files.begin(), files.end());
+    for (const fs::path& file : files) reader.file(file);
+  } else if (fs::exists(data, none)) {
+    reader.file(data);
+  } else {
+    fail("data: '", data, "' is not there, expected a text file, a .jsonl file, a folder of these, or default");
+  }
+  if (reader.counts.documents == 0)
+    fail("data: ", data, " has no text",
+         reader.counts.empty.empty() ? "" : ": " + reader.counts.empty[0] + " is empty");
+  return reader.counts;
+}
+
+}  // namespace mhla

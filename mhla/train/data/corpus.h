@@ -1,0 +1,30 @@
+// Text for language models: documents of a file, a folder or a package of Debian, in a fixed order.
+//   FILE.jsonl   one document a line, its field "text"
+//   FILE         one document
+//   FOLDER       its .txt, .md and .jsonl files at any depth, in the order of their paths
+//   default      the Collaborative International Dictionary of English, Debian's dict-gcide (GPL-2+), as plain text
+// Any bytes are text; what is no UTF-8 is the tokenizer's to encode.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mhla {
+
+struct CorpusCounts {
+  std::int64_t documents = 0, bytes = 0;
+  std::vector<std::string> empty;  // "file" or "file: line 3", left out
+};
+
+// Gives every document that is not empty to `take`, with its name. None at all is an Error.
+CorpusCounts read_corpus(const std::string& data,
+                         const std::function<void(const std::string& name, std::string_view text)>& take);
+
+// The dictionary as dict-gcide has it, to plain text: lines joined to paragraphs, marks of source and pronunciation
+// gone. Entries follow each other until a document has 4 KB.
+void split_dictionary(std::string_view text, const std::function<void(std::string_view document)>& take);
+
+}  // namespace mhla
