@@ -68,7 +68,7 @@ const Arrows& direct_arrows() {
       {"io", {"core"}},
       {"codecs", {"io", "core"}},
       {"text", {"io", "core"}},
-      {"data", {"codecs", "io", "core"}},
+      {"data", {"codecs", "text", "io", "core"}},
       {"kernels", {"core"}},
       {"testing", {"core", "kernels"}},
       {"ops", {"kernels", "core"}},

@@ -1,0 +1,66 @@
+// A corpus as tokens: a folder with tokenizer.json, shards, and dataset.json, which is written last and names them. So
+// a folder that has it is whole.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mhla/io/text/token_shard.h"
+#include "mhla/io/text/tokenizer.h"
+
+namespace mhla {
+
+struct TokenizeOptions {
+  std::string data = "default";     // as for read_corpus
+  std::string tokenizer = "bytes";  // "bytes", a tokenizer.json, or "train:SIZE"
+  std::string out;                  // a folder, made if it is not there; one that has a dataset.json is refused
+  double valid = 0.0;               // part of the documents that is held out: every n-th, n = round(1 / valid)
+  std::int64_t shard_tokens = std::int64_t{1} << 26;
+};
+
+// What dataset.json says of one split.
+struct TokenSplit {
+  std::int64_t documents = 0, tokens = 0;
+  std::vector<std::string> shards;  // names in the folder, in order
+};
+
+struct TokenSetInfo {
+  std::string source, tokenizer_kind;
+  std::uint64_t fingerprint = 0;
+  std::int64_t vocab_size = 0;
+  std::optional<std::int64_t> document_token;  // stands before every document
+  std::int64_t bytes = 0;                      // of text
+  TokenSplit train, valid;
+  std::vector<std::string> empty;  // documents left out; not in the file
+};
+
+// Every document opens with the tokenizer's <|endoftext|>, <s> or <|begin_of_text|>, the first of these that it has, or
+// with nothing. `progress` is told the documents done.
+TokenSetInfo tokenize_corpus(const TokenizeOptions& options, const std::function<void(std::int64_t)>& progress = {});
+
+bool is_token_set(const std::string& folder);
+
+// One split, opened: its documents are numbered through all shards, and so are its tokens.
+class TokenSet {
+ public:
+  static TokenSet open(const std::string& folder, bool valid = false);
+
+  [[nodiscard]] const TokenSetInfo& info() const { return info_; }
+  [[nodiscard]] const std::string& folder() const { return folder_; }
+  [[nodiscard]] TokenizerPtr tokenizer() const;  // an Error when it is not the one of the shards
+  [[nodiscard]] std::int64_t documents() const { return documents_.back(); }
+  [[nodiscard]] std::int64_t tokens() const { return tokens_.back(); }
+  [[nodiscard]] std::int64_t document_begin(std::int64_t document) const;  // documents() gives tokens()
+  void copy(std::int64_t first, std::int64_t count, std::int64_t* out) const;
+  void verify() const;
+
+ private:
+  std::string folder_;
+  TokenSetInfo info_;
+  std::vector<TokenShard> shards_;
+  std::vector<std::int64_t> documents_{0}, tokens_{0};  // [shards + 1], sums
+};
+
+}  // namespace mhla

@@ -1,0 +1,87 @@
+#include "mhla/train/data/token_set.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "mhla/train/data/data_fixture.h"
+
+namespace mhla {
+namespace {
+
+// Twelve documents of different lengths as lines of JSON.
+std::string lines() {
+  std::string text;
+  for (int i = 0; i < 12; ++i)
+    text += str("{\"text\": \"document ", i, std::string(static_cast<std::size_t>(i), 'x'), "\"}\n");
+  return text;
+}
+
+std::string text_of(const TokenSet& set, std::int64_t document) {
+  const std::int64_t begin = set.document_begin(document), count = set.document_begin(document + 1) - begin;
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(count));
+  set.copy(begin, count, tokens.data());
+  return set.tokenizer()->decode(std::vector<std::uint32_t>(tokens.begin(), tokens.end()));
+}
+
+TEST(TokenSet, HoldsTheCorpus) {
+  for (const char* tokenizer : {"bytes", "train:280"})
+    for (const std::int64_t shard_tokens : {1, 30, 1 << 20}) {
+      const ScratchFolder folder;
+      folder.write_text("in/a.jsonl", lines());
+      folder.write_text("in/b.txt", "");
+      TokenizeOptions options;
+      options.data = folder.path("in");
+      options.out = folder.path("out");
+      options.tokenizer = tokenizer;
+      options.valid = 0.25;
+      options.shard_tokens = shard_tokens;
+      const TokenSetInfo info = tokenize_corpus(options);
+      EXPECT_EQ(info.empty, (std::vector<std::string>{folder.path("in/b.txt")}));
+      const TokenSet train = TokenSet::open(options.out), valid = TokenSet::open(options.out, true);
+      train.verify();
+      EXPECT_EQ(train.documents(), 9);
+      EXPECT_EQ(valid.documents(), 3);
+      EXPECT_EQ(info.train.shards.size(), shard_tokens == 1 ? 9u : info.train.shards.size());
+      int t = 0, v = 0;
+      for (int i = 0; i < 12; ++i) {
+        const std::string want = str("<|endoftext|>document ", i, std::string(static_cast<std::size_t>(i), 'x'));
+        EXPECT_EQ(i % 4 == 3 ? text_of(valid, v++) : text_of(train, t++), want);
+      }
+      std::vector<std::int64_t> all(static_cast<std::size_t>(train.tokens()));
+      train.copy(0, train.tokens(), all.data());
+      EXPECT_EQ(std::count(all.begin(), all.end(), 256), 9);  // through all shards
+    }
+}
+
+TEST(TokenSet, MistakesAreNamed) {
+  const ScratchFolder folder;
+  folder.write_text("a.jsonl", lines());
+  TokenizeOptions options;
+  options.data = folder.path("a.jsonl");
+  options.out = folder.path("out");
+  EXPECT_EQ(message_of([&] { TokenSet::open(options.out); }),
+            "data: " + options.out + " has no dataset.json: make it with mhla data tokenize");
+  options.tokenizer = "train:x";
+  EXPECT_EQ(message_of([&] { tokenize_corpus(options); }),
+            "tokenizer is 'train:x', expected bytes, a tokenizer.json, or train:SIZE");
+  options.tokenizer = "bytes";
+  tokenize_corpus(options);
+  EXPECT_EQ(message_of([&] { tokenize_corpus(options); }),
+            "tokenize: " + options.out + " has a dataset.json already; give another folder");
+  EXPECT_EQ(message_of([&] { TokenSet::open(options.out, true); }),
+            "data: " + options.out + " has no held-out documents");
+  byte_tokenizer()->save(folder.path("bytes.json"));
+  options.tokenizer = "train:270";
+  options.out = folder.path("other");
+  tokenize_corpus(options);
+  std::filesystem::copy(folder.path("bytes.json"), folder.path("other/tokenizer.json"),
+                        std::filesystem::copy_options::overwrite_existing);
+  EXPECT_TRUE(has(message_of([&] { (void)TokenSet::open(folder.path("other")).tokenizer(); }), "is another tokenizer"));
+  std::filesystem::copy(folder.path("out/train-00000.tokens"), folder.path("other/train-00000.tokens"),
+                        std::filesystem::copy_options::overwrite_existing);
+  EXPECT_TRUE(has(message_of([&] { TokenSet::open(folder.path("other")); }), "is of another tokenizer"));
+}
+
+}  // namespace
+}  // namespace mhla
