@@ -1,4 +1,4 @@
-// mhla data: what is in a set of images, and whether all of it can be read.
+// mhla data: what is in a set of images or tokens, whether all of it can be read, and text made into tokens.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +9,7 @@
 #include "apps/output.h"
 #include "mhla/core/error.h"
 #include "mhla/train/data/image_stats.h"
+#include "mhla/train/data/token_set.h"
 
 namespace mhla::apps {
 namespace {
@@ -83,7 +84,60 @@ JsonValue row_of(const InfoOptions& options, Split split, const ImageSet& set, c
       .set("damage", json_list(stats.damage));
 }
 
+void describe_tokens(const Output& out, const std::string& folder, const TokenSetInfo& info) {
+  out.line(fmt::format("{}: {}", folder, info.source));
+  out.line(fmt::format("  tokenizer  {}, {} tokens, fingerprint {:016x}", info.tokenizer_kind, info.vocab_size,
+                       info.fingerprint));
+  for (const auto& [name, split] : {std::pair{"train", &info.train}, {"valid", &info.valid}})
+    if (split->documents > 0)
+      out.line(fmt::format("  {:<9}  {} documents, {} tokens, {} shards", name, split->documents, split->tokens,
+                           split->shards.size()));
+  out.line(fmt::format("  text       {} bytes, {:.2f} a token", info.bytes,
+                       static_cast<double>(info.bytes) / static_cast<double>(info.train.tokens + info.valid.tokens)));
+}
+
+JsonValue row_of_tokens(const std::string& folder, const TokenSetInfo& info) {
+  return JsonValue()
+      .set("data", folder)
+      .set("kind", "tokens")
+      .set("source", info.source)
+      .set("tokenizer", info.tokenizer_kind)
+      .set("vocab_size", info.vocab_size)
+      .set("fingerprint", fmt::format("{:016x}", info.fingerprint))
+      .set("documents", info.train.documents)
+      .set("tokens", info.train.tokens)
+      .set("valid_documents", info.valid.documents)
+      .set("valid_tokens", info.valid.tokens)
+      .set("bytes", info.bytes);
+}
+
+// Checksums and every token of both splits.
+int run_token_info(const InfoOptions& options) {
+  const Output out(options.json);
+  const TokenSet set = TokenSet::open(options.data);
+  set.verify();
+  if (set.info().valid.documents > 0) TokenSet::open(options.data, true).verify();
+  (void)set.tokenizer();
+  describe_tokens(out, options.data, set.info());
+  out.row(row_of_tokens(options.data, set.info()));
+  return kDone;
+}
+
+int run_tokenize(const TokenizeOptions& options, bool json) {
+  const Output out(json);
+  const TokenSetInfo info =
+      tokenize_corpus(options, [&](std::int64_t done) { out.progress(fmt::format("{} documents", done)); });
+  out.progress_done();
+  describe_tokens(out, options.out, info);
+  out.line(fmt::format("  empty      {}", info.empty.size()));
+  for (std::size_t i = 0; i < info.empty.size() && i < kListedClasses; ++i) out.line("             " + info.empty[i]);
+  JsonValue row = row_of_tokens(options.out, info);
+  out.row(row.set("empty", json_list(info.empty)));
+  return kDone;
+}
+
 int run_info(const InfoOptions& options) {
+  if (is_token_set(options.data)) return run_token_info(options);
   const Output out(options.json);
   if (options.threads > 0) set_default_threads(options.threads);
   const std::shared_ptr<Executor> executor = default_executor();
@@ -102,11 +156,14 @@ int run_info(const InfoOptions& options) {
 }  // namespace
 
 void add_data(CLI::App& app, Job& job) {
-  CLI::App* data = app.add_subcommand("data", "sets of images: data info");
+  CLI::App* data = app.add_subcommand("data", "sets of images and text: data info, data tokenize");
   data->require_subcommand(1);
-  CLI::App* info = data->add_subcommand("info", "sizes, classes, mean and deviation, damaged images");
+  CLI::App* info =
+      data->add_subcommand("info", "what is in a set of images or a folder of tokens, and what is damaged");
   static InfoOptions o;
-  info->add_option("--data", o.data, "fashion-mnist, a folder, or mnist:, cifar10:, cifar100:, folder: and a folder")
+  info->add_option(
+          "--data", o.data,
+          "fashion-mnist, a folder of images or of data tokenize, or mnist:, cifar10:, cifar100:, folder: and a folder")
       ->capture_default_str();
   info->add_option("--split", o.split, "train, test or all")->capture_default_str();
   info->add_option("--items", o.items, "look at so many images, spread over the set (default: all)")
@@ -114,6 +171,21 @@ void add_data(CLI::App& app, Job& job) {
   info->add_option("--threads", o.threads, "threads (default: all)")->check(CLI::Range(1, 1024));
   info->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
   info->callback([&job] { job = [] { return run_info(o); }; });
+
+  CLI::App* tokenize = data->add_subcommand("tokenize", "text into token shards, once, for training");
+  static TokenizeOptions t;
+  static bool json = false;
+  tokenize->add_option("--data", t.data, "a text file, .jsonl (field text), a folder of these, or default: dict-gcide")
+      ->capture_default_str();
+  tokenize->add_option("--tokenizer", t.tokenizer, "bytes, a tokenizer.json of byte-level BPE, or train:SIZE")
+      ->capture_default_str();
+  tokenize->add_option("--out", t.out, "a new folder for tokenizer.json, shards and dataset.json")->required();
+  tokenize->add_option("--valid", t.valid, "part of the documents to hold out, 0 to 0.5")->capture_default_str();
+  tokenize->add_option("--shard-tokens", t.shard_tokens, "tokens of a shard")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 32))
+      ->capture_default_str();
+  tokenize->add_flag("--json", json, "one JSON object per line on stdout, text on stderr");
+  tokenize->callback([&job] { job = [] { return run_tokenize(t, json); }; });
 }
 
 }  // namespace mhla::apps

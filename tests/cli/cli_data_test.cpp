@@ -1,4 +1,4 @@
-// mhla data info and mhla bench data from outside: what they say, and one line with code 2 for what is wrong.
+// mhla data info, data tokenize and bench data from outside: what they say, and one line with code 2 for what is wrong.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,6 +79,30 @@ TEST(CliData, BenchVerifiesAndTimes) {
   EXPECT_TRUE(row.at("verified").as_bool());
   EXPECT_GT(row.at("images_per_s").as_double(), 10.0);
   EXPECT_GT(row.at("decode_ms").as_double(), 0.0);
+}
+
+TEST(CliData, TokenizeAndInfo) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path("a.jsonl")) << "{\"text\": \"one two\"}\n{\"text\": \"\"}\n{\"text\": \"three\"}\n";
+  const std::string out = folder.path("tokens");
+  const std::vector<std::string> call = {"data",    "tokenize", "--data", folder.path("a.jsonl"), "--out", out,
+                                         "--valid", "0.5",      "--json"};
+  const ProgramRun made = run_program(call);
+  ASSERT_EQ(made.code, 0) << made.err;
+  const JsonValue row = parse_json(lines_of(made.out).at(0), "row");
+  EXPECT_EQ(row.at("tokens").as_int(), 8);  // seven bytes and what stands before a document
+  EXPECT_EQ(row.at("valid_tokens").as_int(), 6);
+  EXPECT_EQ(row.at("empty").at(0).as_string(), folder.path("a.jsonl") + ": line 2");
+  const ProgramRun info = run_program({"data", "info", "--data", out});
+  EXPECT_EQ(info.code, 0) << info.err;
+  EXPECT_NE(info.out.find("train      1 documents, 8 tokens, 1 shards"), std::string::npos) << info.out;
+
+  EXPECT_EQ(run_program(call).code, 2);  // there already
+  std::fstream(out + "/train-00000.tokens", std::ios::binary | std::ios::in | std::ios::out).seekp(-2, std::ios::end)
+      << "?";
+  const ProgramRun damaged = run_program({"data", "info", "--data", out});
+  EXPECT_EQ(damaged.code, 2);
+  EXPECT_NE(damaged.err.find("train-00000.tokens: the checksum is wrong"), std::string::npos) << damaged.err;
 }
 
 }  // namespace
