@@ -25,7 +25,7 @@ constexpr const char* kAttentions[] = {"mhla", "linear", "softmax"};
 
 struct DemoOptions {
   std::string out = "mhla-demo", data = "fashion-mnist";
-  std::int64_t images = 7680, epochs = 2, seed = 0, samples = 32;
+  std::int64_t images = 5120, epochs = 2, seed = 0, samples = 32;
   int threads = 0;
   double rival_limit = 1.0;
   bool speed = true, json = false;
@@ -100,7 +100,7 @@ void print_table(const AnalysisRows& rows, const Output& out) {
   out.line();
   out.line("rank: directions the attention matrix of a head can tell apart, of N = 196; linear attention: at most 32.");
   out.line("above 1 %: singular values above 1 % of the largest. entropy: 1 looks everywhere alike, 0 at one token.");
-  out.line("One seed and a short training: docs/demo.md has the spread over seeds. Speed is that of the training.");
+  out.line("One seed and a short training: docs/demo.md says how to see the spread. Speed is that of the training.");
 }
 
 void write_page(const DemoOptions& demo, const AnalysisRows& rows, const SpeedByLength& speed) {
@@ -117,7 +117,8 @@ void write_page(const DemoOptions& demo, const AnalysisRows& rows, const SpeedBy
   page.paragraph(
       "The same network, data, order of images, optimiser and number of steps; only the attention differs, and no "
       "convolution mixes tokens. Ranks and entropy are means over layers, heads and test images. This is one seed of "
-      "a training of minutes: differences of a few tenths of a per cent mean nothing, docs/demo.md has the spread.");
+      "a training of minutes: differences of a few tenths of a per cent mean nothing; docs/demo.md says how to see the "
+      "spread.");
   add_analysis(page, rows);
   if (!speed.rows.empty()) {
     page.heading("What the operator costs by length");
