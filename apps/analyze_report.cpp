@@ -81,7 +81,7 @@ void add_heads(HtmlReport& page, const AnalysisRows& rows, const std::vector<std
   page.figures({by_layer(rows, names, "rank", "Numerical rank", "singular values"),
                 by_layer(rows, names, "stable_rank", "Stable rank", "directions")});
   page.paragraph(
-      "Numerical rank counts singular values above N times the rounding of f64 over the largest: what the matrix can "
+      "Numerical rank counts singular values above N times the rounding of f32 over the largest: what the matrix can "
       "tell apart at all. Rank above 1 % counts those that matter. Stable rank is the sum of squared singular values "
       "over the largest squared: it has no threshold. Entropy 1 is a token that looks everywhere alike, 0 one that "
       "looks at a single place.");

@@ -44,6 +44,7 @@ caption { text-align: left; color: var(--soft); font-size: 13.5px; padding-botto
 th, td { text-align: left; padding: 7px 18px 7px 0; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th { font-weight: 600; color: var(--soft); font-size: 13px; border-bottom: 2px solid var(--rule); }
 th.n, td.n { text-align: right; padding: 7px 0 7px 18px; }
+th.n + th:not(.n), td.n + td:not(.n) { padding-left: 18px; }
 tbody tr:hover { background: var(--panel); }
 figure { margin: 22px 0 26px; }
 figcaption { color: var(--soft); font-size: 13.5px; line-height: 1.5; margin-top: 8px; max-width: 80ch; }
