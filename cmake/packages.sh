@@ -9,8 +9,8 @@ tests="libgtest-dev librapidcheck-dev"
 # LibTorch with a threaded BLAS: mhla/ops and the rivals of `mhla bench op`. Without libopenblas0-pthread its products
 # crawl.
 torch="libtorch-dev libopenblas0-pthread libopenblas-pthread-dev"
-# Data that the program knows by name.
-data="dataset-fashion-mnist dict-gcide"
+# Data that tests and demo use. Not dict-gcide, the default text: it brings a dictionary server that starts by itself.
+data="dataset-fashion-mnist"
 # The Python package is tested with Debian's torch; pip brings what builds it (pyproject.toml).
 python="python3-torch python3-pytest"
 

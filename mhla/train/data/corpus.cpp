@@ -121,7 +121,9 @@ CorpusCounts read_corpus(const std::string& data, const Take& take) {
   std::error_code none;
   if (data == "default") {
     if (!fs::exists(kDictionary, none))
-      fail("data: ", kDictionary, " is missing: install Debian's dict-gcide, or give a file or folder of text");
+      fail("data: ", kDictionary,
+           " is missing: apt-get install dict-gcide (it brings a dictionary server, dictd), or give a file or folder "
+           "of text");
     const auto text = gunzip(read_file(kDictionary), kDictionary);
     int number = 0;
     split_dictionary(text_of(text),
