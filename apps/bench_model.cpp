@@ -72,7 +72,8 @@ int run_bench_model(const ModelBenchOptions& o) {
               table.row({row.at("model").as_string(), attention, cell(row, "image", "{:.0f}"),
                          cell(row, "tokens", "{:.0f}"), cell(row, "M", "{:.0f}"), cell(row, "batch", "{:.0f}"), pass,
                          cell(row, "ms", "{:.2f}"), cell(row, "spread", "{:.2f}"), fmt::format("{:.1f}", rate),
-                         fmt::format("{:.2f}", rate / first), cell(row, "peak_mib", "{:.0f}")});
+                         fmt::format("{:.2f}", rate / first),
+                         row.contains("peak_mib") ? cell(row, "peak_mib", "{:.0f}") : "-"});
             });
             if (code != kDone) return code;
           }
