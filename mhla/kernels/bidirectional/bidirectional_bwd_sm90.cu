@@ -15,8 +15,8 @@ class Backward {
   Backward(const Problem& p, Workspace& ws) : p_(p), units_(p.B * p.Hkv), pairs_(over_pairs(p.M, p.C)) {
     if (pairs_) {
       const std::int64_t tiles = p.M * pair_tiles_per_block(p.C), rows = p.B * p.H;
-      short_ = on_warpgroups(p.M, p.C, tiles_of(p.D, p.E));
-      if (!short_) weights_ = ws.take<float2>(rows * tiles * 16, "weights of tokens");
+      const bool kept = on_warpgroups(p.M, p.C, tiles_of(p.D, p.E));  // in shared memory
+      if (!kept) weights_ = ws.take<float2>(rows * tiles * 16, "weights of tokens");
       parts_ = ws.take<float>(rows * tiles * tiles, "parts of dmix");
       return;
     }
@@ -48,12 +48,10 @@ class Backward {
   void pairs(const Arguments& a, const Gradients& g, cudaStream_t stream) {
     const PairShape queries = pair_shape(p_, p_.H), keys = pair_shape(p_, p_.Hkv);
     const auto units = static_cast<unsigned>(units_);
-    if (short_) {
-      if constexpr (S::kRows == 4) {
-        constexpr int bytes = short_backward_shared_bytes();
-        launch_next("sm90 short_gradient_kernel", short_gradient_kernel<S>, units, kPairThreads, bytes, stream, a, g,
-                    keys);
-      }
+    if constexpr (S::kRows == 4) {  // as on_warpgroups() says
+      constexpr int bytes = short_backward_shared_bytes();
+      launch_next("sm90 short_gradient_kernel", short_gradient_kernel<S>, units, kPairThreads, bytes, stream, a, g,
+                  keys);
     } else {
       const int bytes = pair_shared_bytes<S>(queries.tiles);
       launch_next("sm90 query_pair_kernel", query_pair_kernel<S>, static_cast<unsigned>(p_.B * p_.H), kPairThreads,
@@ -102,7 +100,7 @@ class Backward {
 
   const Problem& p_;
   std::int64_t units_ = 0, at_once_ = 0, rounds_ = 0;
-  bool pairs_ = false, short_ = false;
+  bool pairs_ = false;
   MixGradient mix_;
   uint4* fragments_ = nullptr;
   Bf16 *summaries_ = nullptr, *mixed_ = nullptr;

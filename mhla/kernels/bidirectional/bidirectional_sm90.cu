@@ -292,8 +292,9 @@ class Forward {
       using S = decltype(spec);
       if constexpr (S::kRows == 4) {
         if (on_warpgroups(p_.M, p_.C, S::kTiles)) return squares<S>(a, stream);
+      } else {
+        if (plan_.stages == 0 && over_pairs(p_.M, p_.C)) return pairs<S>(a, stream);
       }
-      if (plan_.stages == 0 && over_pairs(p_.M, p_.C)) return pairs<S>(a, stream);
       switch (plan_.stages) {
         case 4: fused<S, 4>(a, stream); return;
         case 3: fused<S, 3>(a, stream); return;
