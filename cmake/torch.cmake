@@ -28,3 +28,15 @@ endif()
 add_library(mhla_libtorch INTERFACE)
 mhla_describe_libtorch(mhla_libtorch SYSTEM)
 message(STATUS "LibTorch ${MHLA_TORCH_VERSION}${torch_cuda}: ${MHLA_TORCH_INCLUDE}")
+
+# A library that the program opens when a command needs LibTorch (apps/plugin.h): every source of the folder, the
+# precompiled header of `header_of`, and what it links.
+function(mhla_plugin target output_name header_of)
+  file(GLOB sources CONFIGURE_DEPENDS *.cpp)
+  add_library(${target} SHARED ${sources})
+  target_precompile_headers(${target} REUSE_FROM ${header_of})  # the same header, compiled once
+  target_link_libraries(${target} PRIVATE ${ARGN} mhla_flags)
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output_name} LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+  target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL)  # the program has kernels of its own
+  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endfunction()
