@@ -33,11 +33,10 @@ struct DemoOptions {
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// No convolution mixes tokens, so that attention is all there is to tell the three apart; everything else is alike.
+// Attention is all there is to tell the three apart.
 train::ClassifyOptions options_of(const DemoOptions& demo, const std::string& attention) {
   train::ClassifyOptions o;
   o.model = "vit_demo", o.attention = attention, o.data = demo.data;
-  o.network = JsonValue::object().set("cpe", 0);
   o.train_images = demo.images;
   o.train.epochs = demo.epochs, o.train.batch = 64, o.train.lr = 2e-3, o.train.weight_decay = 0.05;
   o.train.warmup_steps = std::min<std::int64_t>(40, demo.images / o.train.batch * demo.epochs / 6);

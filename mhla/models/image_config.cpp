@@ -32,6 +32,7 @@ ImageConfig vlt(std::vector<std::int64_t> dims, std::vector<std::int64_t> depths
 ImageConfig small_vit(std::int64_t side, std::int64_t dim, std::int64_t depth) {
   ImageConfig c = deit(dim, 3);
   c.image = {side, side}, c.channels = 1, c.classes = 10, c.patch = 2, c.depths = {depth};
+  c.cpe = 0;  // attention is all that mixes tokens
   c.drop_path = 0.0;
   return c;
 }

@@ -42,7 +42,9 @@ ClassifyOptions small_options() {
   ClassifyOptions o;
   o.model = "vit_demo", o.augment = "none", o.shift = 1, o.mixup = 0.2;
   o.network = parse_json(
-      R"({"image": [12, 12], "patch": 3, "dims": [16], "depths": [2], "heads": [2], "blocks": [[2, 2]]})", "network");
+      R"({"image": [12, 12], "patch": 3, "dims": [16], "depths": [2], "heads": [2], "blocks": [[2, 2]],
+          "cpe": 3})",
+      "network");
   o.train.batch = 16, o.train.epochs = 12, o.train.lr = 1e-2, o.train.threads = 1, o.train.checkpoint_every = 10;
   o.train.ema = 0.9, o.train.seed = 3;
   return o;
