@@ -26,10 +26,11 @@ if(MHLA_TORCH_INCLUDE AND MHLA_LIB_torch AND MHLA_LIB_torch_cpu AND MHLA_LIB_c10
 endif()
 
 # Its headers are not written for our warnings: they come in as system headers. With MHLA_TORCH_CUDA its CUDA side, too:
-# no symbol of torch_cuda is used by name, it registers itself when it is loaded.
+# no symbol of torch_cuda is used by name, it registers itself when it is loaded. libstdc++ comes first: PyTorch's own
+# libraries export a std::filesystem of another layout, which a program must not be given.
 function(mhla_describe_libtorch TARGET)
   target_include_directories(${TARGET} ${ARGN} INTERFACE ${MHLA_TORCH_INCLUDE} ${torch_api})
-  target_link_libraries(${TARGET} INTERFACE ${MHLA_LIB_torch} ${MHLA_LIB_torch_cpu} ${MHLA_LIB_c10})
+  target_link_libraries(${TARGET} INTERFACE stdc++ ${MHLA_LIB_torch} ${MHLA_LIB_torch_cpu} ${MHLA_LIB_c10})
   if(MHLA_TORCH_CUDA)
     target_compile_definitions(${TARGET} INTERFACE MHLA_TORCH_CUDA=1)
     target_include_directories(${TARGET} ${ARGN} INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
