@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "mhla/core/error.h"
+#include "mhla/ops/ops.h"
 
 namespace mhla {
 
@@ -12,7 +13,10 @@ TokenNormImpl::TokenNormImpl(std::int64_t size, bool rms, double eps) : eps_(eps
 }
 
 torch::Tensor TokenNormImpl::forward(const torch::Tensor& x) {
-  return bias.defined() ? torch::layer_norm(x, weight.sizes(), weight, bias, eps_) : rms_norm(x, weight, eps_);
+  ops::NormOptions options;
+  options.bias = bias, options.centered = bias.defined(), options.eps = eps_;
+  options.dtype = ops::autocast_dtype(x);  // what the linear layers behind it take
+  return ops::norm(x, weight, options);
 }
 
 BatchNormImpl::BatchNormImpl(std::int64_t size) {

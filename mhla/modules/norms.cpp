@@ -1,5 +1,7 @@
 #include "mhla/modules/norms.h"
 
+#include "mhla/ops/ops.h"
+
 namespace mhla {
 namespace {
 
@@ -14,10 +16,12 @@ double epsilon_of(torch::ScalarType dtype) {
 
 }  // namespace
 
-torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, std::optional<double> eps) {
-  const torch::Tensor wide = x.scalar_type() == torch::kDouble ? x : x.to(torch::kFloat);
-  const torch::Tensor mean = wide.square().mean(-1, /*keepdim=*/true);
-  return (wide * torch::rsqrt(mean + eps.value_or(epsilon_of(x.scalar_type())))).to(x.scalar_type()) * weight;
+torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, std::optional<double> eps,
+                       const torch::Tensor& gate) {
+  ops::NormOptions options;
+  options.eps = eps.value_or(epsilon_of(x.scalar_type()));
+  options.gate = gate;
+  return ops::norm(x, weight, options);
 }
 
 RmsNormImpl::RmsNormImpl(std::int64_t size, std::optional<double> eps)

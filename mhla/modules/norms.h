@@ -8,7 +8,8 @@
 namespace mhla {
 
 // Without eps: the epsilon of the input's dtype, as torch.nn.RMSNorm has it (1.2e-7 in f32, 7.8e-3 in bf16).
-torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, std::optional<double> eps);
+torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, std::optional<double> eps,
+                       const torch::Tensor& gate = {});
 
 class RmsNormImpl : public torch::nn::Module {
  public:

@@ -45,6 +45,17 @@ at::Tensor chunkwise(const AttentionInputs& inputs, const ChunkwiseOptions& opti
 
 // Threads of the kernels, of ATen and of OpenBLAS, which are three pools. The kernels start with OMP_NUM_THREADS where
 // it is set and with all cores otherwise.
+// RMSNorm of the last axis, or LayerNorm when centered, times silu(gate): mhla/kernels/norm.
+struct NormOptions {
+  at::Tensor bias, gate;  // [X], [..., X]
+  double eps = 1e-6;
+  bool centered = false;
+  std::optional<at::ScalarType> dtype = {};  // of the result; default: that of x
+};
+at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options = {});
+// What autocast makes of an input of linear layers on x's device: its 16-bit dtype where it is on, else x's own.
+at::ScalarType autocast_dtype(const at::Tensor& x);
+
 void set_num_threads(std::int64_t threads);
 std::int64_t num_threads();
 

@@ -1,0 +1,129 @@
+#include "mhla/kernels/norm/norm.h"
+
+#include <vector>
+
+#include "mhla/core/cuda.h"
+#include "mhla/core/error.h"
+#include "mhla/kernels/norm/norm_job.h"
+
+namespace mhla {
+namespace {
+
+bool is_real(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
+
+void expect_rows(const ConstView& view, const ConstView& x, const char* entry, const char* name) {
+  if (view.rank != 2 || view.shape[0] != x.shape[0] || view.shape[1] != x.shape[1])
+    fail(entry, ": ", name, " has shape ", shape_text(view), ", expected ", shape_text(x), " like x");
+  if (view.stride[1] != 1 && view.shape[1] > 1)
+    fail(entry, ": ", name, " has column stride ", view.stride[1], ", expected 1");
+  if (view.device != x.device) fail(entry, ": ", name, " is on another device than x");
+}
+
+void expect_columns(const ConstView& view, const ConstView& x, const char* entry, const char* name) {
+  if (view.rank != 1 || view.shape[0] != x.shape[1] || !view.contiguous() || view.dtype != DType::kF32)
+    fail(entry, ": ", name, " has shape ", shape_text(view), " and dtype ", name_of(view.dtype), ", expected ",
+         x.shape[1], " f32 values in a row");
+  if (view.device != x.device) fail(entry, ": ", name, " is on another device than x");
+}
+
+template <class V>
+NormRows rows_of(const V& view) {
+  if (!view.given()) return {};
+  const auto piece = static_cast<std::uintptr_t>(4 * size_of(view.dtype));
+  const bool aligned = reinterpret_cast<std::uintptr_t>(view.data) % piece == 0;
+  return {const_cast<void*>(static_cast<const void*>(view.data)), view.stride[0], view.dtype,
+          aligned && view.stride[0] % 4 == 0 && view.shape[1] % 4 == 0};
+}
+
+template <class V>
+auto* floats_of(const V& view) {
+  return view.given() ? data_as<float>(view) : nullptr;
+}
+
+NormJob job_of(const NormParams& p, const char* entry, void* stream) {
+  if (p.x.rank != 2) fail(entry, ": x has shape ", shape_text(p.x), ", expected [rows, columns]");
+  expect_rows(p.x, p.x, entry, "x");
+  expect_columns(p.weight, p.x, entry, "weight");
+  if (p.maybe_bias.given()) expect_columns(p.maybe_bias, p.x, entry, "bias");
+  if (p.maybe_gate.given()) {
+    expect_rows(p.maybe_gate, p.x, entry, "gate");
+    if (p.maybe_gate.dtype != p.x.dtype) fail(entry, ": gate has another dtype than x");
+  }
+  if (!(p.eps >= 0)) fail(entry, ": eps is ", p.eps, ", expected 0 or more");
+  NormJob job;
+  job.x = rows_of(p.x), job.gate = rows_of(p.maybe_gate);
+  job.weight = floats_of(p.weight), job.bias = floats_of(p.maybe_bias);
+  job.rows = p.x.shape[0], job.X = static_cast<int>(p.x.shape[1]);
+  job.eps = static_cast<float>(p.eps), job.centered = p.centered;
+  job.stream = stream;
+  return job;
+}
+
+void expect_fit(const NormParams& p, DType out, const char* entry) {
+  if (const std::string why = norm_fit(p, out); !why.empty()) fail(entry, ": ", why);
+}
+
+template <class F>
+void with_executor(const RunOptions& run, const F& f) {
+  if (run.maybe_executor != nullptr) return f(*run.maybe_executor);
+  f(*default_executor());
+}
+
+}  // namespace
+
+std::string norm_fit(const NormParams& p, DType out) {
+  if (p.x.device == kCpu)
+    return p.x.dtype == DType::kF32 && out == DType::kF32 ? "" : "the kernel of the CPU is of f32 alone";
+  if (!cuda_built()) return "built without CUDA";
+  if (!is_real(p.x.dtype) || !is_real(out)) return "expected f32, bf16 or f16";
+  if (p.x.shape[1] > kNormMaxColumns) return str("rows of ", p.x.shape[1], ", at most ", kNormMaxColumns);
+  return "";
+}
+
+void norm(const NormParams& params, const View& out, const RunOptions& run) {
+  constexpr const char* kEntry = "norm";
+  NormJob job = job_of(params, kEntry, run.stream);
+  expect_rows(out, params.x, kEntry, "out");
+  expect_fit(params, out.dtype, kEntry);
+  job.y = rows_of(out);
+  if (job.rows == 0 || job.X == 0) return;
+  if (params.x.device == kCpu) return with_executor(run, [&](Executor& e) { norm_simd(job, e); });
+  const DeviceGuard guard(params.x.device);
+  norm_cuda(job);
+}
+
+std::int64_t norm_workspace(const NormParams& params) {
+  return 2 * norm_parts(params.x.shape[0]) * params.x.shape[1] * static_cast<std::int64_t>(sizeof(float));
+}
+
+void norm_backward(const NormParams& params, const NormGrads& grads, const RunOptions& run) {
+  constexpr const char* kEntry = "norm_backward";
+  NormJob job = job_of(params, kEntry, run.stream);
+  expect_rows(grads.dout, params.x, kEntry, "dout");
+  expect_rows(grads.dx, params.x, kEntry, "dx");
+  expect_fit(params, grads.dout.dtype, kEntry);
+  if (grads.dx.dtype != params.x.dtype) fail(kEntry, ": dx has another dtype than x");
+  if (grads.maybe_dgate.given() != params.maybe_gate.given()) fail(kEntry, ": dgate and gate go together");
+  if (grads.maybe_dgate.given()) {
+    expect_rows(grads.maybe_dgate, params.x, kEntry, "dgate");
+    if (grads.maybe_dgate.dtype != params.x.dtype) fail(kEntry, ": dgate has another dtype than x");
+  }
+  if (grads.maybe_dweight.given()) expect_columns(grads.maybe_dweight, params.x, kEntry, "dweight");
+  if (grads.maybe_dbias.given()) expect_columns(grads.maybe_dbias, params.x, kEntry, "dbias");
+  job.y = rows_of(grads.dout), job.dx = rows_of(grads.dx), job.dgate = rows_of(grads.maybe_dgate);
+  job.dweight = floats_of(grads.maybe_dweight), job.dbias = floats_of(grads.maybe_dbias);
+  if (job.X == 0) return;
+  const std::int64_t bytes = norm_workspace(params);
+  if (params.x.device == kCpu) {
+    std::vector<float> parts(static_cast<std::size_t>(bytes) / sizeof(float));
+    job.parts = parts.data();
+    return with_executor(run, [&](Executor& e) { norm_backward_simd(job, e); });
+  }
+  if (static_cast<std::int64_t>(run.workspace.size()) < bytes)
+    fail(kEntry, ": workspace has ", run.workspace.size(), " bytes, expected ", bytes);
+  job.parts = reinterpret_cast<float*>(run.workspace.data());
+  const DeviceGuard guard(params.x.device);
+  norm_backward_cuda(job);
+}
+
+}  // namespace mhla
