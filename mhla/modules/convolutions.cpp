@@ -59,10 +59,24 @@ torch::Tensor ShortConvImpl::forward(const torch::Tensor& x, const torch::Tensor
     }
     return torch::silu(bias.defined() ? sum + bias : sum);
   }
-  const torch::Tensor padded = torch::constant_pad_nd(x.transpose(1, 2), {kernel - 1, 0});
+  return inside(torch::constant_pad_nd(x, {0, 0, kernel - 1, 0}));
+}
+
+torch::Tensor ShortConvImpl::inside(const torch::Tensor& padded) const {
   const std::vector<std::int64_t> once{1}, none{0};
-  const torch::Tensor out = torch::conv1d(padded, weight, bias, once, none, once, weight.size(0));
-  return torch::silu(out.narrow(2, 0, tokens)).transpose(1, 2);
+  const torch::Tensor out = torch::conv1d(padded.transpose(1, 2), weight, bias, once, none, once, weight.size(0));
+  return torch::silu(out).transpose(1, 2);
+}
+
+torch::Tensor ShortConvImpl::stream(const torch::Tensor& x, torch::Tensor& tail) {
+  if (x.size(1) == 0) return x;
+  const torch::Tensor padded = torch::cat({tail, x}, 1);
+  tail = padded.narrow(1, x.size(1), tail.size(1)).clone();
+  return inside(padded);
+}
+
+torch::Tensor ShortConvImpl::empty_tail(std::int64_t batch) const {
+  return torch::zeros({batch, weight.size(2) - 1, weight.size(0)}, weight.options().requires_grad(false));
 }
 
 }  // namespace mhla

@@ -41,9 +41,16 @@ class ShortConvImpl : public torch::nn::Module {
   explicit ShortConvImpl(std::int64_t channels, std::int64_t kernel = 4, bool bias = false);
   // x [B, N, C]; `positions` [N]: places of the tokens in their packed sequences, none of which reads another.
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& positions = {});
+  // A few tokens at a time: `tail` [B, k - 1, C] has the inputs before x, zeros at first, and then those before the
+  // next.
+  torch::Tensor stream(const torch::Tensor& x, torch::Tensor& tail);
+  [[nodiscard]] torch::Tensor empty_tail(std::int64_t batch) const;
 
   torch::Tensor weight;  // [C, 1, k]
   torch::Tensor bias;    // [C], or undefined
+
+ private:
+  [[nodiscard]] torch::Tensor inside(const torch::Tensor& padded) const;  // [B, N + k - 1, C] to [B, N, C]
 };
 TORCH_MODULE(ShortConv);
 

@@ -131,6 +131,8 @@ MhlaAttentionImpl::MhlaAttentionImpl(const MhlaAttentionOptions& given) : option
   out_ = register_module("out", linear(value_width, o.dim, o.out_bias));
   dropout_ = register_module("dropout", torch::nn::Dropout(o.dropout));
   mix = register_parameter("mix", initial_mix(o), o.learn_mix);
+  rope_ = o.maybe_rope_cache ? o.maybe_rope_cache
+                             : std::make_shared<RopeCache>(feature_size(o.features, o.head_dim), o.rope_base);
 }
 
 std::vector<std::int64_t> MhlaAttentionImpl::widths() const {
@@ -159,14 +161,18 @@ void MhlaAttentionImpl::constrain() {
   if (c.renormalize_rows) mix.div_(mix.sum(-1, /*keepdim=*/true));
 }
 
-MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
+MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& cu_seqlens,
+                                                        AttentionState* state) {
   if (x.dim() != 3 || x.size(2) != options_.dim)
     fail(kEntry, ": x has shape ", c10::str(x.sizes()), ", expected [B, N, ", options_.dim, "]");
   Projected p;
   p.y = options_.inner_norm ? norm_(x) : x;
   const std::vector<torch::Tensor> parts = qkv_(p.y).split_with_sizes(widths(), -1);
   torch::Tensor q = parts[0], k = parts[1], v = parts[2];
-  if (options_.short_conv != 0) {
+  if (options_.short_conv != 0 && state != nullptr) {
+    q = q_conv_->stream(q, state->tensors.at("q_tail")), k = k_conv_->stream(k, state->tensors.at("k_tail"));
+    v = v_conv_->stream(v, state->tensors.at("v_tail"));
+  } else if (options_.short_conv != 0) {
     const torch::Tensor places =
         cu_seqlens.defined() ? token_positions(x.size(1), cu_seqlens, x.device()) : torch::Tensor();
     q = q_conv_(q, places), k = k_conv_(k, places), v = v_conv_(v, places);
@@ -178,12 +184,7 @@ MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, 
   return p;
 }
 
-RopeTable MhlaAttentionImpl::rope_table(const torch::Tensor& positions, std::int64_t size,
-                                        const torch::Device& device) {
-  if (positions.defined()) {
-    const torch::Tensor angles = rope_angles_1d(positions, size, options_.rope_base);
-    return {angles.cos(), angles.sin(), /*halves=*/true};
-  }
+RopeTable MhlaAttentionImpl::grid_table(std::int64_t size, const torch::Device& device) {
   if (!grid_cos_.defined() || grid_cos_.device() != device) {
     const torch::Tensor angles = rope_angles_grid(options_.layout, size, options_.rope_base).to(device);
     grid_cos_ = angles.cos(), grid_sin_ = angles.sin();
@@ -191,7 +192,7 @@ RopeTable MhlaAttentionImpl::rope_table(const torch::Tensor& positions, std::int
   return {grid_cos_, grid_sin_, /*halves=*/false};
 }
 
-FeatureMap MhlaAttentionImpl::prepare(const Projected& p, const torch::Tensor& positions,
+FeatureMap MhlaAttentionImpl::prepare(const Projected& p, const torch::Tensor& positions, std::int64_t count,
                                       ops::AttentionInputs& inputs) {
   inputs.v = p.v.stride(-1) == 1 ? p.v : p.v.contiguous();  // behind a convolution channels come first
   if (!maps_outside()) {
@@ -201,7 +202,8 @@ FeatureMap MhlaAttentionImpl::prepare(const Projected& p, const torch::Tensor& p
   }
   inputs.q = feature_map_q_(p.q).contiguous(), inputs.k = feature_map_k_(p.k).contiguous();
   if (options_.rope) {
-    const RopeTable table = rope_table(positions, inputs.q.size(-1), p.q.device());
+    const RopeTable table =
+        options_.layout.rank < 2 ? rope_->at(positions, count, inputs.q) : grid_table(inputs.q.size(-1), p.q.device());
     if (normalizer() != Normalizer::kNone) inputs.q_den = inputs.q, inputs.k_den = inputs.k;
     inputs.q = rotate(inputs.q, table), inputs.k = rotate(inputs.k, table);
   }
@@ -212,10 +214,10 @@ torch::Tensor MhlaAttentionImpl::forward(const torch::Tensor& x, const torch::Te
   clamp_mix();
   const Projected p = project(x, cu_seqlens);
   torch::Tensor positions;
-  if (options_.rope && options_.layout.rank < 2) positions = token_positions(x.size(1), cu_seqlens, x.device());
+  if (options_.rope && cu_seqlens.defined()) positions = token_positions(x.size(1), cu_seqlens, x.device());
   ops::AttentionInputs inputs;
   inputs.mix = mix, inputs.cu_seqlens = cu_seqlens;
-  const FeatureMap map = prepare(p, positions, inputs);
+  const FeatureMap map = prepare(p, positions, x.size(1), inputs);
   return finish(p, attend(inputs, map));
 }
 
@@ -243,11 +245,9 @@ torch::Tensor MhlaAttentionImpl::matrix(const torch::Tensor& x) {
   clamp_mix();
   const Projected p = project(x, {});
   const std::int64_t B = x.size(0), N = x.size(1);
-  torch::Tensor positions;
-  if (options_.rope && options_.layout.rank < 2) positions = token_positions(N, {}, x.device());
   ops::AttentionInputs inputs;
   inputs.mix = mix;
-  const FeatureMap map = prepare(p, positions, inputs);
+  const FeatureMap map = prepare(p, {}, x.size(1), inputs);
   const torch::Tensor unit = torch::eye(N, p.v.options());
   std::vector<torch::Tensor> columns;
   for (std::int64_t first = 0; first < N; first += kLargestHead) {
@@ -266,10 +266,8 @@ void MhlaAttentionImpl::use_plain_code(bool plain) {
 AttentionScores MhlaAttentionImpl::scores(const torch::Tensor& x) {
   if (options_.causal) fail(kEntry, "::scores: the layer is causal, expected the bidirectional form");
   const Projected p = project(x, {});
-  torch::Tensor positions;
-  if (options_.rope && options_.layout.rank < 2) positions = token_positions(x.size(1), {}, x.device());
   ops::AttentionInputs inputs;
-  const FeatureMap map = prepare(p, positions, inputs);
+  const FeatureMap map = prepare(p, {}, x.size(1), inputs);
   const auto features = [&](const torch::Tensor& y) { return apply_features(y, map).to(torch::kDouble); };
   AttentionScores scores;
   scores.q = features(inputs.q), scores.k = features(inputs.k), scores.v = inputs.v;
@@ -308,7 +306,6 @@ torch::Tensor MhlaAttentionImpl::finish(const Projected& p, torch::Tensor out) {
 
 StreamingState MhlaAttentionImpl::streaming_state(std::optional<std::int64_t> rollback) const {
   if (!options_.causal) fail(kEntry, "::streaming_state: the layer is not causal, expected options.causal");
-  if (options_.short_conv != 0) fail(kEntry, "::streaming_state: short_conv keeps tokens that a state does not hold");
   clamp_mix();
   StreamingConfig config;
   config.H = options_.heads, config.Hkv = options_.kv_heads, config.E = options_.value_dim;
@@ -327,15 +324,35 @@ StreamingState MhlaAttentionImpl::streaming_state(std::optional<std::int64_t> ro
   return StreamingState(config, ops::view_of(wide, kEntry, "mix"));
 }
 
-torch::Tensor MhlaAttentionImpl::stream(const torch::Tensor& x, StreamingState& state) {
+AttentionState MhlaAttentionImpl::begin(std::int64_t batch) const {
+  if (batch < 1) fail(kEntry, "::begin: batch is ", batch, ", expected at least 1");
+  AttentionState state;
+  state.positions.assign(static_cast<std::size_t>(batch), 0);
+  state.streams.push_back(streaming_state());
+  for (std::int64_t b = 1; b < batch; ++b) state.streams.push_back(state.streams.front());
+  if (options_.short_conv != 0) {
+    state.tensors["q_tail"] = q_conv_->empty_tail(batch), state.tensors["k_tail"] = k_conv_->empty_tail(batch);
+    state.tensors["v_tail"] = v_conv_->empty_tail(batch);
+  }
+  return state;
+}
+
+torch::Tensor MhlaAttentionImpl::stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) {
   const torch::NoGradGuard no_gradient;
-  const Projected p = project(x, {});
-  torch::Tensor positions;
-  if (options_.rope) positions = torch::arange(state.position(), state.position() + x.size(1), x.device());
+  std::vector<StreamingState*> states;
+  std::int64_t last = x.size(1);
+  for (std::size_t b = 0; b < state.streams.size(); ++b) {
+    states.push_back(&state.streams[b]);
+    last = std::max(last, state.positions[b] + x.size(1));
+    if (state.streams[b].capacity() - state.positions[b] < x.size(1))  // before a convolution moves on
+      fail(kEntry, "::stream: sequence ", b, " stands at ", state.positions[b], ", and ", x.size(1),
+           " more tokens pass the ", state.streams[b].capacity(), " that mix has rows for; expected beyond_mix extend");
+  }
+  const Projected p = project(x, {}, &state);
   ops::AttentionInputs inputs;
-  prepare(p, positions, inputs);
-  const torch::Tensor out = torch::empty({x.size(0), x.size(1), options_.heads, options_.value_dim}, x.options());
-  StreamingState* const states[] = {&state};
+  prepare(p, positions, last, inputs);
+  const torch::Tensor out =
+      torch::empty({x.size(0), x.size(1), options_.heads, options_.value_dim}, inputs.v.options());
   StreamingParams params;
   params.states = states;
   params.q = ops::view_of(inputs.q, kEntry, "q"), params.k = ops::view_of(inputs.k, kEntry, "k");
@@ -344,9 +361,21 @@ torch::Tensor MhlaAttentionImpl::stream(const torch::Tensor& x, StreamingState& 
   params.maybe_k_den = ops::view_of(inputs.k_den, kEntry, "k_den");
   params.out = ops::output_view(out, kEntry, "out");
   RunOptions run;
-  run.stream = ops::current_stream(out);
+  torch::Tensor memory;
+  if (out.is_cuda()) {  // scratch memory from PyTorch's allocator, in the order of its stream
+    run.stream = ops::current_stream(out);
+    memory = torch::empty({streaming_append_workspace(params, run)}, out.options().dtype(torch::kByte));
+    run.workspace = {static_cast<std::byte*>(memory.data_ptr()), static_cast<std::size_t>(memory.numel())};
+  }
   streaming_append(params, run);
+  for (std::int64_t& position : state.positions) position += x.size(1);
   return finish(p, out);
+}
+
+void MhlaAttentionImpl::set_length(std::int64_t chunk, BeyondMix beyond_mix) {
+  if (!options_.causal) fail(kEntry, "::set_length: the layer is not causal, expected options.causal");
+  if (chunk < 1) fail(kEntry, "::set_length: chunk is ", chunk, ", expected at least 1");
+  options_.chunk = chunk, options_.beyond_mix = beyond_mix;
 }
 
 }  // namespace mhla

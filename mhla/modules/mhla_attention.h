@@ -46,7 +46,8 @@ struct MhlaAttentionOptions {
   Features features = Features::kReluEps;
   bool rope = false;
   double rope_base = 10000.0;
-  std::optional<Normalizer> normalizer;  // none: paper, causal none
+  std::shared_ptr<RopeCache> maybe_rope_cache;  // of the model; without one the layer keeps its own
+  std::optional<Normalizer> normalizer;         // none: paper, causal none
   double eps = 1e-6;
   std::optional<double> scale;
   bool head_norm = false;  // RMSNorm over each head's output
@@ -83,9 +84,15 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention {
   void use_plain_code(bool plain);  // LibTorch operators in the place of the kernels (plain_attention.h); not causal
   AttentionScores scores(const torch::Tensor& x) override;  // of the bidirectional form
 
-  // A sequence a few tokens at a time, x [1, T, dim] where the layer is: what forward gives over all of it.
+  // What one sequence of a state needs, on the device of the layer.
   [[nodiscard]] StreamingState streaming_state(std::optional<std::int64_t> rollback = {}) const;
-  torch::Tensor stream(const torch::Tensor& x, StreamingState& state);
+  [[nodiscard]] AttentionState begin(std::int64_t batch) const override;
+  using Attention::stream;
+  torch::Tensor stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) override;
+
+  // Causal: other chunks than it was made with, and what happens beyond the rows of mix; no weight changes. States that
+  // were begun before stay as they are.
+  void set_length(std::int64_t chunk, BeyondMix beyond_mix);
 
   [[nodiscard]] const MhlaAttentionOptions& options() const { return options_; }
   // Rows of qkv that belong to q, k and v.
@@ -97,18 +104,21 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention {
   struct Projected {
     torch::Tensor y, q, k, v;  // what the gate sees; [B, N, H, D], [B, N, Hkv, D], [B, N, Hkv, E]
   };
-  Projected project(const torch::Tensor& x, const torch::Tensor& cu_seqlens);
+  Projected project(const torch::Tensor& x, const torch::Tensor& cu_seqlens, AttentionState* state = nullptr);
   // q, k, and with a normaliser q_den and k_den, ready for the operator; which map is still to be applied.
-  FeatureMap prepare(const Projected& p, const torch::Tensor& positions, ops::AttentionInputs& inputs);
+  // Positions of sequences are below `count`; undefined: 0 to count - 1, or those of the grid.
+  FeatureMap prepare(const Projected& p, const torch::Tensor& positions, std::int64_t count,
+                     ops::AttentionInputs& inputs);
   [[nodiscard]] torch::Tensor attend(const ops::AttentionInputs& inputs, FeatureMap map) const;  // [B, N, H, E]
   torch::Tensor finish(const Projected& p, torch::Tensor out);
   torch::Tensor lepe_of(const torch::Tensor& v);
-  RopeTable rope_table(const torch::Tensor& positions, std::int64_t size, const torch::Device& device);
+  RopeTable grid_table(std::int64_t size, const torch::Device& device);
   void clamp_mix() const;
   [[nodiscard]] Normalizer normalizer() const;
   [[nodiscard]] bool maps_outside() const { return options_.rope || !is_fused(options_.features); }
 
   MhlaAttentionOptions options_;
+  std::shared_ptr<RopeCache> rope_;  // of sequences
   bool plain_ = false;
   torch::nn::LayerNorm norm_{nullptr};
   torch::nn::Linear qkv_{nullptr}, gate_{nullptr}, out_{nullptr};

@@ -182,20 +182,23 @@ TEST(MhlaAttention, DropsOutputsInTrainingAlone) {
 }
 
 TEST(MhlaAttention, StreamsWhatItComputesAtOnce) {
-  for (const bool rope : {false, true}) {
+  for (const auto& [rope, taps] : {std::pair{false, 0}, {true, 0}, {true, 4}}) {
     for (const Normalizer normalizer : {Normalizer::kNone, Normalizer::kPaper}) {
       MhlaAttentionOptions o = MhlaAttentionOptions::lm(32, 4);
-      o.chunk = 8, o.max_tokens = 64, o.rope = rope, o.normalizer = normalizer, o.kv_heads = 2;
+      o.chunk = 8, o.max_tokens = 64, o.rope = rope, o.normalizer = normalizer, o.kv_heads = 2, o.short_conv = taps;
       MhlaAttention layer = layer_of(o);
       const torch::Tensor x = tokens(1, 43, 32);
       const torch::NoGradGuard no_gradient;
-      StreamingState state = layer->streaming_state();
+      AttentionState state = layer->begin(1);
       std::vector<torch::Tensor> parts;
       const std::int64_t cuts[] = {0, 17, 18, 19, 43};
       for (std::size_t i = 0; i + 1 < std::size(cuts); ++i)
         parts.push_back(layer->stream(x.narrow(1, cuts[i], cuts[i + 1] - cuts[i]), state));
       EXPECT_LE(distance(torch::cat(parts, 1), layer->forward(x)), 1e-12);
-      EXPECT_EQ(state.position(), 43);
+      EXPECT_EQ(state.positions[0], 43);
+      EXPECT_EQ(state.streams[0].position(), 43);
+      EXPECT_TRUE(has(message_of([&] { layer->stream(tokens(1, 22, 32), state); }),
+                      "sequence 0 stands at 43, and 22 more tokens pass the 64 that mix has rows for"));
     }
   }
 }

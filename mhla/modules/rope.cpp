@@ -59,6 +59,23 @@ torch::Tensor token_positions(std::int64_t tokens, const torch::Tensor& cu_seqle
   return places - torch::repeat_interleave(starts, lengths, 0, tokens);
 }
 
+RopeTable RopeCache::at(const torch::Tensor& positions, std::int64_t count, const torch::Tensor& like) {
+  const torch::ScalarType dtype = like.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  if (!cos_.defined() || cos_.size(0) < count || cos_.device() != like.device() || cos_.scalar_type() != dtype) {
+    std::int64_t room = 64;
+    while (room < count) room *= 2;
+    const torch::Tensor angles = rope_angles_1d(torch::arange(room), size_, base_);
+    cos_ = angles.cos().to(like.device(), dtype), sin_ = angles.sin().to(like.device(), dtype);
+  }
+  if (!positions.defined()) return {cos_.narrow(0, 0, count), sin_.narrow(0, 0, count), /*halves=*/true};
+  const auto rows = [&](const torch::Tensor& table) {
+    std::vector<std::int64_t> shape = positions.sizes().vec();
+    shape.push_back(size_ / 2);
+    return table.index_select(0, positions.flatten()).view(shape);
+  };
+  return {rows(cos_), rows(sin_), /*halves=*/true};
+}
+
 torch::Tensor rotate(const torch::Tensor& x, const RopeTable& table) {
   const torch::Tensor wide = x.scalar_type() == torch::kDouble ? x : x.to(torch::kFloat);
   const torch::Tensor cos = table.cos.to(wide.scalar_type()).unsqueeze(-2),

@@ -21,4 +21,17 @@ struct RopeTable {
 };
 torch::Tensor rotate(const torch::Tensor& x /* [B, N, H, size] */, const RopeTable& table);
 
+// Tables of 1D positions, kept, and grown when longer sequences come; one can serve all layers of a model.
+class RopeCache {
+ public:
+  RopeCache(std::int64_t size, double base) : size_(size), base_(base) {}
+  // Positions [N] or [B, N], all below `count`; undefined: 0 to count - 1. `like` has the device and the dtype of x.
+  RopeTable at(const torch::Tensor& positions, std::int64_t count, const torch::Tensor& like);
+
+ private:
+  std::int64_t size_;
+  double base_;
+  torch::Tensor cos_, sin_;  // [room, size / 2]
+};
+
 }  // namespace mhla

@@ -5,6 +5,13 @@ namespace {
 
 torch::Tensor wide(const torch::Tensor& x) { return x.scalar_type() == torch::kDouble ? x : x.to(torch::kFloat); }
 
+// Tokens of a chunk: a power of two, no more than hold all tokens.
+std::int64_t chunk_for(std::int64_t N, std::int64_t most) {
+  std::int64_t C = 1;
+  while (C < N && C < most) C *= 2;
+  return C;
+}
+
 // [B, N, H, ...] to [B, H, chunks, C, ...], zeros behind the last token: a zero key adds nothing, a zero logarithm
 // forgets nothing.
 torch::Tensor in_chunks(const torch::Tensor& x, std::int64_t C) {
@@ -19,8 +26,8 @@ torch::Tensor in_tokens(const torch::Tensor& x, std::int64_t N, torch::ScalarTyp
   return x.flatten(2, 3).transpose(1, 2).narrow(1, 0, N).to(dtype);
 }
 
-torch::Tensor zero_state(const torch::Tensor& k, const torch::Tensor& v) {
-  return torch::zeros({k.size(0), k.size(1), k.size(-1), v.size(-1)}, k.options());
+torch::Tensor state_before(const torch::Tensor* state, const torch::Tensor& K, const torch::Tensor& V) {
+  return state != nullptr ? *state : torch::zeros({K.size(0), K.size(1), K.size(-1), V.size(-1)}, K.options());
 }
 
 // Logarithms of [B, N, H, ...] with nothing remembered before a first token.
@@ -53,13 +60,14 @@ torch::Tensor decays_between(const torch::Tensor& log_decay) {
 // What a chunk gives by itself plus what its queries read of the state, which every chunk multiplies by `keep` and adds
 // its keys and values to.
 torch::Tensor over_chunks(const torch::Tensor& from_inside, const torch::Tensor& Q_start, const torch::Tensor& K_end,
-                          const torch::Tensor& keep, const torch::Tensor& V) {
-  torch::Tensor S = zero_state(K_end.select(2, 0).transpose(-1, -2), V);
+                          const torch::Tensor& keep, const torch::Tensor& V, torch::Tensor* state) {
+  torch::Tensor S = state_before(state, K_end.transpose(-1, -2), V);
   std::vector<torch::Tensor> out;
   for (std::int64_t chunk = 0; chunk < V.size(2); ++chunk) {
     out.push_back(from_inside.select(2, chunk) + torch::matmul(Q_start.select(2, chunk), S));
     S = keep.select(2, chunk) * S + torch::matmul(K_end.select(2, chunk), V.select(2, chunk));
   }
+  if (state != nullptr) *state = S;
   return torch::stack(out, 2);
 }
 
@@ -68,8 +76,9 @@ torch::Tensor over_chunks(const torch::Tensor& from_inside, const torch::Tensor&
 // Inside a chunk by halves: the second half of every stretch of 2, 4, ..., C tokens reads its first half, both decays
 // counted from the middle; a token reads itself undecayed.
 torch::Tensor gated_scan(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
-                         const torch::Tensor& log_decay, double scale, const torch::Tensor& first) {
-  const std::int64_t N = q.size(1), C = kGatedChunk;
+                         const torch::Tensor& log_decay, double scale, const torch::Tensor& first,
+                         torch::Tensor* state) {
+  const std::int64_t N = q.size(1), C = chunk_for(N, kGatedChunk);
   if (N == 0) return v.new_empty({v.size(0), 0, v.size(2), v.size(3)});
   const torch::Tensor Q = in_chunks(q, C) * scale, K = in_chunks(k, C), V = in_chunks(v, C);
   const torch::Tensor g = in_chunks(with_starts(log_decay, first), C);  // [B, H, chunks, C, D]
@@ -85,12 +94,13 @@ torch::Tensor gated_scan(const torch::Tensor& q, const torch::Tensor& k, const t
   }
   const torch::Tensor Q_start = Q * g.cumsum(-2).exp(), K_end = (K * sum_after(g, 3).exp()).transpose(-1, -2);
   const torch::Tensor keep = g.sum(-2).exp().unsqueeze(-1);  // [B, H, chunks, D, 1]
-  return in_tokens(over_chunks(from_inside, Q_start, K_end, keep, V), N, v.scalar_type());
+  return in_tokens(over_chunks(from_inside, Q_start, K_end, keep, V, state), N, v.scalar_type());
 }
 
 torch::Tensor decayed_scan(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
-                           const torch::Tensor& log_decay, double scale, const torch::Tensor& first) {
-  const std::int64_t N = q.size(1), C = kDecayedChunk;
+                           const torch::Tensor& log_decay, double scale, const torch::Tensor& first,
+                           torch::Tensor* state) {
+  const std::int64_t N = q.size(1), C = chunk_for(N, kDecayedChunk);
   if (N == 0) return v.new_empty({v.size(0), 0, v.size(2), v.size(3)});
   const torch::Tensor Q = in_chunks(q, C) * scale, K = in_chunks(k, C), V = in_chunks(v, C);
   const torch::Tensor g = in_chunks(with_starts(log_decay, first), C);  // [B, H, chunks, C]
@@ -98,7 +108,7 @@ torch::Tensor decayed_scan(const torch::Tensor& q, const torch::Tensor& k, const
   const torch::Tensor Q_start = Q * g.cumsum(-1).exp().unsqueeze(-1);
   const torch::Tensor K_end = (K * sum_after(g, 3).exp().unsqueeze(-1)).transpose(-1, -2);
   const torch::Tensor keep = g.sum(-1, /*keepdim=*/true).exp().unsqueeze(-1);  // [B, H, chunks, 1, 1]
-  return in_tokens(over_chunks(from_inside, Q_start, K_end, keep, V), N, v.scalar_type());
+  return in_tokens(over_chunks(from_inside, Q_start, K_end, keep, V, state), N, v.scalar_type());
 }
 
 // With u_t = b_t (v_t - a_t S_{t-1}^T k_t) the state is S_t = a_t S_{t-1} + k_t u_t^T, and inside a chunk u solves
@@ -106,8 +116,8 @@ torch::Tensor decayed_scan(const torch::Tensor& q, const torch::Tensor& k, const
 // c the running sum of the logarithms. The two right-hand sides are solved for all chunks at once.
 torch::Tensor delta_scan(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                          const torch::Tensor& beta, const torch::Tensor& log_decay, double scale,
-                         const torch::Tensor& first) {
-  const std::int64_t N = q.size(1), C = kDecayedChunk;
+                         const torch::Tensor& first, torch::Tensor* state) {
+  const std::int64_t N = q.size(1), C = chunk_for(N, kDecayedChunk);
   if (N == 0) return v.new_empty({v.size(0), 0, v.size(2), v.size(3)});
   const torch::Tensor Q = in_chunks(q, C) * scale, K = in_chunks(k, C), V = in_chunks(v, C);
   const torch::Tensor b = in_chunks(beta, C).unsqueeze(-1), logs = in_chunks(with_starts(log_decay, first), C);
@@ -122,21 +132,23 @@ torch::Tensor delta_scan(const torch::Tensor& q, const torch::Tensor& k, const t
   const torch::Tensor inside = torch::matmul(Q, K.transpose(-1, -2)) * between;
   const torch::Tensor Q_start = Q * g, K_end = (K * sum_after(logs, 3).exp().unsqueeze(-1)).transpose(-1, -2);
   const torch::Tensor keep = logs.sum(-1, /*keepdim=*/true).exp().unsqueeze(-1);
-  torch::Tensor S = zero_state(K, V);
+  torch::Tensor S = state_before(state, K, V);
   std::vector<torch::Tensor> out;
   for (std::int64_t chunk = 0; chunk < Q.size(2); ++chunk) {
     const torch::Tensor U = from_values.select(2, chunk) - torch::matmul(from_state.select(2, chunk), S);
     out.push_back(torch::matmul(Q_start.select(2, chunk), S) + torch::matmul(inside.select(2, chunk), U));
     S = keep.select(2, chunk) * S + torch::matmul(K_end.select(2, chunk), U);
   }
+  if (state != nullptr) *state = S;
   return in_tokens(torch::stack(out, 2), N, v.scalar_type());
 }
 
 // Inside a chunk pairs (decay, value) are combined over distances 1, 2, 4, 8: (a, h) after (a', h') is (a a', a h' +
 // h).
 torch::Tensor selective_scan(const torch::Tensor& x, const torch::Tensor& dt, const torch::Tensor& A,
-                             const torch::Tensor& B, const torch::Tensor& C, const torch::Tensor& first) {
-  const std::int64_t N = x.size(1), size = kSelectiveChunk, chunks = (N + size - 1) / size;
+                             const torch::Tensor& B, const torch::Tensor& C, const torch::Tensor& first,
+                             torch::Tensor* state) {
+  const std::int64_t N = x.size(1), size = chunk_for(N, kSelectiveChunk), chunks = (N + size - 1) / size;
   if (N == 0) return x;
   const auto cut = [&](const torch::Tensor& y) {  // [B, chunks, size, ...]
     return torch::constant_pad_nd(wide(y), {0, 0, 0, chunks * size - N}).unflatten(1, {chunks, size});
@@ -155,14 +167,15 @@ torch::Tensor selective_scan(const torch::Tensor& x, const torch::Tensor& dt, co
     h = decay * earlier(h, 0.0) + h;
     decay = decay * earlier(decay, 1.0);
   }
-  torch::Tensor state = torch::zeros_like(h.select(1, 0).select(1, 0));  // [B, channels, states]
-  const torch::Tensor read = cut(C).unsqueeze(-2);                       // [B, chunks, size, 1, states]
+  torch::Tensor before = state != nullptr ? *state : torch::zeros_like(h.select(1, 0).select(1, 0));
+  const torch::Tensor read = cut(C).unsqueeze(-2);  // [B, chunks, size, 1, states]
   std::vector<torch::Tensor> out;
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const torch::Tensor all = decay.select(1, chunk) * state.unsqueeze(1) + h.select(1, chunk);
+    const torch::Tensor all = decay.select(1, chunk) * before.unsqueeze(1) + h.select(1, chunk);
     out.push_back((all * read.select(1, chunk)).sum(-1));
-    state = all.select(1, size - 1);
+    before = all.select(1, size - 1);
   }
+  if (state != nullptr) *state = before.clone();
   return torch::cat(out, 1).narrow(1, 0, N).to(x.scalar_type());
 }
 

@@ -7,7 +7,8 @@
 // Decays come as logarithms, at most 0; minus infinity forgets everything. Only logarithms between two tokens are ever
 // added up for them, and only sums that are at most 0 exponentiated, so that no decay is too strong. Any number of
 // tokens. `first` [N]: true where a packed sequence starts, before which nothing is remembered; undefined: one
-// sequence.
+// sequence. `state`: what the tokens before left, in f32 at least, replaced by what these leave; null: nothing came
+// before.
 #pragma once
 
 #include "mhla/modules/torch.h"
@@ -18,16 +19,19 @@ inline constexpr std::int64_t kGatedChunk = 64, kDecayedChunk = 64, kSelectiveCh
 
 torch::Tensor gated_scan(const torch::Tensor& q /* [B, N, H, D] */, const torch::Tensor& k,
                          const torch::Tensor& v /* E */, const torch::Tensor& log_decay /* [B, N, H, D] */,
-                         double scale, const torch::Tensor& first = {});
+                         double scale, const torch::Tensor& first = {},
+                         torch::Tensor* state = nullptr /* [B, H, D, E] */);
 torch::Tensor decayed_scan(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                            const torch::Tensor& log_decay /* [B, N, H] */, double scale,
-                           const torch::Tensor& first = {});
+                           const torch::Tensor& first = {}, torch::Tensor* state = nullptr);
 torch::Tensor delta_scan(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                          const torch::Tensor& beta /* [B, N, H] */, const torch::Tensor& log_decay /* [B, N, H] */,
-                         double scale, const torch::Tensor& first = {});
+                         double scale, const torch::Tensor& first = {},
+                         torch::Tensor* state = nullptr /* [B, H, D, E] */);
 torch::Tensor selective_scan(const torch::Tensor& x /* [B, N, channels] */, const torch::Tensor& dt /* like x */,
                              const torch::Tensor& A /* [channels, states] */,
                              const torch::Tensor& B /* [B, N, states] */, const torch::Tensor& C /* like B */,
-                             const torch::Tensor& first = {});
+                             const torch::Tensor& first = {},
+                             torch::Tensor* state = nullptr /* [B, channels, states] */);
 
 }  // namespace mhla

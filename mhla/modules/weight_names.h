@@ -15,8 +15,9 @@ namespace mhla {
 
 using Weights = std::map<std::string, torch::Tensor>;
 
-// "image" (DiT too: the same names), "linear", "video", "lm", "lm_gated", and of the softmax models they start from
-// "dit_base" and "wan_base".
+// "image" (DiT too: the same names), "linear", "video", "lm", "lm_gated", the same of language models without mix
+// ("lm_linear", "lm_linear_gated") and with softmax attention ("lm_softmax"), and of the softmax models that others
+// start from "dit_base" and "wan_base".
 std::vector<std::string_view> weight_families();
 std::string_view weight_family_of(const Weights& published);
 

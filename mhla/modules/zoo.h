@@ -12,6 +12,7 @@
 #include "mhla/modules/norms.h"
 #include "mhla/modules/rope.h"
 #include "mhla/modules/scores.h"
+#include "mhla/modules/zoo_parts.h"
 
 namespace mhla {
 
@@ -25,7 +26,8 @@ struct AttentionConfig {
   std::int64_t chunk = 64;         // of the causal MHLA
   std::int64_t max_tokens = 2048;  // of a sequence
   bool rope = false;               // softmax: rotary positions. MHLA's and RALA's kind have theirs anyway
-  std::int64_t lepe = 0;           // softmax on a grid: kernel of a convolution on v that is added, 0 for none
+  std::shared_ptr<RopeCache> maybe_rope_cache;  // of the model; without one a layer keeps its own
+  std::int64_t lepe = 0;  // softmax on a grid: kernel of a convolution on v that is added, 0 for none
 };
 
 // "mhla", "softmax", "linear", "gla", "mamba", "mamba2", "gdn", "focused", "inline", "mala", "rala". Those that scan
@@ -33,6 +35,7 @@ struct AttentionConfig {
 // say so.
 AnyAttention make_attention(std::string_view name, const AttentionConfig& config);
 std::vector<std::string_view> attention_names();
+bool has_causal_form(std::string_view name);
 bool has_mlp(std::string_view name);  // false for Mamba's blocks, which stand alone
 
 // How many blocks of `name`, which has no MLP, have as many parameters as `blocks` of softmax attention with an MLP of
@@ -49,10 +52,15 @@ class SoftmaxAttentionImpl : public Attention, public ScoredAttention {
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
   torch::Tensor matrix(const torch::Tensor& x) override;
   AttentionScores scores(const torch::Tensor& x) override;
+  [[nodiscard]] AttentionState begin(std::int64_t batch) const override;  // keys and values of all tokens
+  using Attention::stream;
+  torch::Tensor stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) override;
 
  private:
-  std::vector<torch::Tensor> project(const torch::Tensor& x, const torch::Tensor& cu_seqlens);  // q, k, v [B, N, H, D]
+  // q, k, v [B, N, H, D]. Positions of a sequence are below `count`; undefined: 0 to N - 1.
+  std::vector<torch::Tensor> project(const torch::Tensor& x, const torch::Tensor& positions, std::int64_t count);
   AttentionConfig config_;
+  std::shared_ptr<RopeCache> rope_;
   torch::nn::Linear qkv_{nullptr}, proj_{nullptr};
   GridConv lepe_{nullptr};
 };
@@ -64,8 +72,12 @@ class GlaAttentionImpl : public Attention {
   explicit GlaAttentionImpl(const AttentionConfig& config);
   using Attention::forward;
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
+  [[nodiscard]] AttentionState begin(std::int64_t batch) const override;
+  using Attention::stream;
+  torch::Tensor stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) override;
 
  private:
+  torch::Tensor run(const torch::Tensor& x, const Packed& packed, AttentionState* state);
   std::int64_t heads_, key_, value_;
   torch::nn::Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, g_{nullptr}, o_{nullptr};
   torch::nn::Sequential gk_{nullptr};
@@ -79,8 +91,12 @@ class GdnAttentionImpl : public Attention {
   explicit GdnAttentionImpl(const AttentionConfig& config);
   using Attention::forward;
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
+  [[nodiscard]] AttentionState begin(std::int64_t batch) const override;
+  using Attention::stream;
+  torch::Tensor stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) override;
 
  private:
+  torch::Tensor run(const torch::Tensor& x, const Packed& packed, AttentionState* state);
   std::int64_t heads_, key_, value_;
   torch::nn::Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, a_{nullptr}, b_{nullptr}, g_{nullptr}, o_{nullptr};
   ShortConv q_conv_{nullptr}, k_conv_{nullptr}, v_conv_{nullptr};
@@ -95,8 +111,12 @@ class MambaAttentionImpl : public Attention {
   explicit MambaAttentionImpl(const AttentionConfig& config);
   using Attention::forward;
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
+  [[nodiscard]] AttentionState begin(std::int64_t batch) const override;
+  using Attention::stream;
+  torch::Tensor stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) override;
 
  private:
+  torch::Tensor run(const torch::Tensor& x, const Packed& packed, AttentionState* state);
   std::int64_t inner_, rank_;
   torch::nn::Linear in_{nullptr}, x_{nullptr}, dt_{nullptr}, out_{nullptr};
   ShortConv conv_{nullptr};
@@ -110,8 +130,12 @@ class Mamba2AttentionImpl : public Attention {
   explicit Mamba2AttentionImpl(const AttentionConfig& config);
   using Attention::forward;
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
+  [[nodiscard]] AttentionState begin(std::int64_t batch) const override;
+  using Attention::stream;
+  torch::Tensor stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) override;
 
  private:
+  torch::Tensor run(const torch::Tensor& x, const Packed& packed, AttentionState* state);
   std::int64_t inner_, head_, heads_;
   torch::nn::Linear in_{nullptr}, out_{nullptr};
   ShortConv conv_{nullptr};

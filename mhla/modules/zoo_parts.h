@@ -23,6 +23,7 @@ inline void refuse_packed(const char* name, const torch::Tensor& cu_seqlens) {
 
 // Packed sequences as the zoo sees them; without cu_seqlens everything is undefined or empty.
 struct Packed {
+  Packed() = default;
   Packed(const char* name, const torch::Tensor& x /* [B, N, C] */, const torch::Tensor& cu_seqlens);
   std::vector<std::int64_t> bounds;  // [S + 1]: 0, ..., N
   torch::Tensor positions;           // [N]: places of the tokens in their sequences

@@ -17,6 +17,28 @@ torch::Tensor by_heads(const torch::Tensor& x, std::int64_t heads) { return x.un
 
 torch::Tensor unit_length(const torch::Tensor& x) { return x / (x.square().sum(-1, true) + 1e-6).sqrt(); }
 
+// A convolution over all tokens, or over these behind those that the state has seen.
+torch::Tensor convolve(ShortConv& conv, const torch::Tensor& x, const Packed& packed, AttentionState* state,
+                       const char* tail) {
+  return state == nullptr ? conv(x, packed.positions) : conv->stream(x, state->tensors.at(tail));
+}
+
+torch::Tensor* scan_state(AttentionState* state) { return state == nullptr ? nullptr : &state->tensors.at("scan"); }
+
+// States of scans are f32 at least, whatever the weights are.
+AttentionState scan_begin(const std::vector<std::int64_t>& shape, const torch::Tensor& like) {
+  if (shape[0] < 1) fail("begin: batch is ", shape[0], ", expected at least 1");
+  AttentionState state;
+  state.positions.assign(static_cast<std::size_t>(shape[0]), 0);
+  const torch::ScalarType dtype = like.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  state.tensors["scan"] = torch::zeros(shape, torch::TensorOptions(dtype).device(like.device()));
+  return state;
+}
+
+void advance(AttentionState& state, std::int64_t tokens) {
+  for (std::int64_t& position : state.positions) position += tokens;
+}
+
 // dt log-uniform in [0.001, 0.1], through the inverse of softplus: dt + log(1 - exp(-dt)).
 torch::Tensor initial_dt_bias(std::int64_t size) {
   const torch::Tensor dt = (torch::rand({size}) * (std::log(0.1) - std::log(0.001)) + std::log(0.001)).exp();
@@ -40,11 +62,24 @@ GlaAttentionImpl::GlaAttentionImpl(const AttentionConfig& c)
 }
 
 torch::Tensor GlaAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
-  const Packed packed("gla", x, cu_seqlens);
+  return run(x, Packed("gla", x, cu_seqlens), nullptr);
+}
+
+AttentionState GlaAttentionImpl::begin(std::int64_t batch) const {
+  return scan_begin({batch, heads_, key_, value_}, q_->weight);
+}
+
+torch::Tensor GlaAttentionImpl::stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor&) {
+  const torch::NoGradGuard no_gradient;
+  advance(state, x.size(1));
+  return run(x, {}, &state);
+}
+
+torch::Tensor GlaAttentionImpl::run(const torch::Tensor& x, const Packed& packed, AttentionState* state) {
   const torch::Tensor log_decay = torch::log_sigmoid(gk_->forward(x)) / kGateNormalizer;
   const torch::Tensor out =
       gated_scan(by_heads(q_(x), heads_), by_heads(k_(x), heads_), by_heads(v_(x), heads_), by_heads(log_decay, heads_),
-                 1.0 / std::sqrt(static_cast<double>(key_)), packed.first);
+                 1.0 / std::sqrt(static_cast<double>(key_)), packed.first, scan_state(state));
   return o_(norm_(out).flatten(-2) * torch::silu(g_(x)));
 }
 
@@ -69,13 +104,29 @@ GdnAttentionImpl::GdnAttentionImpl(const AttentionConfig& c)
 }
 
 torch::Tensor GdnAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
-  const Packed packed("gdn", x, cu_seqlens);
-  const torch::Tensor q = unit_length(by_heads(q_conv_(q_(x), packed.positions), heads_)),
-                      k = unit_length(by_heads(k_conv_(k_(x), packed.positions), heads_)),
-                      v = by_heads(v_conv_(v_(x), packed.positions), heads_);
+  return run(x, Packed("gdn", x, cu_seqlens), nullptr);
+}
+
+AttentionState GdnAttentionImpl::begin(std::int64_t batch) const {
+  AttentionState state = scan_begin({batch, heads_, key_, value_}, q_->weight);
+  state.tensors["q_tail"] = q_conv_->empty_tail(batch), state.tensors["k_tail"] = k_conv_->empty_tail(batch);
+  state.tensors["v_tail"] = v_conv_->empty_tail(batch);
+  return state;
+}
+
+torch::Tensor GdnAttentionImpl::stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor&) {
+  const torch::NoGradGuard no_gradient;
+  advance(state, x.size(1));
+  return run(x, {}, &state);
+}
+
+torch::Tensor GdnAttentionImpl::run(const torch::Tensor& x, const Packed& packed, AttentionState* state) {
+  const torch::Tensor q = unit_length(by_heads(convolve(q_conv_, q_(x), packed, state, "q_tail"), heads_)),
+                      k = unit_length(by_heads(convolve(k_conv_, k_(x), packed, state, "k_tail"), heads_)),
+                      v = by_heads(convolve(v_conv_, v_(x), packed, state, "v_tail"), heads_);
   const torch::Tensor log_decay = -A_log_.exp() * torch::softplus(a_(x) + dt_bias_);
-  const torch::Tensor out =
-      delta_scan(q, k, v, torch::sigmoid(b_(x)), log_decay, 1.0 / std::sqrt(static_cast<double>(key_)), packed.first);
+  const torch::Tensor out = delta_scan(q, k, v, torch::sigmoid(b_(x)), log_decay,
+                                       1.0 / std::sqrt(static_cast<double>(key_)), packed.first, scan_state(state));
   return o_(norm_(out).flatten(-2) * torch::silu(g_(x)));
 }
 
@@ -93,13 +144,29 @@ MambaAttentionImpl::MambaAttentionImpl(const AttentionConfig& c) : inner_(2 * c.
   dt_->bias.copy_(initial_dt_bias(inner_));
 }
 
-torch::Tensor MambaAttentionImpl::forward(const torch::Tensor& tokens, const torch::Tensor& cu_seqlens) {
-  const Packed packed("mamba", tokens, cu_seqlens);
+torch::Tensor MambaAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
+  return run(x, Packed("mamba", x, cu_seqlens), nullptr);
+}
+
+AttentionState MambaAttentionImpl::begin(std::int64_t batch) const {
+  AttentionState state = scan_begin({batch, inner_, kMambaStates}, in_->weight);
+  state.tensors["tail"] = conv_->empty_tail(batch);
+  return state;
+}
+
+torch::Tensor MambaAttentionImpl::stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor&) {
+  const torch::NoGradGuard no_gradient;
+  advance(state, x.size(1));
+  return run(x, {}, &state);
+}
+
+torch::Tensor MambaAttentionImpl::run(const torch::Tensor& tokens, const Packed& packed, AttentionState* state) {
   const std::vector<torch::Tensor> halves = in_(tokens).chunk(2, -1);
-  const torch::Tensor x = conv_(halves[0], packed.positions);
+  const torch::Tensor x = convolve(conv_, halves[0], packed, state, "tail");
   const std::vector<torch::Tensor> parts = x_(x).split_with_sizes({rank_, kMambaStates, kMambaStates}, -1);
   const torch::Tensor dt = torch::softplus(dt_(parts[0]));
-  const torch::Tensor y = selective_scan(x, dt, -A_log_.exp(), parts[1], parts[2], packed.first) + D_ * x;
+  const torch::Tensor y =
+      selective_scan(x, dt, -A_log_.exp(), parts[1], parts[2], packed.first, scan_state(state)) + D_ * x;
   return out_(y * torch::silu(halves[1]));
 }
 
@@ -116,15 +183,31 @@ Mamba2AttentionImpl::Mamba2AttentionImpl(const AttentionConfig& c)
   out_ = register_module("out_proj", plain_linear(inner_, c.dim, false));
 }
 
-torch::Tensor Mamba2AttentionImpl::forward(const torch::Tensor& tokens, const torch::Tensor& cu_seqlens) {
-  const Packed packed("mamba2", tokens, cu_seqlens);
+torch::Tensor Mamba2AttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
+  return run(x, Packed("mamba2", x, cu_seqlens), nullptr);
+}
+
+AttentionState Mamba2AttentionImpl::begin(std::int64_t batch) const {
+  AttentionState state = scan_begin({batch, heads_, kMamba2States, head_}, in_->weight);
+  state.tensors["tail"] = conv_->empty_tail(batch);
+  return state;
+}
+
+torch::Tensor Mamba2AttentionImpl::stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor&) {
+  const torch::NoGradGuard no_gradient;
+  advance(state, x.size(1));
+  return run(x, {}, &state);
+}
+
+torch::Tensor Mamba2AttentionImpl::run(const torch::Tensor& tokens, const Packed& packed, AttentionState* state) {
   const auto parts =
       in_(tokens).split_with_sizes({inner_, inner_ + 2 * kMamba2States, heads_}, -1);  // z, (x, B, C), dt
-  const auto xBC = conv_(parts[1], packed.positions).split_with_sizes({inner_, kMamba2States, kMamba2States}, -1);
+  const auto xBC =
+      convolve(conv_, parts[1], packed, state, "tail").split_with_sizes({inner_, kMamba2States, kMamba2States}, -1);
   const torch::Tensor x = by_heads(xBC[0], heads_), dt = torch::softplus(parts[2] + dt_bias_);  // [B, N, heads]
   const auto shared = [&](const torch::Tensor& y) { return y.unsqueeze(2).expand({-1, -1, heads_, -1}); };
-  const torch::Tensor scanned =
-      decayed_scan(shared(xBC[2]), shared(xBC[1]) * dt.unsqueeze(-1), x, -A_log_.exp() * dt, 1.0, packed.first);
+  const torch::Tensor scanned = decayed_scan(shared(xBC[2]), shared(xBC[1]) * dt.unsqueeze(-1), x, -A_log_.exp() * dt,
+                                             1.0, packed.first, scan_state(state));
   const torch::Tensor y = (scanned + D_.unsqueeze(-1) * x).flatten(-2);
   return out_(norm_(y * torch::silu(parts[0])));
 }

@@ -52,9 +52,12 @@ inline bool symbolic(const at::Tensor& x) {
   return false;
 }
 
-// Softmax attention of [B, H, N, D] with scale D^-1/2: PyTorch 2's own kernels, the formula before.
-inline at::Tensor softmax_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal) {
+// Softmax attention of [B, H, N, D] with scale D^-1/2: PyTorch 2's own kernels, the formula before. `mask` [B, 1, N,
+// Nk], in the place of causal: what a query may see.
+inline at::Tensor softmax_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                                    const at::Tensor& mask = {}) {
 #if TORCH_VERSION_MAJOR >= 2
+  if (mask.defined()) return at::scaled_dot_product_attention(q, k, v, mask);
   return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
 #else
   at::Tensor scores = at::matmul(q, k.transpose(-1, -2)) * (1.0 / std::sqrt(static_cast<double>(q.size(-1))));
@@ -62,6 +65,7 @@ inline at::Tensor softmax_attention(const at::Tensor& q, const at::Tensor& k, co
     const at::Tensor future = at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).triu(1);
     scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
   }
+  if (mask.defined()) scores = scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
   return at::matmul(scores.softmax(-1), v);
 #endif
 }
@@ -74,6 +78,14 @@ inline void set_cuda_autocast(bool on) {
 #else
   at::autocast::set_autocast_gpu_dtype(at::kBFloat16);
   at::autocast::set_enabled(on);
+#endif
+}
+
+inline bool cuda_autocast() {
+#if TORCH_VERSION_MAJOR >= 2
+  return at::autocast::is_autocast_enabled(at::kCUDA);
+#else
+  return at::autocast::is_enabled();
 #endif
 }
 
