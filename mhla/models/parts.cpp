@@ -64,15 +64,26 @@ void init_linears(torch::nn::Module& module) {
   }
 }
 
+SwigluImpl::SwigluImpl(std::int64_t dim, std::int64_t width) {
+  const auto linear = [](std::int64_t in, std::int64_t out) {
+    return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(false));
+  };
+  gate_ = register_module("gate_proj", linear(dim, width));
+  up_ = register_module("up_proj", linear(dim, width));
+  down_ = register_module("down_proj", linear(width, dim));
+}
+
+torch::Tensor SwigluImpl::forward(const torch::Tensor& x) { return down_(torch::silu(gate_(x)) * up_(x)); }
+
 std::int64_t nearest_depth(std::int64_t own, std::int64_t wanted, std::int64_t blocks) {
   return std::max<std::int64_t>(1, (2 * wanted * blocks + own) / (2 * own));
 }
 
-void expect_matched(std::string_view attention, std::int64_t count, std::int64_t wanted) {
+void expect_matched(const char* entry, std::string_view attention, std::int64_t count, std::int64_t wanted) {
   const double off = std::abs(static_cast<double>(count) / static_cast<double>(wanted) - 1.0);
   if (off > 0.03) {
-    fail("make_image_model: ", attention, " has no MLP, and the nearest depth gives ", count, " parameters, ",
-         100.0 * off, " % off the ", wanted, " of softmax attention, expected at most 3 %: take a deeper model");
+    fail(entry, ": ", attention, " has no MLP, and the nearest depth gives ", count, " parameters, ", 100.0 * off,
+         " % off the ", wanted, " of softmax attention, expected at most 3 %: take a deeper model");
   }
 }
 

@@ -55,6 +55,17 @@ void init_linears(torch::nn::Module& module);
 // Blocks of `own` parameters that come nearest to `blocks` of `wanted` parameters, at least one.
 std::int64_t nearest_depth(std::int64_t own, std::int64_t wanted, std::int64_t blocks);
 // Throws when `count` parameters are more than 3 % off those of the same model with softmax attention.
-void expect_matched(std::string_view attention, std::int64_t count, std::int64_t wanted);
+void expect_matched(const char* entry, std::string_view attention, std::int64_t count, std::int64_t wanted);
+
+// down_proj(silu(gate_proj(x)) * up_proj(x)), without biases.
+class SwigluImpl : public torch::nn::Module {
+ public:
+  SwigluImpl(std::int64_t dim, std::int64_t width);
+  torch::Tensor forward(const torch::Tensor& x);
+
+ private:
+  torch::nn::Linear gate_{nullptr}, up_{nullptr}, down_{nullptr};
+};
+TORCH_MODULE(Swiglu);
 
 }  // namespace mhla

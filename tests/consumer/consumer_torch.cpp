@@ -1,4 +1,4 @@
-// A stranger's LibTorch model with mhla::MhlaAttention in it, and an image model by name: a few steps lower a loss.
+// A stranger's LibTorch model with mhla::MhlaAttention in it, and models by name: a few steps lower a loss.
 #include <torch_headers.h>  // every installed header over LibTorch
 
 #include <cstdio>
@@ -32,6 +32,11 @@ int main() try {
   if (!(last < 0.5 * first)) mhla::fail("consumer_torch: the loss went from ", first, " to ", last);
   const mhla::AnyImageModel model = mhla::make_image_model(mhla::image_config("vit_demo", "gla"));
   const torch::Tensor logits = model->forward(torch::zeros({1, 1, 28, 28}));
+  mhla::LmConfig config = mhla::lm_config("mhla_10m");
+  config.layers = 1;
+  mhla::LanguageModel language(config);
+  mhla::LmState state = language->begin();
+  if (language->prefill(torch::zeros({1, 3}, torch::kLong), state).size(1) != config.vocab) return 1;
   std::printf("consumer_torch: loss %.3f to %.3f, %lld classes\n", first, last, static_cast<long long>(logits.size(1)));
   return 0;
 } catch (const std::exception& error) {

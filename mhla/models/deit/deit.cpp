@@ -63,7 +63,7 @@ DeitImpl::DeitImpl(const ImageConfig& given) : ImageModel(given) {
   init_linears(*this);
   if (own != 0) {
     const std::int64_t count = count_parameters(*this);
-    expect_matched(c.attention, count, count - depth * own + c.depths[0] * replaced);
+    expect_matched("make_image_model", c.attention, count, count - depth * own + c.depths[0] * replaced);
   }
 }
 

@@ -134,7 +134,8 @@ VltImpl::VltImpl(const ImageConfig& given) : ImageModel(given) {
   init_linears(*this);
   init_convolutions(*this);
   const std::int64_t count = count_parameters(*this);
-  if (own_parameters != 0) expect_matched(c.attention, count, count - own_parameters + wanted_parameters);
+  if (own_parameters != 0)
+    expect_matched("make_image_model", c.attention, count, count - own_parameters + wanted_parameters);
 }
 
 torch::Tensor VltImpl::forward(const torch::Tensor& images) {

@@ -1,0 +1,259 @@
+#include "mhla/models/lm/lm.h"
+
+#include "mhla/core/error.h"
+#include "mhla/models/lm/lm_attention.h"
+#include "mhla/models/recompute.h"
+#include "mhla/modules/mhla_attention.h"
+#include "mhla/modules/zoo.h"
+
+namespace mhla {
+namespace {
+
+constexpr const char* kEntry = "LanguageModel";
+constexpr std::int64_t kWidthStep = 32;  // of a matched MLP
+
+LmConfig with_softmax(const LmConfig& c) {
+  LmConfig softmax = c;
+  softmax.attention = "softmax", softmax.official = false;
+  return softmax;
+}
+
+// Width of the MLP that gives a block the parameters of softmax attention's.
+std::int64_t matched_width(const LmConfig& c) {
+  if (!c.match || !has_mlp(c.attention)) return c.mlp;
+  const std::int64_t own = count_parameters(*make_lm_attention(c, nullptr)),
+                     softmax = count_parameters(*make_lm_attention(with_softmax(c), nullptr)), more = own - softmax;
+  if (100 * std::abs(more) <= 3 * (softmax + 3 * c.dim * c.mlp)) return c.mlp;
+  const std::int64_t steps = std::llround(static_cast<double>(c.mlp - more / (3 * c.dim)) / kWidthStep);
+  if (steps < 1)
+    fail("config: ", c.attention, " has ", more, " parameters more than softmax attention, which no MLP of ", c.mlp,
+         " channels makes up for; expected a wider mlp, or match false");
+  return steps * kWidthStep;
+}
+
+MhlaAttentionImpl* mhla_of(const LmBlock& block) { return block->attention()->as<MhlaAttentionImpl>(); }
+
+}  // namespace
+
+LmBlockImpl::LmBlockImpl(const LmConfig& c, std::int64_t mlp_width, const std::shared_ptr<RopeCache>& rope) {
+  attn_norm_ = register_module("attn_norm", RmsNorm(c.dim, c.norm_eps));
+  attn_ = make_lm_attention(c, rope);
+  register_module("attn", attn_);
+  if (!has_mlp(c.attention)) return;
+  mlp_norm_ = register_module("mlp_norm", RmsNorm(c.dim, c.norm_eps));
+  mlp_ = register_module("mlp", Swiglu(c.dim, mlp_width));
+}
+
+torch::Tensor LmBlockImpl::behind(const torch::Tensor& x, const torch::Tensor& attended) {
+  const torch::Tensor y = x + attended;
+  return mlp_.is_empty() ? y : y + mlp_(mlp_norm_(y));
+}
+
+torch::Tensor LmBlockImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
+  return behind(x, attn_->forward(attn_norm_(x), cu_seqlens));
+}
+
+torch::Tensor LmBlockImpl::stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) {
+  return behind(x, attn_->stream(attn_norm_(x), state, positions));
+}
+
+std::int64_t LmState::bytes() const {
+  std::int64_t sum = 0;
+  for (const AttentionState& layer : layers) sum += layer.bytes();
+  return sum;
+}
+
+LmState select(const LmState& state, const std::vector<std::int64_t>& sequences) {
+  LmState chosen;
+  for (const AttentionState& layer : state.layers) chosen.layers.push_back(select(layer, sequences));
+  return chosen;
+}
+
+LmState join(std::vector<LmState> states) {
+  if (states.empty()) fail("join: no states are given, expected at least one");
+  LmState all;
+  for (std::size_t layer = 0; layer < states[0].layers.size(); ++layer) {
+    std::vector<AttentionState> parts;
+    for (LmState& state : states) {
+      if (state.layers.size() != states[0].layers.size())
+        fail("join: states of ", state.layers.size(), " and ", states[0].layers.size(),
+             " layers, expected one model's");
+      parts.push_back(std::move(state.layers[layer]));
+    }
+    all.layers.push_back(join(std::move(parts)));
+  }
+  return all;
+}
+
+LanguageModelImpl::LanguageModelImpl(const LmConfig& given) : config_(given) {
+  check(config_);
+  const LmConfig& c = config_;
+  const auto body = std::make_shared<torch::nn::Module>();
+  embeddings_ = torch::nn::Embedding(c.vocab, c.dim);
+  body->register_module("embeddings", embeddings_);
+  const std::shared_ptr<RopeCache> rope = make_rope_cache(c);
+  const std::int64_t width = matched_width(c);
+  torch::nn::ModuleList layers;
+  std::int64_t depth = c.layers;
+  for (std::int64_t index = 0; index < depth; ++index) {
+    blocks_.emplace_back(c, width, rope);
+    layers->push_back(blocks_.back());
+    if (index == 0 && c.match && !has_mlp(c.attention)) {
+      const std::int64_t own = count_parameters(*blocks_[0]),
+                         softmax = count_parameters(*LmBlock(with_softmax(c), c.mlp, nullptr));
+      depth = nearest_depth(own, softmax, c.layers);
+      const std::int64_t table = c.vocab * c.dim * (c.tied ? 1 : 2);
+      expect_matched(kEntry, c.attention, table + depth * own, table + c.layers * softmax);
+    }
+  }
+  body->register_module("layers", layers);
+  norm_ = RmsNorm(c.dim, c.norm_eps);
+  body->register_module("norm", norm_);
+  register_module("model", body);
+  if (!c.tied)
+    head_ = register_module("lm_head", torch::nn::Linear(torch::nn::LinearOptions(c.dim, c.vocab).bias(false)));
+  init_linears(*this);
+  const torch::NoGradGuard no_gradient;
+  embeddings_->weight.normal_(0.0, 0.02);
+}
+
+const torch::Tensor& LanguageModelImpl::head() const { return config_.tied ? embeddings_->weight : head_->weight; }
+
+torch::Tensor LanguageModelImpl::logits(const torch::Tensor& hidden) const { return torch::linear(hidden, head()); }
+
+void LanguageModelImpl::expect_tokens(const char* entry, const torch::Tensor& tokens, std::int64_t axes) const {
+  if (tokens.dim() != axes || tokens.scalar_type() != torch::kLong)
+    fail(kEntry, "::", entry, ": tokens are ", c10::str(tokens.scalar_type()), " of shape ", c10::str(tokens.sizes()),
+         ", expected int64 of shape ", axes == 1 ? "[B]" : "[B, N]");
+  if (tokens.is_cuda() || tokens.numel() == 0) return;  // a device would have to be waited for
+  const std::int64_t least = tokens.min().item<std::int64_t>(), most = tokens.max().item<std::int64_t>();
+  if (least < 0 || most >= config_.vocab)
+    fail(kEntry, "::", entry, ": a token is ", least < 0 ? least : most, ", expected 0 to ", config_.vocab - 1);
+}
+
+torch::Tensor LanguageModelImpl::embed(const torch::Tensor& tokens) const {
+  return torch::embedding(embeddings_->weight, tokens);
+}
+
+void LanguageModelImpl::set_length_policy(LengthPolicy policy) {
+  policy_ = policy;
+  for (LmBlock& block : blocks_) {
+    if (config_.attention == "mhla")
+      mhla_of(block)->set_length(config_.chunk,
+                                 policy == LengthPolicy::kExtend ? BeyondMix::kExtend : BeyondMix::kError);
+  }
+}
+
+LengthPlan LanguageModelImpl::plan(std::int64_t tokens) const {
+  std::int64_t rows = (config_.context + config_.chunk - 1) / config_.chunk;
+  if (config_.attention != "mhla" && policy_ != LengthPolicy::kTruncateLeft)
+    rows = std::max(rows, (tokens + config_.chunk - 1) / config_.chunk);
+  return plan_length(rows, config_.chunk, tokens, policy_);
+}
+
+torch::Tensor LanguageModelImpl::hidden(const torch::Tensor& given, const torch::Tensor& cu_seqlens) {
+  expect_tokens("hidden", given, 2);
+  torch::Tensor tokens = given;
+  std::int64_t chunk = config_.chunk;
+  if (!cu_seqlens.defined()) {
+    const LengthPlan length = plan(given.size(1));
+    tokens = given.narrow(1, length.first, length.tokens), chunk = length.chunk;
+  } else if (needs_whole_length(policy_)) {
+    fail(kEntry, "::hidden: cu_seqlens with length policy ", name_of(policy_), ", expected error or extend");
+  }
+  const auto set_chunk = [&](std::int64_t size) {
+    for (LmBlock& block : blocks_) {
+      if (size != config_.chunk || chunk != config_.chunk)
+        mhla_of(block)->set_length(size, mhla_of(block)->options().beyond_mix);
+    }
+  };
+  const struct Restore {
+    const std::function<void()> done;
+    ~Restore() { done(); }
+  } restore{[&] { set_chunk(config_.chunk); }};
+  set_chunk(chunk);
+  torch::Tensor x = embed(tokens);
+  for (LmBlock& block : blocks_) {
+    const auto body = [part = block.ptr(), cu_seqlens](const torch::Tensor& y) { return part->forward(y, cu_seqlens); };
+    x = recompute_ ? recomputed(body, x) : body(x);
+  }
+  return norm_(x);
+}
+
+LmState LanguageModelImpl::begin(std::int64_t batch) const {
+  if (needs_whole_length(policy_))
+    fail(kEntry, "::begin: length policy ", name_of(policy_),
+         " needs the whole length before the first token, expected error or extend in streaming");
+  LmState state;
+  for (const LmBlock& block : blocks_) state.layers.push_back(block->attention()->begin(batch));
+  return state;
+}
+
+torch::Tensor LanguageModelImpl::stream(const torch::Tensor& tokens, LmState& state) {
+  const torch::NoGradGuard no_gradient;
+  expect_tokens("stream", tokens, 2);
+  if (state.layers.size() != blocks_.size())
+    fail(kEntry, "::stream: the state has ", state.layers.size(), " layers, expected ", blocks_.size());
+  if (tokens.size(0) != state.batch())
+    fail(kEntry, "::stream: tokens of ", tokens.size(0), " sequences, expected those of ", state.batch());
+  const torch::Tensor positions = next_positions(state.positions(), tokens.size(1), tokens.device());
+  torch::Tensor x = embed(tokens);
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer)
+    x = blocks_[layer]->stream(x, state.layers[layer], positions);
+  return norm_(x);
+}
+
+torch::Tensor LanguageModelImpl::prefill(const torch::Tensor& tokens, LmState& state, std::int64_t piece) {
+  expect_tokens("prefill", tokens, 2);
+  if (tokens.size(1) == 0) fail(kEntry, "::prefill: no tokens, expected at least one");
+  if (piece < 1) fail(kEntry, "::prefill: piece is ", piece, ", expected at least 1");
+  const torch::NoGradGuard no_gradient;
+  torch::Tensor last;
+  for (std::int64_t first = 0; first < tokens.size(1); first += piece)
+    last = stream(tokens.narrow(1, first, std::min(piece, tokens.size(1) - first)), state);
+  return logits(last.select(1, last.size(1) - 1));
+}
+
+torch::Tensor LanguageModelImpl::decode(const torch::Tensor& tokens, LmState& state) {
+  expect_tokens("decode", tokens, 1);
+  const torch::NoGradGuard no_gradient;
+  return logits(stream(tokens.unsqueeze(1), state).select(1, 0));
+}
+
+void LanguageModelImpl::constrain() {
+  for (LmBlock& block : blocks_) block->attention()->constrain();
+}
+
+void LanguageModelImpl::cast(torch::ScalarType dtype) {
+  const torch::NoGradGuard no_gradient;
+  for (const auto& item : named_parameters()) {
+    const std::string& name = item.key();
+    const bool mix = name.size() > 4 && name.compare(name.size() - 4, 4, ".mix") == 0;
+    if (!mix) item.value().set_data(item.value().to(dtype));
+  }
+}
+
+double LanguageModelImpl::flops_per_token(std::int64_t tokens) const {
+  std::int64_t weights = config_.vocab * config_.dim;  // of the head
+  for (const LmBlock& block : blocks_) {
+    for (const auto& item : block->named_parameters()) {
+      if (item.value().dim() == 2 && item.key() != "attn.mix") weights += item.value().numel();
+    }
+  }
+  double pairs = 0;  // multiplications and additions of one layer's attention
+  const AnyAttention& attention = blocks_[0]->attention();
+  if (const auto* mhla = mhla_of(blocks_[0]); mhla != nullptr) {  // fold and read a state, mix, pairs of a chunk
+    const MhlaAttentionOptions& o = mhla->options();
+    const auto state = static_cast<double>(o.heads * feature_size(o.features, o.head_dim) * o.value_dim);
+    const double chunks = static_cast<double>(tokens) / static_cast<double>(o.chunk);
+    pairs = state * (4.0 + (config_.attention == "mhla" ? chunks / static_cast<double>(o.chunk) : 0.0)) +
+            static_cast<double>(o.chunk * o.heads * (o.head_dim + o.value_dim));
+  } else if (config_.attention == "softmax") {
+    pairs = 2.0 * static_cast<double>(tokens * config_.dim);  // half of all pairs, twice dim, two operations
+  } else {
+    pairs = 4.0 * static_cast<double>(attention->begin(1).tensors.at("scan").numel());
+  }
+  return 2.0 * static_cast<double>(weights) + static_cast<double>(blocks_.size()) * pairs;
+}
+
+}  // namespace mhla

@@ -1,0 +1,104 @@
+// The weights of a language model under published names, and in a folder.
+#include "mhla/core/error.h"
+#include "mhla/io/file.h"
+#include "mhla/models/lm/lm.h"
+#include "mhla/models/weights_file.h"
+#include "mhla/modules/mhla_attention.h"
+
+namespace mhla {
+namespace {
+
+constexpr const char* kEntry = "load_published";
+constexpr const char* kHead = "lm_head.weight";
+
+// The family of weight_names.h; none where the layer has the published names already.
+std::string_view family_of(const LmConfig& c) {
+  if (c.attention == "mhla") return c.gate ? "lm_gated" : "lm";
+  if (c.attention == "linear") return c.gate ? "lm_linear_gated" : "lm_linear";
+  return c.attention == "softmax" ? "lm_softmax" : std::string_view();
+}
+
+std::string prefix_of(std::size_t layer) { return str("model.layers.", layer, ".attn."); }
+
+std::vector<std::int64_t> widths_of(const LmConfig& c, const Attention& attention) {
+  const auto* mhla = attention.as<MhlaAttentionImpl>();
+  return mhla != nullptr ? mhla->widths() : std::vector<std::int64_t>{c.dim, c.dim, c.dim};
+}
+
+// Moves those weights whose names start with `prefix` out of `weights`, without it.
+Weights take(Weights& weights, const std::string& prefix) {
+  Weights taken;
+  for (auto it = weights.lower_bound(prefix); it != weights.end() && it->first.rfind(prefix, 0) == 0;) {
+    taken[it->first.substr(prefix.size())] = it->second;
+    it = weights.erase(it);
+  }
+  return taken;
+}
+
+void put(Weights& weights, const std::string& prefix, const Weights& layer) {
+  for (const auto& [name, value] : layer) weights[prefix + name] = value;
+}
+
+}  // namespace
+
+Weights published_weights(const LanguageModelImpl& model) {
+  const LmConfig& c = model.config();
+  Weights weights = weights_of(model);
+  const std::string_view family = family_of(c);
+  for (std::size_t layer = 0; !family.empty() && layer < model.blocks().size(); ++layer) {
+    const std::string prefix = prefix_of(layer);
+    Weights ours = take(weights, prefix);
+    if (c.attention == "linear") ours.erase("mix");  // which is 1
+    put(weights, prefix, to_published(ours, family, widths_of(c, *model.blocks()[layer]->attention())));
+  }
+  return weights;
+}
+
+void load_published(LanguageModelImpl& model, const Weights& published) {
+  const LmConfig& c = model.config();
+  Weights weights;
+  for (const auto& [name, value] : published) {
+    const std::string bare = name.rfind("module.", 0) == 0 ? name.substr(7) : name;  // as data-parallel training saves
+    if (!weights.emplace(bare, value).second) fail(kEntry, ": ", bare, " is there with and without 'module.'");
+  }
+  if (const auto head = weights.find(kHead); c.tied && head != weights.end()) {
+    const auto table = weights.find("model.embeddings.weight");
+    if (table != weights.end() && !torch::equal(head->second, table->second))
+      fail(kEntry, ": ", kHead, " differs from model.embeddings.weight, expected tied tables, or tied false");
+    weights.erase(head);
+  }
+  const Weights own = weights_of(model);
+  const std::string_view family = family_of(c);
+  for (std::size_t layer = 0; !family.empty() && layer < model.blocks().size(); ++layer) {
+    const std::string prefix = prefix_of(layer);
+    Weights theirs = take(weights, prefix);
+    if (theirs.empty()) continue;  // listed with what else is missing
+    try {
+      theirs = from_published(theirs, family);
+    } catch (const Error& error) {
+      fail(kEntry, ": ", prefix.substr(0, prefix.size() - 1), ": ", error.what());
+    }
+    if (c.attention == "linear") theirs["mix"] = own.at(prefix + "mix");
+    put(weights, prefix, theirs);
+  }
+  copy_weights(own, weights, kEntry);
+}
+
+void save_language_model(const LanguageModelImpl& model, const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  write_weights(folder / "model.safetensors", weights_of(model), {{"format", "pt"}});
+  write_file(folder / "config.json", write_json(fields_to_json(model.config()), 2) + "\n");
+}
+
+LanguageModel load_language_model(const std::filesystem::path& folder) {
+  LanguageModel model(read_lm_config(folder / "config.json"));
+  const std::filesystem::path file = folder / "model.safetensors";
+  try {
+    load_weights(*model, read_weights(file));
+  } catch (const Error& error) {
+    fail(file.string(), ": ", error.what());
+  }
+  return model;
+}
+
+}  // namespace mhla
