@@ -29,8 +29,8 @@ bool is_check(std::string_view path) {
 
 // LibTorch begins at ops/: below it, and in analysis' plain arrays, none of its headers.
 bool below_torch(std::string_view room) {
-  constexpr std::array<std::string_view, 8> kBelow = {"core",    "io",      "codecs",   "text",
-                                                      "kernels", "testing", "analysis", "data"};
+  constexpr std::array<std::string_view, 9> kBelow = {"core",    "io",       "codecs", "text",    "kernels",
+                                                      "testing", "analysis", "data",   "language"};
   return std::find(kBelow.begin(), kBelow.end(), room) != kBelow.end();
 }
 
@@ -69,6 +69,7 @@ const Arrows& direct_arrows() {
       {"codecs", {"io", "core"}},
       {"text", {"io", "core"}},
       {"data", {"codecs", "text", "io", "core"}},
+      {"language", {"data", "text", "io", "core"}},
       {"kernels", {"core"}},
       {"testing", {"core", "kernels"}},
       {"ops", {"kernels", "core"}},
@@ -77,7 +78,7 @@ const Arrows& direct_arrows() {
       {"train", {"models", "data"}},
       {"analysis", {"core"}},
       {"networks", {"analysis", "models"}},
-      {"apps", {"train", "networks", "io", "codecs", "text", "testing"}},
+      {"apps", {"train", "networks", "language", "io", "codecs", "text", "testing"}},
       {"examples", {"kernels", "io"}},
       {"tests", {"apps", "examples"}},
   };

@@ -6,7 +6,7 @@
 #include "mhla/core/error.h"
 #include "mhla/io/codecs/gzip.h"
 #include "mhla/io/file.h"
-#include "mhla/io/json.h"
+#include "mhla/io/json_lines.h"
 
 namespace mhla {
 namespace {
@@ -49,16 +49,11 @@ class Reader {
  private:
   void lines(const std::string& path, std::string_view text) {
     if (text.empty()) counts.empty.push_back(path);
-    for (int number = 1; !text.empty(); ++number) {
-      const std::string_view line = text.substr(0, text.find('\n'));
-      text.remove_prefix(std::min(line.size() + 1, text.size()));
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      const std::string name = str(path, ": line ", number);
-      const JsonValue json = parse_json(line, name);
+    read_json_lines(text, path, [&](const std::string& name, const JsonValue& json) {
       const JsonValue* field = json.is_object() ? json.find("text") : nullptr;
       if (field == nullptr || !field->is_string()) fail(name, ": no text, expected an object with a string \"text\"");
       document(name, field->as_string());
-    }
+    });
   }
   const Take& take_;
 };

@@ -26,7 +26,7 @@ constexpr PhiloxBlock philox4x32(PhiloxBlock counter, std::uint32_t key0, std::u
 
 class Philox {
  public:
-  enum Purpose : std::uint32_t { kOrder = 1, kItem = 2, kBatch = 3, kErase = 4, kSubset = 5 };
+  enum Purpose : std::uint32_t { kOrder = 1, kItem = 2, kBatch = 3, kErase = 4, kSubset = 5, kSample = 6, kRecall = 7 };
 
   Philox(std::uint64_t seed, Purpose purpose, std::int64_t epoch, std::int64_t item)
       // Counter: block | item low | item high, epoch high | epoch low; the purpose goes into the key.

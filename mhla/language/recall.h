@@ -1,0 +1,43 @@
+// Tasks made on the fly, by length and seed: can a model find again what stood earlier?
+//   mqar     keys and values as tokens, then the keys again: the token behind each should be its value (Arora et al.,
+//            2023)
+//   passkey  text with one number in it; needle: with several, of which one is asked for
+#pragma once
+
+#include "mhla/language/text_model.h"
+
+namespace mhla {
+
+struct MqarOptions {
+  std::int64_t length = 256, pairs = 16;  // 4 pairs <= length
+  std::int64_t vocab_size = 8192;         // ids 0 to 8191: keys in the lower half, values in the upper one
+  std::int64_t skew = 1;                  // 1: keys come back anywhere; n: at u^n of the rest, so mostly early
+  std::uint64_t seed = 0;
+};
+
+struct MqarSequence {
+  std::vector<std::uint32_t> tokens;    // [length]
+  std::vector<std::int64_t> places;     // where keys come back; their values stand one behind
+  std::vector<std::uint32_t> expected;  // the values
+};
+
+void check(const MqarOptions& options);
+MqarSequence mqar_sequence(const MqarOptions& options, std::int64_t item);
+TaskResult run_mqar(const MqarOptions& options, std::int64_t items, TextModel& model);
+
+struct NeedleOptions {
+  std::int64_t length = 1024;  // tokens of the prompt, at most
+  std::int64_t needles = 1;    // up to 24; one is asked for
+  double depth = 0.5;          // where in the text it stands, 0 to 1
+  std::uint64_t seed = 0;
+};
+
+struct NeedleItem {
+  std::string prompt, answer;  // the answer is five digits
+};
+
+NeedleItem needle_item(const NeedleOptions& options, std::int64_t item, const Tokenizer& tokenizer);
+// Of `items` at depths from 0 to 1, the part whose number greedy decoding says first.
+TaskResult run_needles(NeedleOptions options, std::int64_t items, TextModel& model);
+
+}  // namespace mhla
