@@ -72,13 +72,16 @@ TEST(Sampler, DrawsAsOftenAsTheDefinitionSays) {
   }
 }
 
-TEST(Sampler, GreedyTakesTheFirstOfEquals) {
+TEST(Sampler, TheFirstOfEquals) {
   SamplerOptions options;
   options.temperature = 0.0;
   EXPECT_EQ(Sampler(options, 4).pick(std::vector<float>{1, 3, 3, -kInfinity}, 0), 1u);
   options.temperature = 1.0;
   options.top_k = 1;
   EXPECT_EQ(Sampler(options, 4).pick(std::vector<float>{1, 3, 3, 2}, 0), 1u);
+  options.top_k = 2;
+  Sampler two(options, 4);
+  for (int place = 0; place < 100; ++place) EXPECT_LT(two.pick(std::vector<float>{2, 2, 2, 2}, place), 2u);
 }
 
 TEST(Sampler, PenaltyOnWhatWasSeen) {

@@ -81,6 +81,13 @@ TEST(TokenSet, MistakesAreNamed) {
   std::filesystem::copy(folder.path("out/train-00000.tokens"), folder.path("other/train-00000.tokens"),
                         std::filesystem::copy_options::overwrite_existing);
   EXPECT_TRUE(has(message_of([&] { TokenSet::open(folder.path("other")); }), "is of another tokenizer"));
+  folder.write_text("b.txt", "some other text, some other text, some other text");  // as many tokens, but others
+  options.data = folder.path("b.txt");
+  options.out = folder.path("third");
+  EXPECT_EQ(tokenize_corpus(options).vocab_size, 270);
+  std::filesystem::copy(folder.path("third/train-00000.tokens"), folder.path("other/train-00000.tokens"),
+                        std::filesystem::copy_options::overwrite_existing);
+  EXPECT_TRUE(has(message_of([&] { TokenSet::open(folder.path("other")); }), "is of another tokenizer"));
 }
 
 }  // namespace
