@@ -42,6 +42,12 @@ std::uint64_t fingerprint_of(const BpeTable& table) {
     print.add(token.id);
     print.add(token.special ? 1u : 0u);
   }
+  if (!table.opening.empty() || !table.closing.empty()) {
+    for (const auto* tokens : {&table.opening, &table.closing}) {
+      print.add(tokens->size());
+      for (const std::uint32_t token : *tokens) print.add(token);
+    }
+  }
   return print.value();
 }
 
@@ -92,6 +98,10 @@ BpeTokenizer::BpeTokenizer(BpeTable table, const std::string& label) : table_(st
     if (!index->pairs.add(left, right, {static_cast<std::uint32_t>(rank), found->second}))
       fail(label, ": merge ", rank, " of ", shown(tokens[left]), " and ", shown(tokens[right]), " stands there twice");
   }
+  for (const auto* list : {&table_.opening, &table_.closing})
+    for (const std::uint32_t id : *list)
+      if (id >= tokens.size() || tokens[id].empty())
+        fail(label, ": a document gets token ", id, ", which is none of the vocabulary");
   index_ = std::move(index);
   fingerprint_ = fingerprint_of(table_);
 }
@@ -125,6 +135,13 @@ std::optional<std::uint32_t> Tokenizer::find_special(std::string_view text) cons
   for (const SpecialToken& token : specials())
     if (token.text == text) return token.id;
   return std::nullopt;
+}
+
+std::vector<std::uint32_t> Tokenizer::document_opening() const {
+  if (!opening().empty()) return opening();
+  for (const std::string_view name : {kEndOfText, std::string_view("<s>"), std::string_view("<|begin_of_text|>")})
+    if (const auto id = find_special(name)) return {*id};
+  return {};
 }
 
 TokenizerPtr byte_tokenizer() {

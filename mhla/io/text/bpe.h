@@ -18,6 +18,7 @@ struct BpeTable {
   PieceRule rule = PieceRule::kGpt2;
   bool ignore_merges = false;     // a piece that is a token is that token, whatever merges would make of it
   bool add_prefix_space = false;  // a text that opens with no space gets one
+  std::vector<std::uint32_t> opening, closing;  // tokens before and behind a document
 };
 
 inline constexpr std::int64_t kMaxVocab = std::int64_t{1} << 24;
@@ -31,6 +32,8 @@ class BpeTokenizer final : public Tokenizer {
   [[nodiscard]] std::int64_t vocab_size() const override { return static_cast<std::int64_t>(table_.tokens.size()); }
   [[nodiscard]] std::uint64_t fingerprint() const override { return fingerprint_; }
   [[nodiscard]] const std::vector<SpecialToken>& specials() const override { return table_.specials; }
+  [[nodiscard]] const std::vector<std::uint32_t>& opening() const override { return table_.opening; }
+  [[nodiscard]] const std::vector<std::uint32_t>& closing() const override { return table_.closing; }
   [[nodiscard]] std::unique_ptr<Encoder> encoder(SpecialText special = SpecialText::kPlain) const override;
   [[nodiscard]] std::string_view token_text(std::int64_t id) const override;
   void save(const std::filesystem::path& path) const override;  // as tokenizer.json

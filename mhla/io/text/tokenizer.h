@@ -37,6 +37,10 @@ class Tokenizer {
   [[nodiscard]] virtual std::int64_t vocab_size() const = 0;                    // every id is below it
   [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;                  // of all that decides what ids mean
   [[nodiscard]] virtual const std::vector<SpecialToken>& specials() const = 0;  // by id
+  // What the tokenizer's own file puts before and behind a document. encode() adds neither: a text may be a part of
+  // one.
+  [[nodiscard]] virtual const std::vector<std::uint32_t>& opening() const = 0;
+  [[nodiscard]] virtual const std::vector<std::uint32_t>& closing() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Encoder> encoder(SpecialText special = SpecialText::kPlain) const = 0;
   virtual void save(const std::filesystem::path& path) const = 0;
 
@@ -47,6 +51,9 @@ class Tokenizer {
                                                   SpecialText special = SpecialText::kPlain) const;
   [[nodiscard]] std::string decode(std::span<const std::uint32_t> ids) const;
   [[nodiscard]] std::optional<std::uint32_t> find_special(std::string_view text) const;
+  // What every document opens with: opening(), or else <|endoftext|>, <s> or <|begin_of_text|>, the first of these that
+  // there is, or nothing.
+  [[nodiscard]] std::vector<std::uint32_t> document_opening() const;
 };
 
 using TokenizerPtr = std::shared_ptr<const Tokenizer>;

@@ -136,7 +136,7 @@ void read_pre_tokenizer(const JsonValue& value, BpeTable& table) {
   if (table.add_prefix_space) fail("pretokenizers[1].add_prefix_space is true behind a Split, expected false");
 }
 
-// Decoding joins bytes, and encoding adds no special tokens: what a post-processor would add is the caller's to add.
+// Decoding joins bytes; a normaliser would change them.
 void check_processors(const Part& root) {
   if (const JsonValue* decoder = root.find("decoder"))
     if (const std::string type = type_of(*decoder, "decoder"); type != "ByteLevel")
@@ -144,11 +144,74 @@ void check_processors(const Part& root) {
   if (const JsonValue* normalizer = root.find("normalizer"))
     fail("normalizer is ", json_quote(type_of(*normalizer, "normalizer")).substr(0, 80),
          ", expected null: text would not come back as it was");
-  const JsonValue* processor = root.find("post_processor");
-  if (processor == nullptr) return;
-  const std::string type = type_of(*processor, "post_processor");
-  if (type != "ByteLevel" && type != "TemplateProcessing" && type != "Sequence")
+}
+
+// The tokens that a template puts around one text; what it does with a pair of texts is not asked for here.
+void read_template(const JsonValue& value, BpeTable& table) {
+  const Part part(value, "post_processor", {"type", "single", "pair", "special_tokens"});
+  bool behind = false;
+  for (const JsonValue& piece : part.at("single").items()) {
+    const Part one(piece, "post_processor.single", {"SpecialToken", "Sequence"});
+    if (const JsonValue* text = one.find("Sequence")) {
+      if (behind || one.find("SpecialToken") != nullptr || text->at("id").as_string() != "A")
+        fail("post_processor.single has ", shown(piece), ", expected the text A once");
+      behind = true;
+      continue;
+    }
+    const std::string& name = one.at("SpecialToken").at("id").as_string();
+    for (const JsonValue& id : part.at("special_tokens").at(name).at("ids").items()) {
+      const std::int64_t token = id.as_int();
+      if (token < 0 || token >= static_cast<std::int64_t>(table.tokens.size()))
+        fail("post_processor puts token ", token, ", expected 0 to ", table.tokens.size() - 1);
+      (behind ? table.closing : table.opening).push_back(static_cast<std::uint32_t>(token));
+    }
+  }
+  if (!behind) fail("post_processor.single has no text A");
+}
+
+void read_post_processor(const JsonValue& value, BpeTable& table) {
+  const std::string type = type_of(value, "post_processor");
+  if (type == "ByteLevel") return;  // it moves offsets, which are not asked for
+  if (type == "TemplateProcessing") {
+    if (!table.opening.empty() || !table.closing.empty()) fail("post_processor has two templates, expected one");
+    return read_template(value, table);
+  }
+  if (type != "Sequence")
     fail("post_processor is ", json_quote(type).substr(0, 80), ", expected ByteLevel, TemplateProcessing or Sequence");
+  for (const JsonValue& item : Part(value, "post_processor", {"type", "processors"}).at("processors").items()) {
+    if (type_of(item, "post_processor") == "Sequence") fail("post_processor has a Sequence in a Sequence");
+    read_post_processor(item, table);
+  }
+}
+
+JsonValue template_json(const BpeTable& table) {
+  if (table.opening.empty() && table.closing.empty()) return nullptr;
+  JsonValue specials = JsonValue::object();
+  const auto around = [&](bool pair) {
+    JsonValue::Array list;
+    const auto add = [&](const std::vector<std::uint32_t>& tokens) {
+      for (const std::uint32_t id : tokens) {
+        const std::string name = str("token ", id);
+        list.push_back(JsonValue().set("SpecialToken", JsonValue().set("id", name).set("type_id", 0)));
+        specials.set(name, JsonValue()
+                               .set("id", name)
+                               .set("ids", JsonValue::array({id}))
+                               .set("tokens", JsonValue::array({table.tokens[id]})));
+      }
+    };
+    add(table.opening);
+    for (const char* text : {"A", "B"})
+      if (pair || *text == 'A')
+        list.push_back(JsonValue().set("Sequence", JsonValue().set("id", text).set("type_id", 0)));
+    add(table.closing);
+    return list;
+  };
+  const JsonValue single = around(false), pair = around(true);
+  return JsonValue()
+      .set("type", "TemplateProcessing")
+      .set("single", single)
+      .set("pair", pair)
+      .set("special_tokens", specials);
 }
 
 void put_token(BpeTable& table, std::size_t most, std::int64_t id, const std::string& bytes, const std::string& text) {
@@ -245,6 +308,7 @@ BpeTable parse_tokenizer_json(std::string_view text, const std::string& label) {
     // The model first: a file of another kind is named after that.
     read_model(root.at("model"), root.find("added_tokens"), table);
     read_pre_tokenizer(root.at("pre_tokenizer"), table);
+    if (const JsonValue* processor = root.find("post_processor")) read_post_processor(*processor, table);
     return table;
   } catch (const Error& error) {
     fail(label, ": ", error.what());
@@ -311,7 +375,7 @@ std::string write_tokenizer_json(const BpeTable& table) {
                         .set("added_tokens", std::move(added))
                         .set("normalizer", nullptr)
                         .set("pre_tokenizer", pre_tokenizer)
-                        .set("post_processor", nullptr)
+                        .set("post_processor", template_json(table))
                         .set("decoder", byte_level(true))
                         .set("model", model),
                     1) +

@@ -49,6 +49,49 @@ TEST(TokenizerJson, OtherWaysToSayTheSame) {
   EXPECT_EQ(fingerprint_of(other.set("decoder", nullptr)), want);
 }
 
+JsonValue special(const char* name) {
+  return JsonValue().set("SpecialToken", JsonValue().set("id", name).set("type_id", 0));
+}
+JsonValue text_a() { return JsonValue().set("Sequence", JsonValue().set("id", "A").set("type_id", 0)); }
+JsonValue template_of(const JsonValue& single, std::int64_t id = 256) {
+  return JsonValue()
+      .set("type", "TemplateProcessing")
+      .set("single", single)
+      .set("pair", JsonValue::array())
+      .set("special_tokens", JsonValue().set("<s>", JsonValue().set("id", "<s>").set("ids", JsonValue::array({id}))));
+}
+
+TEST(TokenizerJson, TemplatesOpenAndCloseADocument) {
+  JsonValue file = small_file();
+  const auto read = [&](const JsonValue& processor) {
+    return BpeTokenizer(parse_tokenizer_json(write_json(file.set("post_processor", processor)), "f"), "f");
+  };
+  using Ids = std::vector<std::uint32_t>;
+  const BpeTokenizer plain = read(nullptr), opens = read(template_of(JsonValue::array({special("<s>"), text_a()})));
+  EXPECT_EQ(opens.opening(), Ids{256});
+  EXPECT_EQ(opens.closing(), Ids{});
+  EXPECT_NE(opens.fingerprint(), plain.fingerprint());
+  EXPECT_EQ(opens.encode("a b"), plain.encode("a b"));  // a text may be a part of a document
+  const JsonValue both =
+      JsonValue()
+          .set("type", "Sequence")
+          .set("processors",
+               JsonValue::array({file.at("decoder"), template_of(JsonValue::array({text_a(), special("<s>")}))}));
+  const BpeTokenizer closes = read(both);
+  EXPECT_EQ(closes.closing(), Ids{256});
+  EXPECT_EQ(closes.document_opening(), Ids{256});  // <|endoftext|>, as without a template
+  const BpeTokenizer again(parse_tokenizer_json(write_tokenizer_json(closes.table()), "f"), "f");
+  EXPECT_EQ(again.fingerprint(), closes.fingerprint());
+  EXPECT_EQ(again.closing(), Ids{256});
+
+  const auto refused = [&](const JsonValue& processor) { return message_of([&] { read(processor); }); };
+  EXPECT_EQ(refused(template_of(JsonValue::array({special("<s>")}))), "f: post_processor.single has no text A");
+  EXPECT_TRUE(has(refused(template_of(JsonValue::array({text_a(), text_a()}))), "expected the text A once"));
+  EXPECT_TRUE(has(refused(template_of(JsonValue::array({special("<x>"), text_a()}))), "<x>"));
+  EXPECT_EQ(refused(template_of(JsonValue::array({special("<s>"), text_a()}), 300)),
+            "f: post_processor puts token 300, expected 0 to 299");
+}
+
 TEST(TokenizerJson, RefusedByName) {
   const JsonValue file = small_file();
   const auto refused = [&](const char* key, const JsonValue& value) {

@@ -17,7 +17,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIndex = "dataset.json";
 constexpr const char* kTokenizer = "tokenizer.json";
-constexpr std::string_view kOpening[] = {kEndOfText, "<s>", "<|begin_of_text|>"};
 
 std::string hex(std::uint64_t value) {
   char text[17];
@@ -37,12 +36,6 @@ TokenizerPtr make_tokenizer(const TokenizeOptions& o) {
   BpeTrainer trainer(options);
   read_corpus(o.data, [&](const std::string&, std::string_view text) { trainer.add(text); });
   return trainer.train();
-}
-
-std::optional<std::int64_t> opening_token(const Tokenizer& tokenizer) {
-  for (const std::string_view name : kOpening)
-    if (const auto id = tokenizer.find_special(name)) return *id;
-  return std::nullopt;
 }
 
 // Shards of one split, a new one when the last is full.
@@ -136,16 +129,17 @@ TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(
   info.tokenizer_kind = tokenizer->kind();
   info.fingerprint = tokenizer->fingerprint();
   info.vocab_size = tokenizer->vocab_size();
-  info.document_token = opening_token(*tokenizer);
+  const std::vector<std::uint32_t> opening = tokenizer->document_opening(), &closing = tokenizer->closing();
+  if (!opening.empty()) info.document_token = opening.front();
   SplitWriter train(o, *tokenizer, "train", info.train), valid(o, *tokenizer, "valid", info.valid);
   const std::int64_t every = o.valid > 0.0 ? std::llround(1.0 / o.valid) : 0;
   const std::unique_ptr<Encoder> encoder = tokenizer->encoder();
   std::vector<std::uint32_t> ids;
   std::int64_t done = 0;
   const CorpusCounts counts = read_corpus(o.data, [&](const std::string&, std::string_view text) {
-    ids.clear();
-    if (info.document_token) ids.push_back(static_cast<std::uint32_t>(*info.document_token));
+    ids = opening;
     encoder->encode(text, ids);
+    ids.insert(ids.end(), closing.begin(), closing.end());
     (every > 0 && done % every == every - 1 ? valid : train).add(ids);
     if (++done % 256 == 0 && progress) progress(done);
   });

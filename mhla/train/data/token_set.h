@@ -36,8 +36,8 @@ struct TokenSetInfo {
   std::vector<std::string> empty;  // documents left out; not in the file
 };
 
-// Every document opens with the tokenizer's <|endoftext|>, <s> or <|begin_of_text|>, the first of these that it has, or
-// with nothing. `progress` is told the documents done.
+// Every document opens with Tokenizer::document_opening() and ends with closing(). `progress` is told the documents
+// done.
 TokenSetInfo tokenize_corpus(const TokenizeOptions& options, const std::function<void(std::int64_t)>& progress = {});
 
 bool is_token_set(const std::string& folder);

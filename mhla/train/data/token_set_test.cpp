@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "mhla/io/text/bpe.h"
 #include "mhla/train/data/data_fixture.h"
 
 namespace mhla {
@@ -52,6 +53,24 @@ TEST(TokenSet, HoldsTheCorpus) {
       train.copy(0, train.tokens(), all.data());
       EXPECT_EQ(std::count(all.begin(), all.end(), 256), 9);  // through all shards
     }
+}
+
+TEST(TokenSet, WhatATemplatePutsAroundADocument) {
+  const ScratchFolder folder;
+  BpeTable table = BpeTokenizer(dynamic_cast<const BpeTokenizer&>(*byte_tokenizer()).table()).table();
+  for (const char* name : {"<s>", "</s>"}) {
+    table.specials.push_back({static_cast<std::uint32_t>(table.tokens.size()), name});
+    table.tokens.emplace_back(name);
+  }
+  table.opening = {257}, table.closing = {258};
+  BpeTokenizer(table).save(folder.path("t.json"));
+  folder.write_text("a.txt", "ab");
+  TokenizeOptions options;
+  options.data = folder.path("a.txt");
+  options.out = folder.path("out");
+  options.tokenizer = folder.path("t.json");
+  EXPECT_EQ(tokenize_corpus(options).document_token, 257);
+  EXPECT_EQ(text_of(TokenSet::open(options.out), 0), "<s>ab</s>");
 }
 
 TEST(TokenSet, MistakesAreNamed) {
