@@ -177,9 +177,11 @@ void add_data(CLI::App& app, Job& job) {
   static bool json = false;
   tokenize->add_option("--data", t.data, "a text file, .jsonl (field text), a folder of these, or default: dict-gcide")
       ->capture_default_str();
-  tokenize->add_option("--tokenizer", t.tokenizer, "bytes, a tokenizer.json of byte-level BPE, or train:SIZE")
+  tokenize
+      ->add_option("--tokenizer", t.tokenizer,
+                   "bytes, a tokenizer.json of byte-level BPE, a SentencePiece .model, or train:SIZE")
       ->capture_default_str();
-  tokenize->add_option("--out", t.out, "a new folder for tokenizer.json, shards and dataset.json")->required();
+  tokenize->add_option("--out", t.out, "a new folder for the tokenizer, shards and dataset.json")->required();
   tokenize->add_option("--valid", t.valid, "part of the documents to hold out, 0 to 0.5")->capture_default_str();
   tokenize->add_option("--shard-tokens", t.shard_tokens, "tokens of a shard")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 32))

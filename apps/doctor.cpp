@@ -13,6 +13,7 @@
 #include "apps/rivals_library.h"
 #include "mhla/core/cuda.h"
 #include "mhla/core/threads.h"
+#include "mhla/io/text/tokenizer.h"
 #include "mhla/kernels/common/simd/targets.h"
 
 namespace mhla::apps {
@@ -69,6 +70,10 @@ void report_libraries(const Output& out, JsonValue& row) {
   if (reason.empty()) torch_row.set("path", path);
   if (!reason.empty()) torch_row.set("reason", reason);
   row.set("libtorch_rivals", torch_row);
+
+  out.line(fmt::format("tokenizers  bytes, byte-level BPE, SentencePiece{}",
+                       has_sentencepiece() ? "" : ": not built in (libsentencepiece-dev)"));
+  row.set("sentencepiece", has_sentencepiece());
 }
 
 void report_devices(const Output& out, JsonValue& row) {

@@ -11,13 +11,15 @@ tests="libgtest-dev librapidcheck-dev"
 torch="libtorch-dev libopenblas0-pthread libopenblas-pthread-dev"
 # Data that tests and demo use. Not dict-gcide, the default text: it brings a dictionary server that starts by itself.
 data="dataset-fashion-mnist"
+# SentencePiece models as tokenizers.
+text="libsentencepiece-dev"
 # The Python package is tested with Debian's torch; pip brings what builds it (pyproject.toml).
 python="python3-torch python3-pytest"
 
 case "${1:-}" in
   build) wanted="$build $tests" ;;  # the tests are part of every configuration, so their headers are too
-  test) wanted="$build $tests $torch $python $data" ;;
-  demo | bench) wanted="$build $tests $torch $data" ;;
+  test) wanted="$build $tests $torch $text $python $data" ;;
+  demo | bench) wanted="$build $tests $torch $text $data" ;;
   asan | tsan) wanted="$build $tests" ;;
   fuzz) wanted="$build $tests clang libclang-rt-14-dev" ;;
   format) wanted="clang-format" ;;

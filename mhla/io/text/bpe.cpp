@@ -7,27 +7,12 @@
 #include "mhla/io/json.h"
 #include "mhla/io/text/bpe_encoder.h"
 #include "mhla/io/text/bpe_index.h"
+#include "mhla/io/text/fingerprint.h"
+#include "mhla/io/text/sentencepiece.h"
 #include "mhla/io/text/tokenizer_json.h"
 
 namespace mhla {
 namespace {
-
-// FNV-1a, 64 bits, of lengths and bytes: stable across machines and versions, part of shard files.
-class Fingerprint {
- public:
-  void add(std::uint64_t number) {
-    for (int shift = 0; shift < 64; shift += 8) add_byte(static_cast<std::uint8_t>(number >> shift));
-  }
-  void add(std::string_view text) {
-    add(text.size());
-    for (const char c : text) add_byte(static_cast<std::uint8_t>(c));
-  }
-  [[nodiscard]] std::uint64_t value() const { return value_; }
-
- private:
-  void add_byte(std::uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001b3u; }
-  std::uint64_t value_ = 0xcbf29ce484222325u;
-};
 
 std::uint64_t fingerprint_of(const BpeTable& table) {
   Fingerprint print;
@@ -154,6 +139,7 @@ TokenizerPtr byte_tokenizer() {
 
 TokenizerPtr open_tokenizer(const std::string& name) {
   if (name == "bytes") return byte_tokenizer();
+  if (std::filesystem::path(name).extension() == ".model") return open_sentencepiece(name);
   return std::make_shared<BpeTokenizer>(read_tokenizer_json(name), name);
 }
 

@@ -1,5 +1,6 @@
 // Text to numbers and back. Any bytes are text: what is no UTF-8 is encoded as its bytes, and decoding gives the same
-// bytes again. A tokenizer never changes; encoding scratch lives in an Encoder, one per thread.
+// bytes again (but for SentencePiece, which normalises). A tokenizer never changes; encoding scratch lives in an
+// Encoder, one per thread.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ class Encoder {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  [[nodiscard]] virtual std::string kind() const = 0;                           // "bytes", "bpe"
+  [[nodiscard]] virtual std::string kind() const = 0;                           // "bytes", "bpe", "sentencepiece"
   [[nodiscard]] virtual std::int64_t vocab_size() const = 0;                    // every id is below it
   [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;                  // of all that decides what ids mean
   [[nodiscard]] virtual const std::vector<SpecialToken>& specials() const = 0;  // by id
@@ -43,13 +44,14 @@ class Tokenizer {
   [[nodiscard]] virtual const std::vector<std::uint32_t>& closing() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Encoder> encoder(SpecialText special = SpecialText::kPlain) const = 0;
   virtual void save(const std::filesystem::path& path) const = 0;
+  [[nodiscard]] virtual std::string file_name() const { return "tokenizer.json"; }  // in the folder of a set or a run
 
   // The bytes of one token, which need not be whole characters. An id without token is an Error.
   [[nodiscard]] virtual std::string_view token_text(std::int64_t id) const = 0;
 
   [[nodiscard]] std::vector<std::uint32_t> encode(std::string_view text,
                                                   SpecialText special = SpecialText::kPlain) const;
-  [[nodiscard]] std::string decode(std::span<const std::uint32_t> ids) const;
+  [[nodiscard]] virtual std::string decode(std::span<const std::uint32_t> ids) const;
   [[nodiscard]] std::optional<std::uint32_t> find_special(std::string_view text) const;
   // What every document opens with: opening(), or else <|endoftext|>, <s> or <|begin_of_text|>, the first of these that
   // there is, or nothing.
@@ -62,7 +64,8 @@ inline constexpr std::string_view kEndOfText = "<|endoftext|>";  // stands befor
 
 TokenizerPtr byte_tokenizer();  // ids 0 to 255 are bytes, 256 is kEndOfText
 
-// "bytes", or a tokenizer.json of the byte-level BPE kind.
+// "bytes", a tokenizer.json of the byte-level BPE kind, or a .model of SentencePiece.
 TokenizerPtr open_tokenizer(const std::string& name);
+bool has_sentencepiece();  // whether it was built in
 
 }  // namespace mhla

@@ -16,7 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kIndex = "dataset.json";
-constexpr const char* kTokenizer = "tokenizer.json";
 
 std::string hex(std::uint64_t value) {
   char text[17];
@@ -32,7 +31,7 @@ TokenizerPtr make_tokenizer(const TokenizeOptions& o) {
   const char* end = o.tokenizer.data() + o.tokenizer.size();
   const auto [stop, error] = std::from_chars(begin, end, options.vocab_size);
   if (error != std::errc() || stop != end)
-    fail("tokenizer is '", o.tokenizer, "', expected bytes, a tokenizer.json, or train:SIZE");
+    fail("tokenizer is '", o.tokenizer, "', expected bytes, a tokenizer.json, a .model, or train:SIZE");
   BpeTrainer trainer(options);
   read_corpus(o.data, [&](const std::string&, std::string_view text) { trainer.add(text); });
   return trainer.train();
@@ -149,7 +148,7 @@ TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(
     fail("tokenize: ", counts.documents, " documents are too few for a valid part of ", o.valid);
   info.bytes = counts.bytes;
   info.empty = counts.empty;
-  tokenizer->save(fs::path(o.out) / kTokenizer);
+  tokenizer->save(fs::path(o.out) / tokenizer->file_name());
   JsonValue index = JsonValue()
                         .set("format", "mhla tokens")
                         .set("version", 1)
@@ -186,7 +185,8 @@ TokenSet TokenSet::open(const std::string& folder, bool valid) {
 }
 
 TokenizerPtr TokenSet::tokenizer() const {
-  const std::string path = (fs::path(folder_) / kTokenizer).string();
+  const char* name = info_.tokenizer_kind == "sentencepiece" ? "tokenizer.model" : "tokenizer.json";
+  const std::string path = (fs::path(folder_) / name).string();
   TokenizerPtr tokenizer = open_tokenizer(path);
   if (tokenizer->fingerprint() != info_.fingerprint)
     fail(path, ": is another tokenizer (", hex(tokenizer->fingerprint()), ") than that of the shards (",

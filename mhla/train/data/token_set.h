@@ -14,7 +14,7 @@ namespace mhla {
 
 struct TokenizeOptions {
   std::string data = "default";     // as for read_corpus
-  std::string tokenizer = "bytes";  // "bytes", a tokenizer.json, or "train:SIZE"
+  std::string tokenizer = "bytes";  // "bytes", a tokenizer.json or .model, or "train:SIZE"
   std::string out;                  // a folder, made if it is not there; one that has a dataset.json is refused
   double valid = 0.0;               // part of the documents that is held out: every n-th, n = round(1 / valid)
   std::int64_t shard_tokens = std::int64_t{1} << 26;

@@ -83,7 +83,7 @@ TEST(TokenSet, MistakesAreNamed) {
             "data: " + options.out + " has no dataset.json: make it with mhla data tokenize");
   options.tokenizer = "train:x";
   EXPECT_EQ(message_of([&] { tokenize_corpus(options); }),
-            "tokenizer is 'train:x', expected bytes, a tokenizer.json, or train:SIZE");
+            "tokenizer is 'train:x', expected bytes, a tokenizer.json, a .model, or train:SIZE");
   options.tokenizer = "bytes";
   tokenize_corpus(options);
   EXPECT_EQ(message_of([&] { tokenize_corpus(options); }),
