@@ -15,6 +15,7 @@
 #include "apps/bench_data.h"
 #include "apps/bench_device.h"
 #include "apps/bench_model.h"
+#include "apps/bench_text.h"
 #include "apps/bench_verify.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
@@ -337,6 +338,7 @@ void add_bench(CLI::App& app, Job& job) {
   CLI::App* bench = app.add_subcommand("bench", "time things: bench op, bench data");
   bench->require_subcommand(1);
   add_bench_data(*bench, job);
+  add_bench_text(*bench, job);
   add_bench_model(*bench, job);
   CLI::App* op =
       bench->add_subcommand("op", "verify, then time the operator beside the machine's limits and its rivals");

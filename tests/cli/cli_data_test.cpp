@@ -81,6 +81,21 @@ TEST(CliData, BenchVerifiesAndTimes) {
   EXPECT_GT(row.at("decode_ms").as_double(), 0.0);
 }
 
+TEST(CliData, BenchTextVerifiesAndTimes) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path("a.txt")) << "to be or not to be, that is the question \xff";
+  const ProgramRun run =
+      run_program({"bench", "text", "--data", folder.path("a.txt"), "--vocab", "270", "--min-time", "0.05", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const JsonValue row = parse_json(lines_of(run.out).at(0), "row");
+  EXPECT_EQ(row.at("bytes").as_int(), 42);
+  EXPECT_LT(row.at("tokens").as_int(), 42);
+  EXPECT_GT(row.at("encode_mb_per_s").as_double(), 0.01);
+  const ProgramRun wrong = run_program({"bench", "text", "--data", folder.path("b.txt")});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_NE(wrong.err.find("is not there"), std::string::npos) << wrong.err;
+}
+
 TEST(CliData, TokenizeAndInfo) {
   const TemporaryFolder folder;
   std::ofstream(folder.path("a.jsonl")) << "{\"text\": \"one two\"}\n{\"text\": \"\"}\n{\"text\": \"three\"}\n";

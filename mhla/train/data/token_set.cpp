@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "mhla/core/error.h"
+#include "mhla/io/file.h"
 #include "mhla/io/json.h"
 #include "mhla/io/text/bpe_train.h"
 #include "mhla/train/data/corpus.h"
@@ -76,16 +77,21 @@ TokenSplit split_from(const JsonValue& json) {
   TokenSplit split;
   split.documents = json.at("documents").as_int();
   split.tokens = json.at("tokens").as_int();
+  if (split.documents < 0 || split.tokens < 0)
+    fail(split.documents, " documents of ", split.tokens, " tokens, expected 0 or more");
   for (const JsonValue& shard : json.at("shards").items()) {
     const std::string& name = shard.as_string();
-    if (name.empty() || fs::path(name).filename() != name) fail("shard '", name, "', expected a name in the folder");
+    if (name.empty() || name == "." || name == ".." || fs::path(name).filename() != name)
+      fail("shard '", name, "', expected a name in the folder");
     split.shards.push_back(name);
   }
   return split;
 }
 
-TokenSetInfo read_index(const fs::path& path) {
-  const JsonValue json = read_json(path);
+}  // namespace
+
+TokenSetInfo parse_token_index(std::string_view text, const std::string& label) {
+  const JsonValue json = parse_json(text, label);
   try {
     if (json.at("format").as_string() != "mhla tokens" || json.at("version").as_int() != 1)
       fail("is no list of token shards of version 1");
@@ -97,17 +103,39 @@ TokenSetInfo read_index(const fs::path& path) {
     if (error != std::errc() || hex(info.fingerprint) != print)
       fail("fingerprint is '", print, "', expected 16 digits");
     info.vocab_size = json.at("vocab_size").as_int();
-    if (!json.at("document_token").is_null()) info.document_token = json.at("document_token").as_int();
+    if (info.vocab_size < 1 || info.vocab_size > kMaxVocab)
+      fail("vocab_size is ", info.vocab_size, ", expected 1 to ", kMaxVocab);
+    if (!json.at("document_token").is_null()) {
+      const std::int64_t token = json.at("document_token").as_int();
+      if (token < 0 || token >= info.vocab_size)
+        fail("document_token is ", token, ", expected 0 to ", info.vocab_size - 1);
+      info.document_token = token;
+    }
     info.bytes = json.at("bytes").as_int();
+    if (info.bytes < 0) fail("bytes is ", info.bytes, ", expected 0 or more");
     info.train = split_from(json.at("train"));
     info.valid = split_from(json.at("valid"));
     return info;
   } catch (const Error& error) {
-    fail(path.string(), ": ", error.what());
+    fail(label, ": ", error.what());
   }
 }
 
-}  // namespace
+std::string write_token_index(const TokenSetInfo& info) {
+  return write_json(JsonValue()
+                        .set("format", "mhla tokens")
+                        .set("version", 1)
+                        .set("source", info.source)
+                        .set("tokenizer", info.tokenizer_kind)
+                        .set("fingerprint", hex(info.fingerprint))
+                        .set("vocab_size", info.vocab_size)
+                        .set("document_token", info.document_token ? JsonValue(*info.document_token) : JsonValue())
+                        .set("bytes", info.bytes)
+                        .set("train", split_json(info.train))
+                        .set("valid", split_json(info.valid)),
+                    2) +
+         "\n";
+}
 
 bool is_token_set(const std::string& folder) {
   std::error_code none;
@@ -149,18 +177,7 @@ TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(
   info.bytes = counts.bytes;
   info.empty = counts.empty;
   tokenizer->save(fs::path(o.out) / tokenizer->file_name());
-  JsonValue index = JsonValue()
-                        .set("format", "mhla tokens")
-                        .set("version", 1)
-                        .set("source", info.source)
-                        .set("tokenizer", info.tokenizer_kind)
-                        .set("fingerprint", hex(info.fingerprint))
-                        .set("vocab_size", info.vocab_size)
-                        .set("document_token", info.document_token ? JsonValue(*info.document_token) : JsonValue())
-                        .set("bytes", info.bytes)
-                        .set("train", split_json(info.train))
-                        .set("valid", split_json(info.valid));
-  write_file(fs::path(o.out) / kIndex, write_json(index, 2) + "\n");
+  write_file(fs::path(o.out) / kIndex, write_token_index(info));
   return info;
 }
 
@@ -168,7 +185,9 @@ TokenSet TokenSet::open(const std::string& folder, bool valid) {
   TokenSet set;
   set.folder_ = folder;
   if (!is_token_set(folder)) fail("data: ", folder, " has no ", kIndex, ": make it with mhla data tokenize");
-  set.info_ = read_index(fs::path(folder) / kIndex);
+  const fs::path index = fs::path(folder) / kIndex;
+  const std::vector<std::byte> text = read_file(index, std::uint64_t{64} << 20);
+  set.info_ = parse_token_index({reinterpret_cast<const char*>(text.data()), text.size()}, index.string());
   const TokenSplit& split = valid ? set.info_.valid : set.info_.train;
   if (split.shards.empty()) fail("data: ", folder, " has no ", valid ? "held-out" : "training", " documents");
   for (const std::string& name : split.shards) {

@@ -24,6 +24,7 @@ struct TokenizeOptions {
 struct TokenSplit {
   std::int64_t documents = 0, tokens = 0;
   std::vector<std::string> shards;  // names in the folder, in order
+  friend bool operator==(const TokenSplit&, const TokenSplit&) = default;
 };
 
 struct TokenSetInfo {
@@ -34,6 +35,7 @@ struct TokenSetInfo {
   std::int64_t bytes = 0;                      // of text
   TokenSplit train, valid;
   std::vector<std::string> empty;  // documents left out; not in the file
+  friend bool operator==(const TokenSetInfo&, const TokenSetInfo&) = default;
 };
 
 // Every document opens with Tokenizer::document_opening() and ends with closing(). `progress` is told the documents
@@ -41,6 +43,10 @@ struct TokenSetInfo {
 TokenSetInfo tokenize_corpus(const TokenizeOptions& options, const std::function<void(std::int64_t)>& progress = {});
 
 bool is_token_set(const std::string& folder);
+
+// dataset.json, in and out.
+TokenSetInfo parse_token_index(std::string_view text, const std::string& label);
+std::string write_token_index(const TokenSetInfo& info);
 
 // One split, opened: its documents are numbered through all shards, and so are its tokens.
 class TokenSet {

@@ -73,6 +73,27 @@ TEST(TokenSet, WhatATemplatePutsAroundADocument) {
   EXPECT_EQ(text_of(TokenSet::open(options.out), 0), "<s>ab</s>");
 }
 
+TEST(TokenSet, DatasetJsonIsStrict) {
+  TokenSetInfo info;
+  info.source = "here", info.tokenizer_kind = "bpe", info.fingerprint = 0xabc, info.vocab_size = 300;
+  info.document_token = 256, info.bytes = 7;
+  info.train = {2, 9, {"train-00000.tokens"}};
+  const std::string good = write_token_index(info);
+  EXPECT_EQ(parse_token_index(good, "d"), info);
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    return message_of([&] { parse_token_index(text.replace(text.find(from), from.size(), to), "d"); });
+  };
+  EXPECT_EQ(refused("mhla tokens", "mhla"), "d: is no list of token shards of version 1");
+  EXPECT_EQ(refused("\"version\": 1", "\"version\": 2"), "d: is no list of token shards of version 1");
+  EXPECT_EQ(refused("0000000000000abc", "abc"), "d: fingerprint is 'abc', expected 16 digits");
+  EXPECT_EQ(refused("300", "0"), "d: vocab_size is 0, expected 1 to 16777216");
+  EXPECT_EQ(refused("256", "300"), "d: document_token is 300, expected 0 to 299");
+  EXPECT_EQ(refused("\"tokens\": 9", "\"tokens\": -9"), "d: 2 documents of -9 tokens, expected 0 or more");
+  for (const char* name : {"../x.tokens", "/etc/passwd", "..", "."})
+    EXPECT_TRUE(has(refused("train-00000.tokens", name), "expected a name in the folder")) << name;
+}
+
 TEST(TokenSet, MistakesAreNamed) {
   const ScratchFolder folder;
   folder.write_text("a.jsonl", lines());
