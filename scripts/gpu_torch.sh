@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gpu_torch.sh: the operators in PyTorch on a machine with a GPU: build for the torch of PYTHON, its tests, cost and times.
+# gpu_torch.sh: the rooms over PyTorch on a machine with a GPU: build for the torch of PYTHON, tests, cost and times.
 # Needs g++, nvcc, CMake, Ninja and a Python with torch and pytest; other libraries come from third_party_cache
 # (scripts/gpu_headers.sh, which also takes pytest along) when it is there, else from the system.
 #   BUILD=build/gpu_torch   JOBS=cores   ARCHS=90a-real   PYTHON=python3
@@ -29,13 +29,19 @@ mkdir -p "$BUILD"
 cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMHLA_CUDA=ON "-DMHLA_CUDA_ARCHITECTURES=$ARCHS" -DMHLA_WERROR=OFF \
   "-DMHLA_TORCH_DIR=$torch" "-DCMAKE_CXX_FLAGS=-include cstdint -DHWY_COMPILE_ONLY_STATIC" "${deps[@]}" >"$BUILD/configure.log" 2>&1 ||
   { tail -n 20 "$BUILD/configure.log"; exit 1; }
-cmake --build "$BUILD" --parallel "$JOBS" --target mhla_torch ops_bench mhla mhla_golden >"$BUILD/build.log" 2>&1 ||
+TESTS="norm_op_test optimizer_test trainer_test classification_test"
+# shellcheck disable=SC2086  # a list of words
+cmake --build "$BUILD" --parallel "$JOBS" --target mhla_torch ops_bench mhla mhla_golden $TESTS >"$BUILD/build.log" 2>&1 ||
   { grep -E 'error|FAILED' "$BUILD/build.log" | head -n 20; exit 1; }
 export MHLA_LIBRARY=$PWD/$BUILD/lib/libmhla_torch.so
 echo "built in $SECONDS s"
 
 "$PYTHON" -m pytest -q -rfs --tb=short -p no:cacheprovider python/tests >"$BUILD/pytest.log" 2>&1 || failed pytest
 grep -E '^(FAILED|ERROR|SKIPPED|E  )|passed|failed' "$BUILD/pytest.log" | tail -n 40
+for test in $TESTS; do
+  "$BUILD/tests/$test" >"$BUILD/$test.log" 2>&1 || failed "$test"
+  echo "$test: $(grep -E '^\[  (PASSED|FAILED) ' "$BUILD/$test.log" | head -n 1)"
+done
 "$BUILD/bin/ops_bench" || failed "ops_bench on the CPU"
 "$BUILD/bin/ops_bench" cuda || failed "ops_bench on the GPU"
 "$BUILD/bin/mhla" verify --golden tests/golden >"$BUILD/golden.txt" 2>&1 || failed "verify --golden"

@@ -28,14 +28,14 @@ ChoiceItem asked(const std::string& context, const std::vector<std::string>& cho
   for (const std::string& choice : choices) {
     if (choice.empty()) fail("choice ", item.contexts.size(), " is empty");
     item.contexts.push_back(context);
-    item.continuations.push_back(" " + choice);
+    item.continuations.push_back(str(" ", choice));
   }
   item.gold = static_cast<std::size_t>(gold);
   return item;
 }
 
 ChoiceItem piqa(const JsonValue& row) {
-  return asked("Question: " + row.at("goal").as_string() + "\nAnswer:",
+  return asked(str("Question: ", row.at("goal").as_string(), "\nAnswer:"),
                {row.at("sol1").as_string(), row.at("sol2").as_string()}, row.at("label").as_int());
 }
 
@@ -49,7 +49,7 @@ ChoiceItem winogrande(const JsonValue& row) {
   ChoiceItem item;
   for (const char* option : {"option1", "option2"}) {
     item.contexts.push_back(sentence.substr(0, gap) + row.at(option).as_string());
-    item.continuations.push_back(" " + trimmed(std::string_view(sentence).substr(gap + 1)));
+    item.continuations.push_back(str(" ", trimmed(std::string_view(sentence).substr(gap + 1))));
   }
   item.gold = answer == "1" ? 0 : 1;
   return item;
@@ -76,7 +76,7 @@ ChoiceItem science(const JsonValue& row, bool prefixed) {
   const std::string& key = row.at("answerKey").as_string();
   const auto gold = std::find(labels.begin(), labels.end(), key);
   if (gold == labels.end()) fail("answerKey is '", key, "', which is no label of a choice");
-  const std::string context = prefixed ? "Question: " + stem.as_string() + "\nAnswer:" : stem.as_string();
+  const std::string context = prefixed ? str("Question: ", stem.as_string(), "\nAnswer:") : stem.as_string();
   return asked(context, choices, gold - labels.begin());
 }
 
@@ -95,8 +95,8 @@ ChoiceItem mmlu(const JsonValue& row) {
   if (choices.size() != 4) fail(choices.size(), " choices, expected 4");
   std::string subject = row.at("subject").as_string();
   std::replace(subject.begin(), subject.end(), '_', ' ');
-  std::string context = "The following are multiple choice questions (with answers) about " + subject + ".\n\n" +
-                        trimmed(row.at("question").as_string()) + "\n";
+  std::string context = str("The following are multiple choice questions (with answers) about ", subject, ".\n\n",
+                            trimmed(row.at("question").as_string()), "\n");
   const char* letters[] = {"A", "B", "C", "D"};
   for (std::size_t i = 0; i < 4; ++i) context += str(letters[i], ". ", choices[i].as_string(), "\n");
   return asked(context + "Answer:", {letters[0], letters[1], letters[2], letters[3]}, row.at("answer").as_int());

@@ -15,7 +15,6 @@ TokenNormImpl::TokenNormImpl(std::int64_t size, bool rms, double eps) : eps_(eps
 torch::Tensor TokenNormImpl::forward(const torch::Tensor& x) {
   ops::NormOptions options;
   options.bias = bias, options.centered = bias.defined(), options.eps = eps_;
-  options.dtype = ops::autocast_dtype(x);  // what the linear layers behind it take
   return ops::norm(x, weight, options);
 }
 

@@ -293,13 +293,13 @@ torch::Tensor MhlaAttentionImpl::lepe_of(const torch::Tensor& v) {
 }
 
 torch::Tensor MhlaAttentionImpl::finish(const Projected& p, torch::Tensor out) {
-  if (options_.head_norm) out = head_norm_(out);
+  const bool lepe_inside = options_.lepe != 0 && options_.lepe_inside_gate;
+  const torch::Tensor gate = options_.gate == Gate::kNone ? torch::Tensor() : gate_(p.y);
+  const bool in_norm = options_.head_norm && options_.gate == Gate::kSilu && !lepe_inside;
+  if (options_.head_norm) out = head_norm_(out, in_norm ? gate.view_as(out) : torch::Tensor());
   out = out.flatten(-2);
-  if (options_.lepe != 0 && options_.lepe_inside_gate) out = out + lepe_of(p.v);
-  if (options_.gate != Gate::kNone) {
-    const torch::Tensor gate = gate_(p.y);
-    out = out * (options_.gate == Gate::kSilu ? torch::silu(gate) : gate);
-  }
+  if (lepe_inside) out = out + lepe_of(p.v);
+  if (gate.defined() && !in_norm) out = out * (options_.gate == Gate::kSilu ? torch::silu(gate) : gate);
   if (options_.lepe != 0 && !options_.lepe_inside_gate) out = out + lepe_of(p.v);
   return dropout_(out_(out));
 }

@@ -1,4 +1,5 @@
-// RMSNorm: x / sqrt(mean(x^2) + eps) * weight over the last axis, statistics in f32 (f64 for f64).
+// RMSNorm: x / sqrt(mean(x^2) + eps) * weight over the last axis, statistics in f32 (f64 for f64); times silu(gate)
+// where one is given. Under autocast the result has its 16-bit dtype.
 #pragma once
 
 #include <optional>
@@ -14,9 +15,14 @@ torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, std:
 class RmsNormImpl : public torch::nn::Module {
  public:
   explicit RmsNormImpl(std::int64_t size, std::optional<double> eps = {});
-  torch::Tensor forward(const torch::Tensor& x) { return rms_norm(x, weight, eps_); }
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& gate = {}) {
+    return rms_norm(x, weight, eps_, gate);
+  }
 
   torch::Tensor weight;  // [size]
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(torch::Tensor())})
 
  private:
   std::optional<double> eps_;

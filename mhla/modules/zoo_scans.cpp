@@ -80,7 +80,7 @@ torch::Tensor GlaAttentionImpl::run(const torch::Tensor& x, const Packed& packed
   const torch::Tensor out =
       gated_scan(by_heads(q_(x), heads_), by_heads(k_(x), heads_), by_heads(v_(x), heads_), by_heads(log_decay, heads_),
                  1.0 / std::sqrt(static_cast<double>(key_)), packed.first, scan_state(state));
-  return o_(norm_(out).flatten(-2) * torch::silu(g_(x)));
+  return o_(norm_(out, g_(x).view_as(out)).flatten(-2));
 }
 
 // Key heads of 3/4 dim in all, value heads twice as wide: the published proportions.
@@ -127,7 +127,7 @@ torch::Tensor GdnAttentionImpl::run(const torch::Tensor& x, const Packed& packed
   const torch::Tensor log_decay = -A_log_.exp() * torch::softplus(a_(x) + dt_bias_);
   const torch::Tensor out = delta_scan(q, k, v, torch::sigmoid(b_(x)), log_decay,
                                        1.0 / std::sqrt(static_cast<double>(key_)), packed.first, scan_state(state));
-  return o_(norm_(out).flatten(-2) * torch::silu(g_(x)));
+  return o_(norm_(out, g_(x).view_as(out)).flatten(-2));
 }
 
 MambaAttentionImpl::MambaAttentionImpl(const AttentionConfig& c) : inner_(2 * c.dim), rank_((c.dim + 15) / 16) {

@@ -226,6 +226,17 @@ at::Tensor norm_autograd(const at::Tensor& x, const at::Tensor& weight, const Op
   return NormFunction::apply(x, weight, bias, gate, eps, centered, dtype);
 }
 
+// What stands behind a norm are linear layers: the result has the dtype that they take.
+at::Tensor norm_autocast(const at::Tensor& x, const at::Tensor& weight, const Optional<at::Tensor>& bias,
+                         const Optional<at::Tensor>& gate, double eps, bool centered,
+                         const Optional<at::ScalarType>& dtype) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const at::ScalarType own = x.scalar_type() == at::kDouble
+                                 ? at::kDouble
+                                 : at::autocast::get_lower_precision_fp_from_device_type(x.device().type());
+  return forward_handle().call(x, weight, bias, gate, eps, centered, dtype.value_or(own));
+}
+
 std::vector<at::Tensor> norm_backward_autograd(const at::Tensor& dout, const at::Tensor& x, const at::Tensor& weight,
                                                const Optional<at::Tensor>& bias, const Optional<at::Tensor>& gate,
                                                double eps, bool centered) {
@@ -261,17 +272,14 @@ TORCH_LIBRARY_IMPL(mhla, Autograd, m) {
   m.impl("norm", norm_autograd);
   m.impl("norm_backward", norm_backward_autograd);
 }
+TORCH_LIBRARY_IMPL(mhla, AutocastCPU, m) { m.impl("norm", norm_autocast); }
+TORCH_LIBRARY_IMPL(mhla, Autocast, m) { m.impl("norm", norm_autocast); }
 
 }  // namespace
 
 at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options) {
   return forward_handle().call(x, weight, maybe(options.bias), maybe(options.gate), options.eps, options.centered,
                                options.dtype ? Optional<at::ScalarType>(*options.dtype) : kNone);
-}
-
-at::ScalarType autocast_dtype(const at::Tensor& x) {
-  if (!autocast_is_on(x.device().type()) || x.scalar_type() == at::kDouble) return x.scalar_type();
-  return at::autocast::get_lower_precision_fp_from_device_type(x.device().type());
 }
 
 }  // namespace mhla::ops

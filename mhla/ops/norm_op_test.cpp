@@ -76,10 +76,11 @@ TEST(NormOp, TheResultMayHaveAnotherDtype) {
   const at::Tensor leaf = x.clone().set_requires_grad(true);
   norm(leaf, weight, o).sum().backward();
   EXPECT_EQ(leaf.grad().scalar_type(), at::kFloat);
-  EXPECT_EQ(autocast_dtype(x), at::kFloat);
   set_cpu_autocast(true);
-  EXPECT_EQ(autocast_dtype(x), at::kBFloat16);
-  EXPECT_EQ(autocast_dtype(x.to(at::kDouble)), at::kDouble);
+  EXPECT_EQ(norm(x, weight).scalar_type(), at::kBFloat16);
+  EXPECT_EQ(norm(x.to(at::kDouble), weight).scalar_type(), at::kDouble);
+  o.dtype = at::kFloat;
+  EXPECT_EQ(norm(x, weight, o).scalar_type(), at::kFloat);
   set_cpu_autocast(false);
 }
 

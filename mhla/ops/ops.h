@@ -50,11 +50,9 @@ struct NormOptions {
   at::Tensor bias, gate;  // [X], [..., X]
   double eps = 1e-6;
   bool centered = false;
-  std::optional<at::ScalarType> dtype = {};  // of the result; default: that of x
+  std::optional<at::ScalarType> dtype = {};  // of the result; default: that of x, under autocast its 16-bit one
 };
 at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options = {});
-// What autocast makes of an input of linear layers on x's device: its 16-bit dtype where it is on, else x's own.
-at::ScalarType autocast_dtype(const at::Tensor& x);
 
 void set_num_threads(std::int64_t threads);
 std::int64_t num_threads();

@@ -108,14 +108,6 @@ inline void fused_adamw(at::TensorList params, at::TensorList grads, at::TensorL
 }
 
 // Autocast of the CPU for this thread.
-inline bool autocast_is_on(c10::DeviceType device) {
-#if TORCH_VERSION_MAJOR >= 2
-  return at::autocast::is_autocast_enabled(device);
-#else
-  return device == at::kCUDA ? at::autocast::is_enabled() : device == at::kCPU && at::autocast::is_cpu_enabled();
-#endif
-}
-
 inline void set_cpu_autocast(bool on) {
 #if TORCH_VERSION_MAJOR >= 2
   at::autocast::set_autocast_enabled(at::kCPU, on);

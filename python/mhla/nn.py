@@ -17,17 +17,18 @@ from .mixing import constrain_mix_, init_causal_mix, init_mix
 from .streaming import StreamingState
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis, statistics in float32. eps None: that of the dtype."""
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis, statistics in float32. eps None: that of the dtype.
+    Under autocast the result has its 16-bit dtype."""
 
     def __init__(self, size: int, eps: Optional[float] = None, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(size, device=device, dtype=dtype))
 
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x if x.dtype == torch.float64 else x.float()
+    def forward(self, x: Tensor, gate: Optional[Tensor] = None) -> Tensor:
+        """x ``[..., size]``; with ``gate``, as large, times silu(gate)."""
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
-        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * self.weight
+        return torch.ops.mhla.norm(x, self.weight, None, gate, eps)
 
 
 class ShortConv(nn.Module):
@@ -415,13 +416,15 @@ class MHLA(nn.Module):
         return self._tables[device]
 
     def _finish(self, y: Tensor, v: Tensor, out: Tensor) -> Tensor:
+        lepe_inside = self.lepe is not None and self.lepe_inside_gate
+        gate = None if self.gate is None else self.gate(y)
+        in_norm = gate is not None and self.head_norm is not None and self.gate_activation == "silu" and not lepe_inside
         if self.head_norm is not None:
-            out = self.head_norm(out)
+            out = self.head_norm(out, gate.view_as(out) if in_norm else None)
         out = out.flatten(-2)
-        if self.lepe is not None and self.lepe_inside_gate:
+        if lepe_inside:
             out = out + self._lepe_of(v)
-        if self.gate is not None:
-            gate = self.gate(y)
+        if gate is not None and not in_norm:
             out = out * (F.silu(gate) if self.gate_activation == "silu" else gate)
         if self.lepe is not None and not self.lepe_inside_gate:
             out = out + self._lepe_of(v)
