@@ -40,7 +40,7 @@ class Vit(nn.Module):
         self.norm, self.head = nn.LayerNorm(dim, eps=1e-6), nn.Linear(dim, classes)
 
     def forward(self, x):
-        x = self.patches(x).flatten(2).transpose(1, 2) + self.place
+        x = self.patches(x).flatten(2).transpose(1, 2).contiguous() + self.place  # else every norm copies
         return self.head(self.norm(self.blocks(x).mean(1)))
 
 

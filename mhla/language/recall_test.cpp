@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "mhla/core/error.h"
 #include "mhla/language/fake_model_fixture.h"
 #include "mhla/testing/messages.h"
 
@@ -132,8 +133,8 @@ TEST(Needle, AModelThatReadsFindsItAndOneThatGuessesDoesNot) {
   reader.on_generate = [](const std::string& prompt) {
     const std::string ask = "What is the number of ";
     const std::size_t at = prompt.rfind(ask) + ask.size();
-    const std::string fact = "the number of " + prompt.substr(at, prompt.find('?', at) - at) + " is ";
-    return " " + prompt.substr(prompt.find(fact) + fact.size(), 5) + ".";
+    const std::string fact = str("the number of ", prompt.substr(at, prompt.find('?', at) - at), " is ");
+    return str(" ", prompt.substr(prompt.find(fact) + fact.size(), 5), ".");
   };
   NeedleOptions options;
   options.length = 2000, options.needles = 8;

@@ -76,7 +76,7 @@ torch::Tensor DeitImpl::forward(const torch::Tensor& images) {
     const std::int64_t rows = missing(0), columns = missing(1);
     x = torch::constant_pad_nd(x, {columns / 2, columns - columns / 2, rows / 2, rows - rows / 2});
   }
-  x = proj_(x).flatten(2).transpose(1, 2) + pos_embed_;  // [B, N, C]
+  x = proj_(x).flatten(2).transpose(1, 2).contiguous() + pos_embed_;  // [B, N, C]: all sums that follow lie like this
   x = torch::dropout(x, c.dropout, is_training());
   const auto attend_to = [&](Attention& attention, const torch::Tensor& tokens) { return attend(attention, tokens); };
   for (DeitBlock& block : blocks_) x = block->forward(x, attend_to);
