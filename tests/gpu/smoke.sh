@@ -29,9 +29,8 @@ host="mhla/core/dtype.cpp mhla/core/view.cpp mhla/core/workspace.cpp mhla/core/t
   mhla/kernels/streaming/streaming.cpp mhla/kernels/streaming/streaming_state.cpp mhla/kernels/streaming/streaming_ref.cpp
   mhla/kernels/streaming/streaming_save.cpp mhla/kernels/streaming/streaming_cuda.cpp
   tests/gpu/smoke.cpp tests/gpu/smoke_stubs.cpp"
-device="$(ls mhla/kernels/common/cuda/*.cu mhla/kernels/bidirectional/*_cuda.cu mhla/kernels/chunkwise/*_cuda.cu
-  mhla/kernels/streaming/*_cuda.cu |
-  grep -v sm90)"
+device="$(ls mhla/kernels/common/cuda/*.cu mhla/kernels/bidirectional/*_cuda.cu mhla/kernels/chunkwise/*_cuda.cu \
+  mhla/kernels/streaming/*_cuda.cu | grep -v sm90)"
 if [ "$kind" = emulator ]; then
   flags="-std=c++20 -O2 -ffp-contract=off -mfma -Itests/gpu/emulator -I."
   host="$host tests/gpu/emulator/emulator.cpp tests/gpu/emulator/cuda_host.cpp"
