@@ -14,7 +14,7 @@ constexpr int kTokens = 32;       // of a running sum at a time
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) stream_summary_kernel(const __grid_constant__ StreamJob job) {
-  __shared__ SummaryMemory<T> memory;
+  __shared__ TileMemory<Arithmetic<T>, kSummaryRows> memory;
   const StreamShape& s = job.shape;
   const StreamSequence& sequence = job.sequences[blockIdx.z];
   const int tiles_across = ceil_div(s.E, kColumns), products = ceil_div(s.D, kSummaryRows) * tiles_across;
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) stream_summary_kernel(const __grid_c
   }
   const StreamRows<T> k(job, sequence, place, job.k, head, s.k, s.feature_map);
   const StreamRows<T> v(job, sequence, place, job.v, head, s.v, FeatureMap::kIdentity);
-  summary_tile<T>(memory, k, v, s.C, tile / tiles_across * kSummaryRows, tile % tiles_across * kColumns, s.D, s.E, out);
+  summary_tile(memory, k, v, s.C, tile / tiles_across * kSummaryRows, tile % tiles_across * kColumns, s.D, s.E, out);
 }
 
 // The first block that row i weighs by itself: those before share a coefficient and come as one sum.
@@ -76,11 +76,9 @@ __global__ void __launch_bounds__(kThreads) stream_prefix_kernel(const __grid_co
       a[at * pitch(kRows) + r] = A::operand(given ? mix.at(head, chunk_of(r), k + at) : 0.0f);
     }
     const bool finite = __syncthreads_and(fill_by_rows<A, kColumns>(b, in, k, column));
-    if (finite) {
-      sums.template add<Filled::kByRows, Filled::kByRows>(a, b, min(kDepth, last - k));
-    } else {
-      add_where<kRows>(sums, a, b, min(kDepth, last - k), [&](int at, int r) { return kept(k + at, r); });
-    }
+    const int depth = min(kDepth, last - k);
+    if (!finite) add_not_finite<kRows>(sums, a, b, depth, [&](int at, int r) { return kept(k + at, r); });
+    sums.template add<Filled::kByRows, Filled::kByRows>(a, b, depth);
     __syncthreads();
   }
   stage(sums, memory.staged);

@@ -222,7 +222,7 @@ union DecodeMemory {
     alignas(16) float prefix[kStagedRows<Arithmetic<T>> * kStagedPitch];
     float running[kMaxColumns], den[kRows];
   } token;
-  SummaryMemory<T, kCloseRows> tile;
+  TileMemory<Arithmetic<T>, kCloseRows> tile;
   float vectors[kVectorMemory];
 };
 
@@ -247,8 +247,7 @@ __device__ void close_chunk(const DecodeJob& job, const DecodeSequence& sequence
   }
   const OpenRows<T> k(job, sequence, open, job.k, s.k, batch, head, s.feature_map);
   const OpenRows<T> v(job, sequence, open, job.v, s.v, batch, head, FeatureMap::kIdentity);
-  summary_tile<T, kCloseRows>(memory.tile, k, v, s.C, tile / across * kCloseRows, tile % across * kColumns, s.D, s.E,
-                              out);
+  summary_tile(memory.tile, k, v, s.C, tile / across * kCloseRows, tile % across * kColumns, s.D, s.E, out);
 }
 
 template <class T>

@@ -72,11 +72,10 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ M
     for (int k = begin; k < end; k += kDepth) {
       fill_coefficients<A, kRows>(a, job, kept, query_head(wave, query), row, k, count);
       const bool finite = __syncthreads_and(fill_by_rows<A, kColumns>(b, in, k, column));
-      if (finite || job.terms == MixTerms::kAll) {
-        sums.template add<Filled::kByRows, Filled::kByRows>(a, b, min(kDepth, end - k));
-      } else {
-        add_where<kRows>(sums, a, b, min(kDepth, end - k), [&](int at, int x) { return kept(k + at, row + x); });
-      }
+      const int depth = min(kDepth, end - k);
+      if (!finite && job.terms != MixTerms::kAll)
+        add_not_finite<kRows>(sums, a, b, depth, [&](int at, int x) { return kept(k + at, row + x); });
+      sums.template add<Filled::kByRows, Filled::kByRows>(a, b, depth);
       __syncthreads();
     }
   }

@@ -284,16 +284,24 @@ struct ArithmeticOf<f16> {  // its products do not fit f16
 template <class T>
 using Arithmetic = typename ArithmeticOf<T>::type;
 
-// The same step term by term over operands filled by rows, for terms of which some do not exist: keep(k, row). A masked
-// product would multiply them by 0, which an infinity or a NaN survives. Slow, and used only where there is one.
+// For a step of which some terms do not exist, keep(k, row), with operands filled by rows. A masked product multiplies
+// them by 0, which an infinity or a NaN of b survives: such values are multiplied term by term where they are kept, and
+// cleared. The step itself follows, with the bits that it has without them. All threads call.
 template <int kRows, class Sums, class Operand, class Keep>
-__device__ void add_where(Sums& sums, const Operand* a, const Operand* b, int depth, const Keep& keep) {
+__device__ void add_not_finite(Sums& sums, const Operand* a, Operand* b, int depth, const Keep& keep) {
 #pragma unroll 1
   for (int k = 0; k < depth; ++k) {
     sums.visit([&](int row, int column, float& sum) {
-      if (keep(k, row)) sum = fmaf(widen(a[k * pitch(kRows) + row]), widen(b[k * pitch(kColumns) + column]), sum);
+      const float y = widen(b[k * pitch(kColumns) + column]);
+      if (!isfinite(y) && keep(k, row)) sum = fmaf(widen(a[k * pitch(kRows) + row]), y, sum);
     });
   }
+  __syncthreads();
+  for (int index = threadIdx.x; index < kDepth * kColumns; index += kThreads) {
+    Operand& y = b[index / kColumns * pitch(kColumns) + index % kColumns];
+    if (!isfinite(widen(y))) y = Operand{};
+  }
+  __syncthreads();
 }
 
 }  // namespace mhla::cuda

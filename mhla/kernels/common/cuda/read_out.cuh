@@ -78,12 +78,10 @@ __device__ void add_inside(Sums& sums, ReadOutMemory<A, kRows, true>& memory, co
       const auto* const scores = memory.scores + k * pitch(kRows);
       const int depth = min(kDepth, end - other - k);
       const bool finite = __syncthreads_and(fill_by_rows<A, kColumns>(memory.tile.operands.b, w, other + k, column));
-      if (finite || all_kept) {
-        sums.template add<Filled::kByRows, Filled::kByRows>(scores, memory.tile.operands.b, depth);
-      } else {
-        add_where<kRows>(sums, scores, memory.tile.operands.b, depth,
-                         [&](int at, int r) { return kept(other + k + at, row + r); });
-      }
+      if (!finite && !all_kept)
+        add_not_finite<kRows>(sums, scores, memory.tile.operands.b, depth,
+                              [&](int at, int r) { return kept(other + k + at, row + r); });
+      sums.template add<Filled::kByRows, Filled::kByRows>(scores, memory.tile.operands.b, depth);
       __syncthreads();
     }
   }

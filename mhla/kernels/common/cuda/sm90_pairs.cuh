@@ -91,7 +91,8 @@ __device__ inline bool finite_rows(const char* rows, int pitch, int columns) {
 }
 
 // acc += a y over 16 rows of y in shared memory, where a[t][s] is zero unless used(t, s). Zero times NaN is NaN, and a
-// token must not see what it does not use: rows that are not finite are added one by one.
+// token must not see what it does not use: values that are not finite are added one by one where they are used, and the
+// product is made without them, so that it has the bits that it has where there are none.
 template <int kTiles, class Used>
 __device__ inline void multiply_used(float (&acc)[kTiles][4], const std::uint32_t (&a)[4], const char* rows, int pitch,
                                      int columns, const Used& used) {
@@ -115,12 +116,13 @@ __device__ inline void multiply_used(float (&acc)[kTiles][4], const std::uint32_
           if (j * 8 >= columns) break;
           const float2 y = __bfloat1622float2(row[j * 4]);
           const float x = next ? value.y : value.x;
-          acc[j][i % 2 * 2] = fmaf(x, y.x, acc[j][i % 2 * 2]);
-          acc[j][i % 2 * 2 + 1] = fmaf(x, y.y, acc[j][i % 2 * 2 + 1]);
+          if (!isfinite(y.x)) acc[j][i % 2 * 2] = fmaf(x, y.x, acc[j][i % 2 * 2]);
+          if (!isfinite(y.y)) acc[j][i % 2 * 2 + 1] = fmaf(x, y.y, acc[j][i % 2 * 2 + 1]);
         }
       }
     }
   }
+  multiply_rows<kTiles, /*kFiniteAlone=*/true>(acc, a, shared_address(rows) + lane % 16 * pitch);
 }
 
 // The same where only `ragged` products have pairs that are not used.

@@ -5,9 +5,9 @@
 namespace mhla::cuda {
 namespace {
 
-template <class T>
+template <class T, class A>
 __global__ void __launch_bounds__(kThreads) summary_kernel(const __grid_constant__ SummaryJob job) {
-  __shared__ SummaryMemory<T> memory;
+  __shared__ TileMemory<A, kSummaryRows> memory;
   const Wave& wave = job.wave;
   const int head = blockIdx.y, tiles_across = ceil_div(wave.E, kColumns);
   const Place place = find_place(wave, blockIdx.x);
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) summary_kernel(const __grid_constant
   const int d = blockIdx.z / tiles_across * kSummaryRows, e = blockIdx.z % tiles_across * kColumns;
   const TokenRows<T> a_rows(wave, place, blockIdx.x, job.a, head, job.of_queries);
   const TokenRows<T> b_rows(wave, place, blockIdx.x, job.b, head, job.of_queries);
-  summary_tile<T>(memory, a_rows, b_rows, place.size(), d, e, wave.D, wave.E, out);
+  summary_tile(memory, a_rows, b_rows, place.size(), d, e, wave.D, wave.E, out);
 }
 
 }  // namespace
@@ -34,7 +34,13 @@ void block_summaries(DType dtype, const SummaryJob& job, void* stream) {
   const int heads = wave.kv_heads * (job.of_queries ? wave.group : 1);
   const int tiles = ceil_div(wave.D, kSummaryRows) * ceil_div(wave.E, kColumns) + (job.maybe_x.given() ? 1 : 0);
   with_type(dtype, [&](auto type) {
-    launch(summary_kernel<decltype(type)>, grid_of(wave.blocks, heads, tiles), job, stream, "summary_kernel");
+    using T = decltype(type);
+    auto kernel = summary_kernel<T, Arithmetic<T>>;
+    // A gradient over its denominator is no f16, and its roundings would be all that is left in dmix, a difference.
+    if constexpr (std::is_same_v<T, f16>) {
+      if (job.b.scaled) kernel = summary_kernel<T, SplitTf32>;
+    }
+    launch(kernel, grid_of(wave.blocks, heads, tiles), job, stream, "summary_kernel");
   });
 }
 

@@ -8,14 +8,10 @@ namespace mhla::cuda {
 
 inline constexpr int kSummaryRows = 64;
 
-template <class T, int kRows = kSummaryRows>
-using SummaryMemory = TileMemory<Arithmetic<T>, kRows>;
-
 // Rows [d, d + kRows) and columns [e, e + 64) of S as [D][E] at `out`.
-template <class T, int kRows = kSummaryRows, class Rows>
-__device__ void summary_tile(SummaryMemory<T, kRows>& memory, const Rows& a_rows, const Rows& b_rows, int size, int d,
+template <class A, int kRows, class Rows>
+__device__ void summary_tile(TileMemory<A, kRows>& memory, const Rows& a_rows, const Rows& b_rows, int size, int d,
                              int e, int D, int E, float* out) {
-  using A = Arithmetic<T>;
   auto *const a = memory.operands.a, *const b = memory.operands.b;
   typename A::template Sums<kRows> sums;
   for (int t = 0; t < size; t += kDepth) {

@@ -76,21 +76,33 @@ __device__ inline float2 unpack_bf16(std::uint32_t pair) {
   return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
 }
 
+// Two values, 0 in the place of infinity and NaN.
+__device__ inline std::uint32_t finite_pair(std::uint32_t pair) {
+  if ((pair & 0x7f80u) == 0x7f80u) pair &= 0xffff0000u;
+  if ((pair & 0x7f800000u) == 0x7f800000u) pair &= 0xffffu;
+  return pair;
+}
+
 // acc[j] += a * B for kTiles tiles of 8 columns, B in shared memory. `row`: address of the row of B that this lane
-// provides (rows 0 to 15 by lane % 16), column 0.
-template <int kTiles>
+// provides (rows 0 to 15 by lane % 16), column 0. kFiniteAlone: without values of B that are not finite.
+template <int kTiles, bool kFiniteAlone = false>
 __device__ inline void multiply_rows(float (&acc)[kTiles][4], const std::uint32_t (&a)[4], std::uint32_t row) {
   const std::uint32_t right = threadIdx.x % 32 / 16 * 16;  // lanes 16 to 31 provide the next 8 columns
 #pragma unroll
   for (int j = 0; j + 1 < kTiles; j += 2) {
     std::uint32_t two[4];
     load_matrices_transposed(two, row + j * 16 + right);
+    if constexpr (kFiniteAlone) {
+#pragma unroll
+      for (std::uint32_t& pair : two) pair = finite_pair(pair);
+    }
     multiply_add(acc[j], a, two[0], two[1]);
     multiply_add(acc[j + 1], a, two[2], two[3]);
   }
   if constexpr (kTiles % 2 == 1) {
     std::uint32_t one[2];
     load_two_transposed(one, row + (kTiles - 1) * 16);
+    if constexpr (kFiniteAlone) one[0] = finite_pair(one[0]), one[1] = finite_pair(one[1]);
     multiply_add(acc[kTiles - 1], a, one[0], one[1]);
   }
 }
