@@ -5,6 +5,7 @@
 #include "mhla/models/recompute.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/modules/zoo.h"
+#include "mhla/ops/torch.h"
 
 namespace mhla {
 namespace {
@@ -18,17 +19,30 @@ LmConfig with_softmax(const LmConfig& c) {
   return softmax;
 }
 
+// Mixing matrices grow with the context and are not counted.
+std::int64_t attention_weights(const LmConfig& c) {
+  std::int64_t count = 0;
+  for (const auto& item : make_lm_attention(c, nullptr)->named_parameters()) {
+    if (item.key() != "mix") count += item.value().numel();
+  }
+  return count;
+}
+
 // Width of the MLP that gives a block the parameters of softmax attention's.
 std::int64_t matched_width(const LmConfig& c) {
   if (!c.match || !has_mlp(c.attention)) return c.mlp;
-  const std::int64_t own = count_parameters(*make_lm_attention(c, nullptr)),
-                     softmax = count_parameters(*make_lm_attention(with_softmax(c), nullptr)), more = own - softmax;
+  const std::int64_t softmax = attention_weights(with_softmax(c)), more = attention_weights(c) - softmax;
   if (100 * std::abs(more) <= 3 * (softmax + 3 * c.dim * c.mlp)) return c.mlp;
   const std::int64_t steps = std::llround(static_cast<double>(c.mlp - more / (3 * c.dim)) / kWidthStep);
   if (steps < 1)
     fail("config: ", c.attention, " has ", more, " parameters more than softmax attention, which no MLP of ", c.mlp,
          " channels makes up for; expected a wider mlp, or match false");
   return steps * kWidthStep;
+}
+
+// Under autocast every product would cast its input by itself.
+torch::Tensor for_products(const torch::Tensor& x) {
+  return x.is_cuda() && ops::cuda_autocast() ? x.to(torch::kBFloat16) : x;
 }
 
 MhlaAttentionImpl* mhla_of(const LmBlock& block) { return block->attention()->as<MhlaAttentionImpl>(); }
@@ -46,11 +60,11 @@ LmBlockImpl::LmBlockImpl(const LmConfig& c, std::int64_t mlp_width, const std::s
 
 torch::Tensor LmBlockImpl::behind(const torch::Tensor& x, const torch::Tensor& attended) {
   const torch::Tensor y = x + attended;
-  return mlp_.is_empty() ? y : y + mlp_(mlp_norm_(y));
+  return mlp_.is_empty() ? y : y + mlp_(for_products(mlp_norm_(y)));
 }
 
 torch::Tensor LmBlockImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
-  return behind(x, attn_->forward(attn_norm_(x), cu_seqlens));
+  return behind(x, attn_->forward(for_products(attn_norm_(x)), cu_seqlens));
 }
 
 torch::Tensor LmBlockImpl::stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) {

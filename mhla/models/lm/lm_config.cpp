@@ -10,6 +10,8 @@
 namespace mhla {
 namespace {
 
+constexpr std::int64_t kSoftmaxHead = 64;  // of Transformer++, whose heads are many and small
+
 LmConfig sized(std::int64_t vocab, std::int64_t dim, std::int64_t layers, std::int64_t heads, std::int64_t mlp) {
   LmConfig c;
   c.vocab = vocab, c.dim = dim, c.layers = layers, c.heads = heads, c.mlp = mlp;
@@ -82,6 +84,7 @@ LmConfig lm_config(std::string_view name, std::string_view attention, bool offic
   if (found == named().end()) expect_one_of("model", name, lm_names());
   LmConfig c = found->config;
   c.model = name, c.attention = attention, c.official = official;
+  if (attention == "softmax") c.heads = c.dim / kSoftmaxHead;
   check(c);
   return c;
 }
@@ -112,7 +115,10 @@ void check(const LmConfig& c) {
 LmConfig parse_lm_config(const JsonValue& object, const std::string& label) {
   try {
     LmConfig start;
-    if (const JsonValue* name = object.find("model"); name != nullptr) start = lm_config(name->as_string());
+    if (const JsonValue* name = object.find("model"); name != nullptr) {
+      const JsonValue* attention = object.find("attention");
+      start = lm_config(name->as_string(), attention == nullptr ? "mhla" : attention->as_string());
+    }
     fields_from_json(start, object, label);
     check(start);
     return start;

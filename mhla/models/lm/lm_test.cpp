@@ -251,6 +251,8 @@ TEST(LmConfigs, GoOutAndComeBack) {
   }
   const LmConfig few = parse_lm_config(parse_json(R"({"model": "mhla_30m", "attention": "gdn"})", "doc"), "doc");
   EXPECT_EQ(few.dim, 384);
+  EXPECT_EQ(few.heads, 3);
+  EXPECT_EQ(lm_config("mhla_340m", "softmax").heads, 16);  // of 64
 }
 
 TEST(LmConfigs, SayWhatIsWrong) {
