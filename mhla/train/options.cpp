@@ -30,6 +30,7 @@ void check(const TrainOptions& o) {
   at_least(1, "keep", o.keep);
   at_least(1, "log_every", o.log_every);
   at_least(0, "eval_every", o.eval_every);
+  at_least(0, "eval_steps", o.eval_steps);
   // Written so that NaN is refused.
   const auto between = [](double value, double low, double high) { return value >= low && value < high; };
   const double most = std::numeric_limits<double>::infinity();

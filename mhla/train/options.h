@@ -38,6 +38,7 @@ struct TrainOptions {
   std::int64_t keep = 3;
   std::int64_t log_every = 10;
   std::int64_t eval_every = 1;
+  std::int64_t eval_steps = 0;
 
   template <class Self, class Visit>
   static void fields(Self& o, Visit&& visit) {
@@ -67,6 +68,7 @@ struct TrainOptions {
     visit("keep", o.keep, "checkpoints that are kept");
     visit("log_every", o.log_every, "steps between two lines of the log");
     visit("eval_every", o.eval_every, "epochs between two evaluations; 0: at the end alone");
+    visit("eval_steps", o.eval_steps, "steps between two evaluations, in the place of eval_every; 0: by epochs");
   }
 };
 

@@ -33,6 +33,12 @@ class Task {
   [[nodiscard]] virtual JsonValue cursor() const = 0;
   virtual void seek(const JsonValue& cursor) = 0;
 
+  // What a line of the log says besides, from its mean loss and the samples a second: perplexity, use of the machine.
+  [[nodiscard]] virtual Metrics derived(double loss, double samples_per_s) const {
+    (void)loss, (void)samples_per_s;
+    return {};
+  }
+
   virtual void constrain() = 0;    // after a step: what must hold for the weights
   virtual Metrics evaluate() = 0;  // on held-out data; the model is in evaluation mode, gradients are off
   // What the data had to say since the last call (images left out); goes to the log and the screen.

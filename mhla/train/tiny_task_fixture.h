@@ -71,6 +71,8 @@ class TinyTask : public Task {
     return {{"top1", (model_->forward(x).argmax(-1) == label).to(torch::kDouble).mean().item<double>()}};
   }
 
+  [[nodiscard]] Metrics derived(double loss, double) const override { return {{"twice_loss", 2 * loss}}; }
+
   std::int64_t poison_at = -1, raise_at = -1;  // batches
 
  private:

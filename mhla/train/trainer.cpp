@@ -255,10 +255,11 @@ struct Trainer::Loop {
                         .set("epoch", epochs_at(done.step))
                         .set("loss", window.loss / window.weight);
     for (const auto& [name, sum] : window.sums) row.set(name, sum / window.weight);
-    const double seconds = std::max(seconds_since(timed_from), 1e-9);
+    const double seconds = std::max(seconds_since(timed_from), 1e-9), rate = samples_timed / seconds;
+    for (const auto& [name, value] : task.derived(window.loss / window.weight, rate)) row.set(name, value);
     return row.set("lr", done.lr)
         .set("grad_norm", window.grad_norm / static_cast<double>(window.steps))
-        .set(str(task.samples(), "_per_s"), samples_timed / seconds)
+        .set(str(task.samples(), "_per_s"), rate)
         .set("eta_s", seconds / static_cast<double>(steps_timed) * static_cast<double>(total - done.step));
   }
 
@@ -300,7 +301,7 @@ struct Trainer::Loop {
       waiting = std::move(now);
       for (const std::string& text : task.take_warnings()) warn(text);
       const bool saves = options.checkpoint_every > 0 && step % options.checkpoint_every == 0;
-      const bool evaluates = options.eval_every > 0 && step < total && crosses_epochs();
+      const bool evaluates = step < total && evaluation_is_due();
       if (saves || evaluates) settle();
       if (evaluates) evaluate();
       if (saves) save();
@@ -321,8 +322,9 @@ struct Trainer::Loop {
     return result;
   }
 
-  // Whether the last step ended an epoch that is evaluated.
-  [[nodiscard]] bool crosses_epochs() const {
+  [[nodiscard]] bool evaluation_is_due() const {
+    if (options.eval_steps > 0) return step % options.eval_steps == 0;
+    if (options.eval_every == 0) return false;
     const std::int64_t length = options.eval_every * task.batches_per_epoch();
     return step * options.accumulate / length != (step - 1) * options.accumulate / length;
   }

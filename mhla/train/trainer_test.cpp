@@ -72,6 +72,7 @@ TEST(Trainer, LearnsAndLeavesARun) {
     last = row.at("loss").as_double();
     if (steps++ == 0) first = last;
     EXPECT_GE(row.at("accuracy").as_double(), 0.0);
+    EXPECT_EQ(row.at("twice_loss").as_double(), 2 * last);
     EXPECT_GT(row.at("images_per_s").as_double(), 0.0);
   }
   EXPECT_EQ(steps, 67);  // every third step and the last
@@ -82,6 +83,25 @@ TEST(Trainer, LearnsAndLeavesARun) {
   EXPECT_EQ(folder.list().size(), 3u);
   EXPECT_EQ(read_file(run.path() / "model.safetensors"),
             read_file(run.path() / "checkpoints/step-00000200/model.safetensors"));
+}
+
+TEST(Trainer, EvaluatesByEpochsOrBySteps) {
+  const auto evaluated = [](std::int64_t every, std::int64_t steps) {
+    const TemporaryRun run;
+    TrainOptions options = tiny_options();
+    options.eval_every = every, options.eval_steps = steps;
+    Rows rows;
+    train_tiny(run.path(), options, false, {}, &rows);
+    std::vector<std::int64_t> at;
+    for (const JsonValue& row : rows.rows) {
+      if (row.at("kind").as_string() == "eval") at.push_back(row.at("step").as_int());
+    }
+    return at;
+  };
+  using Steps = std::vector<std::int64_t>;  // of 24, ten an epoch
+  EXPECT_EQ(evaluated(1, 0), (Steps{10, 20, 24}));
+  EXPECT_EQ(evaluated(1, 7), (Steps{7, 14, 21, 24}));
+  EXPECT_EQ(evaluated(0, 0), Steps{24});
 }
 
 TEST(Trainer, ARepeatedRunHasTheSameBitsAndAnotherSeedHasNot) {
