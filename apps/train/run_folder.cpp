@@ -9,14 +9,7 @@ namespace mhla::apps {
 using namespace mhla::train;
 namespace fs = std::filesystem;
 
-namespace {
-
-struct Found {
-  fs::path folder, file;
-  std::string prefix;  // of the tensors in the file
-};
-
-Found find_weights(const std::string& command, const fs::path& run, const std::string& which, Observer& observer) {
+RunWeights find_weights(const std::string& command, const fs::path& run, const std::string& which, Observer& observer) {
   if (!fs::is_directory(run)) fail(command, ": ", run.string(), " is no folder of a run");
   if (!fs::exists(run / "train.json")) fail(command, ": ", run.string(), " has no train.json: is it a run?");
   const fs::path final_file = run / (which + ".safetensors");
@@ -32,10 +25,15 @@ Found find_weights(const std::string& command, const fs::path& run, const std::s
   return {newest->path, newest->path / "model.safetensors", ""};
 }
 
-}  // namespace
+void change_options(const JsonValue& request, TrainOptions& options) {
+  if (request.at("batch").as_int() > 0) options.batch = request.at("batch").as_int();
+  if (request.at("threads").as_int() > 0) options.threads = request.at("threads").as_int();
+  if (!request.at("device").as_string().empty()) options.device = request.at("device").as_string();
+  if (options.device == "cpu") options.precision = "f32";
+}
 
 RunFolder open_run(const std::string& command, const fs::path& run, const JsonValue& request, Observer& observer) {
-  const Found found = find_weights(command, run, request.at("weights").as_string(), observer);
+  const RunWeights found = find_weights(command, run, request.at("weights").as_string(), observer);
   RunFolder opened;
   ClassifyOptions& options = opened.options;
   fields_from_json(options, read_json(run / "train.json"), (run / "train.json").string());
@@ -43,10 +41,7 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
     options.data = request.at("data").as_string();
     options.test_images = options.train_images = 0;
   }
-  if (request.at("batch").as_int() > 0) options.train.batch = request.at("batch").as_int();
-  if (request.at("threads").as_int() > 0) options.train.threads = request.at("threads").as_int();
-  if (!request.at("device").as_string().empty()) options.train.device = request.at("device").as_string();
-  if (options.train.device == "cpu") options.train.precision = "f32";
+  change_options(request, options.train);
   prepare(options.train);
 
   opened.weights = found.file;

@@ -1,4 +1,4 @@
-// A finished (or unfinished) run of `mhla train classify`, opened to be looked at.
+// A finished (or unfinished) run of `mhla train`, opened to be looked at.
 #pragma once
 
 #include <filesystem>
@@ -8,6 +8,17 @@
 
 namespace mhla::apps {
 
+// Where the weights of a run are: the final ones, or with a warning those of the newest checkpoint. `which`: model or
+// ema. Errors open with `command`.
+struct RunWeights {
+  std::filesystem::path folder, file;  // folder has the config.json of the file
+  std::string prefix;                  // of the tensors in the file
+};
+RunWeights find_weights(const std::string& command, const std::filesystem::path& run, const std::string& which,
+                        train::Observer& observer);
+// "batch", "threads" and "device" of a request, where they are not 0 or empty, in the place of the run's.
+void change_options(const JsonValue& request, train::TrainOptions& options);
+
 struct RunFolder {
   train::ClassifyOptions options;  // of train.json, with what the request changes
   ImageConfig network;
@@ -16,8 +27,8 @@ struct RunFolder {
   AnyImageModel model;            // on its device
 };
 
-// The final weights, or with a warning those of the newest checkpoint. `request` has "weights" (model or ema), and
-// "data", "batch", "threads" and "device", empty or 0 for those of the run. Errors open with `command`.
+// Of `mhla train classify`. `request` has "weights" (model or ema), "data", empty for that of the run, and what
+// change_options() takes.
 RunFolder open_run(const std::string& command, const std::filesystem::path& run, const JsonValue& request,
                    train::Observer& observer);
 

@@ -1,0 +1,136 @@
+// The flags of `mhla train TASK`, from the fields of the task's options (io/fields.h): a config file, flags that win
+// over it, and with --resume what the run was started with.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "mhla/core/error.h"
+#include "mhla/io/fields.h"
+
+namespace mhla::apps {
+
+// What was given, before it becomes options.
+struct TrainFlags {
+  std::string task;  // "train classify": opens errors
+  std::string out, config;
+  std::vector<std::string> network;          // KEY=VALUE
+  std::map<std::string, std::string> flags;  // field -> text
+  std::map<std::string, bool> switches;      // field of type bool -> value
+  bool resume = false, json = false;
+};
+
+inline std::string flag_of(std::string field) {
+  std::replace(field.begin(), field.end(), '_', '-');
+  return "--" + field;
+}
+
+template <class Field>
+constexpr bool is_text = std::is_same_v<Field, std::string> || std::is_same_v<Field, std::optional<std::string>>;
+template <class Field>
+constexpr bool is_whole = std::is_same_v<Field, std::int64_t> || std::is_same_v<Field, std::optional<std::int64_t>>;
+
+// One flag for each field, but "network", which has --set; `example` of it.
+template <class Options>
+void add_train_flags(CLI::App& command, TrainFlags& given, const char* example) {
+  command.add_option("--out", given.out, "folder of the run")->required()->type_name("DIR");
+  command.add_flag("--resume", given.resume, "go on from the newest checkpoint in --out, with the options saved there");
+  command.add_option("--config", given.config, "JSON file of options; flags win over it")->type_name("FILE");
+  command.add_option("--set", given.network, fmt::format("a field of the model, such as {}; may come often", example))
+      ->type_name("KEY=VALUE");
+  command.add_flag("--json", given.json, "the rows of the log on stdout, text on stderr");
+  Options defaults;
+  Options::fields(defaults, [&](const char* name, auto& field, const char* help) {
+    using Field = std::decay_t<decltype(field)>;
+    const std::string field_name = name, flag = flag_of(name);
+    if constexpr (std::is_same_v<Field, JsonValue>) {
+      return;
+    } else if constexpr (std::is_same_v<Field, bool>) {
+      command.add_flag_function(
+          flag + ",!--no" + flag.substr(1),
+          [&given, field_name](std::int64_t n) { given.switches[field_name] = n > 0; }, help);
+    } else {
+      const std::string start = write_json(fields::to_json(field));
+      const std::string text = start == "null" || start == "\"\"" ? help : fmt::format("{} [{}]", help, start);
+      const char* type = is_text<Field> ? "NAME" : "N";
+      command
+          .add_option_function<std::string>(
+              flag, [&given, field_name](const std::string& value) { given.flags[field_name] = value; }, text)
+          ->type_name(type);
+    }
+  });
+}
+
+// Text as the field's type: a string is taken as it is, everything else is JSON.
+template <class Options>
+void set_field(Options& options, const std::string& task, const std::string& name, const std::string& text) {
+  Options::fields(options, [&](const char* known, auto& field, const char*) {
+    if (name != known) return;
+    using Field = std::decay_t<decltype(field)>;
+    if constexpr (is_text<Field>) {
+      field = text;
+    } else {
+      try {
+        fields::from_json(parse_json(text, "value"), field);
+      } catch (const Error&) {
+        fail(task, ": ", flag_of(name), " is '", text, "', expected a ", is_whole<Field> ? "whole " : "", "number");
+      }
+    }
+  });
+}
+
+// KEY=VALUE for the network, VALUE as JSON where it is JSON and as text otherwise.
+inline void set_network(JsonValue& network, const std::string& task, const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) fail(task, ": --set is '", text, "', expected KEY=VALUE");
+  const std::string value = text.substr(equals + 1);
+  try {
+    network.set(text.substr(0, equals), parse_json(value, "value"));
+  } catch (const Error&) {
+    network.set(text.substr(0, equals), value);
+  }
+}
+
+// `free`: what may change when a run goes on: how long, how often, where, but not what it learns.
+template <class Options>
+void expect_same_run(const Options& now, const Options& before, const std::string& task, const std::string& file,
+                     const std::set<std::string>& free) {
+  const JsonValue a = fields_to_json(now), b = fields_to_json(before);
+  for (const JsonValue::Member& member : a.members()) {
+    const JsonValue& old = b.at(member.key);
+    if (free.count(member.key) == 0 && !(member.value == old))
+      fail(task, ": ", member.key, " is ", write_json(member.value), ", but the run was started with ", write_json(old),
+           " (", file, ")");
+  }
+}
+
+// `also_free` of the task, besides what is free in every run.
+template <class Options>
+Options train_options_of(const TrainFlags& given, const std::set<std::string>& also_free) {
+  Options options, before;
+  const std::filesystem::path saved = std::filesystem::path(given.out) / "train.json";
+  const bool goes_on = given.resume && std::filesystem::exists(saved);
+  if (goes_on) {
+    fields_from_json(options, read_json(saved), saved.string());
+    before = options;
+  }
+  if (!given.config.empty()) fields_from_json(options, read_json(given.config), given.config);
+  for (const auto& [name, text] : given.flags) set_field(options, given.task, name, text);
+  for (const auto& [name, on] : given.switches) set_field(options, given.task, name, on ? "true" : "false");
+  for (const std::string& text : given.network) set_network(options.network, given.task, text);
+  if (given.flags.count("epochs") != 0 && given.flags.count("max_steps") == 0) options.train.max_steps = 0;
+  std::set<std::string> free = also_free;
+  free.insert({"epochs", "max_steps", "threads", "checkpoint_every", "keep", "log_every", "eval_every", "eval_steps",
+               "device"});
+  if (goes_on) expect_same_run(options, before, given.task, saved.string(), free);
+  return options;
+}
+
+}  // namespace mhla::apps
