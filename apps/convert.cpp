@@ -85,8 +85,8 @@ void add_convert(CLI::App& app, Job& job) {
       ->required()
       ->type_name("PATH");
   command->add_option("--to", o.to, "whose names: ours or published")->check(CLI::IsMember({"ours", "published"}));
-  command->add_option("--model", o.model, "the file is an image model of this name")->type_name("NAME");
-  command->add_option("--config", o.config, "the file is an image model of this configuration")->type_name("FILE");
+  command->add_option("--model", o.model, "the file is a model of this name")->type_name("NAME");
+  command->add_option("--config", o.config, "the file is a model of this configuration")->type_name("FILE");
   command
       ->add_option("--attention", o.attention, "of --model; a softmax model in a folder becomes one of mhla or linear")
       ->type_name("NAME");

@@ -1,9 +1,10 @@
-// Image models: published names in and out, another size, another attention.
+// Models: published names in and out; image models of another size or attention.
 #include <filesystem>
 
 #include "apps/weights/weights.h"
 #include "mhla/core/error.h"
 #include "mhla/models/image_model.h"
+#include "mhla/models/lm/lm.h"
 #include "mhla/modules/zoo.h"
 
 namespace mhla::weights {
@@ -40,9 +41,60 @@ AnyImageModel changed(AnyImageModel model, const JsonValue& request) {
   return config == model->config() ? model : resized(*model, config);
 }
 
+// A language model: its config.json says so, or its name.
+bool is_language_model(const JsonValue& request) {
+  const std::filesystem::path in = text_of(request, "in"), folder_config = in / "config.json";
+  std::filesystem::path config = text_of(request, "config");
+  if (std::filesystem::is_directory(in) && std::filesystem::exists(folder_config)) config = folder_config;
+  if (config.empty()) {
+    for (const std::string& name : lm_names()) {
+      if (name == text_of(request, "model")) return true;
+    }
+    return false;
+  }
+  const JsonValue json = read_json(config);
+  const JsonValue* family = json.find("family");
+  return family != nullptr && family->is_string() && family->as_string() == "lm";
+}
+
+JsonValue convert_language_model(const JsonValue& request) {
+  const std::string in = text_of(request, "in"), out = text_of(request, "out"), config = text_of(request, "config");
+  for (const char* key : {"image", "blocks", "classes"}) {
+    if (request.contains(key)) fail("convert: ", key, " is given, but ", in, " is a language model");
+  }
+  const std::string attention = text_of(request, "attention");
+  LanguageModel model{nullptr};
+  if (std::filesystem::is_directory(in)) {
+    if (!attention.empty()) fail("convert: attention is given, but ", in, " says it in its config.json");
+    model = load_language_model(in);
+  } else {
+    model =
+        LanguageModel(!config.empty() ? read_lm_config(config)
+                                      : lm_config(text_of(request, "model"), attention.empty() ? "mhla" : attention,
+                                                  request.contains("official") && request.at("official").as_bool()));
+    try {
+      load_published(*model, read_weights(in));
+    } catch (const Error& error) {
+      fail(in, ": ", error.what());
+    }
+  }
+  const bool published = text_of(request, "to") == "published";
+  if (published)
+    write_weights(out, published_weights(*model), {{"format", "pt"}});
+  else
+    save_language_model(*model, out);
+  return JsonValue()
+      .set("out", out)
+      .set("names", published ? "published" : "ours")
+      .set("model", model->config().model)
+      .set("attention", model->config().attention)
+      .set("parameters", count_parameters(*model));
+}
+
 }  // namespace
 
 JsonValue convert_model(const JsonValue& request) {
+  if (is_language_model(request)) return convert_language_model(request);
   const std::string in = text_of(request, "in"), out = text_of(request, "out");
   AnyImageModel model;
   if (std::filesystem::is_directory(in)) {
