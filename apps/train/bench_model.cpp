@@ -2,10 +2,8 @@
 // constraint). "plain" is MHLA in LibTorch operators, held to the kernels before it is timed.
 #include "apps/train/bench_model.h"
 
-#include <algorithm>
-#include <chrono>
-#include <fstream>
-
+#include "apps/train/bench_lm.h"
+#include "apps/train/timed.h"
 #include "mhla/core/error.h"
 #include "mhla/models/image_model.h"
 #include "mhla/modules/mhla_attention.h"
@@ -16,7 +14,6 @@ namespace mhla::apps {
 namespace {
 
 using namespace mhla::train;
-using Clock = std::chrono::steady_clock;
 
 constexpr const char* kPlain = "plain";
 
@@ -24,39 +21,6 @@ void use_plain_code(const ImageModel& model, bool plain) {
   for (const AttentionLayer& layer : model.attention_layers()) {
     if (auto mhla = std::dynamic_pointer_cast<MhlaAttentionImpl>(layer.attention)) mhla->use_plain_code(plain);
   }
-}
-
-// The most memory this process has held since forget_peak(), in MiB; 0 where the system does not say.
-void forget_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
-double peak_mib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    double kib = 0;
-    if (word == "VmHWM:" && status >> kib) return kib / 1024.0;
-  }
-  return 0;
-}
-
-struct Timed {
-  double ms = 0, spread = 0;
-  std::int64_t runs = 0;
-};
-
-template <class Work>
-Timed time_of(const torch::Device& device, double min_seconds, const Work& work) {
-  const auto once = [&] {
-    const Clock::time_point begin = Clock::now();
-    work();
-    if (device.is_cuda()) torch::cuda::synchronize(device.index());
-    return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-  };
-  once(), once();
-  std::vector<double> ms;
-  double total = 0;
-  while (total < 1e3 * min_seconds || ms.size() < 5) ms.push_back(once()), total += ms.back();
-  std::sort(ms.begin(), ms.end());
-  const auto at = [&](double part) { return ms[static_cast<std::size_t>(part * static_cast<double>(ms.size() - 1))]; };
-  return {at(0.5), (at(0.75) - at(0.25)) / at(0.5), static_cast<std::int64_t>(ms.size())};
 }
 
 ImageConfig network_of(const JsonValue& request) {
@@ -74,6 +38,7 @@ ImageConfig network_of(const JsonValue& request) {
 }  // namespace
 
 void bench_model(const JsonValue& request, Observer& observer) {
+  if (request.contains("length")) return bench_lm(request, observer);
   TrainOptions options;
   options.device = request.at("device").as_string(), options.precision = request.at("precision").as_string();
   options.threads = request.at("threads").as_int(), options.batch = request.at("batch").as_int();
