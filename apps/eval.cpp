@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/commands.h"
+#include "apps/eval_lm.h"
 #include "apps/train_library.h"
 #include "apps/train_screen.h"
 #include "mhla/core/error.h"
@@ -44,6 +45,7 @@ void print_confusion(const JsonValue& row, const Output& out) {
 void add_eval(CLI::App& app, Job& job) {
   CLI::App* command = app.add_subcommand("eval", "evaluate a trained model");
   command->require_subcommand(1);
+  add_eval_lm(*command, job);
   CLI::App* classify = command->add_subcommand("classify", "top-1, top-5, confusion matrix and speed of a classifier");
   static EvalOptions options;
   classify->add_option("--run", options.run, "folder of `mhla train classify`")->required()->type_name("DIR");

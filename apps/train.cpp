@@ -7,6 +7,7 @@
 #include "apps/train_library.h"
 #include "apps/train_screen.h"
 #include "mhla/train/classify_options.h"
+#include "mhla/train/lm_options.h"
 
 namespace mhla::apps {
 namespace {
@@ -47,6 +48,11 @@ void add_train(CLI::App& app, Job& job) {
   add_task<train::ClassifyOptions>(
       *command, job,
       {"classify", "an image classifier, with any attention of the zoo", "lepe=5 or image=[32,32]", {"max_damaged"}});
+  add_task<train::LmOptions>(*command, job,
+                             {"lm",
+                              "a language model, with any causal attention of the zoo",
+                              "short_conv=4 or chunk=128",
+                              {"eval_tokens", "recompute", "tokens"}});
 }
 
 }  // namespace mhla::apps

@@ -14,10 +14,10 @@ extern "C" {
 typedef void (*mhla_train_row)(void* context, int progress, const char* json);
 
 int mhla_train_interface(void);
-// {"command": "train classify", "out": FOLDER, "resume": BOOL, "options": {...}} or
-// {"command": "eval classify", "run": FOLDER, ...}, {"command": "bench model", ...} or {"command": "analyze", "runs":
-// [FOLDER, ...], ...}. Returns the exit code of the program, with `reason` filled in where
-// it is not 0.
+// {"command": "train classify" or "train lm", "out": FOLDER, "resume": BOOL, "options": {...}},
+// {"command": "eval classify" or "eval lm", "run": FOLDER, ...}, {"command": "bench model", ...} or
+// {"command": "analyze", "runs": [FOLDER, ...], ...}. Returns the exit code of the program, with `reason` filled in
+// where it is not 0.
 int mhla_train_run(const char* request, mhla_train_row row, void* context, char* reason, size_t reason_size);
 
 #ifdef __cplusplus

@@ -22,6 +22,8 @@ std::string number_text_of(const JsonValue::Member& member) {
   const double value = member.value.as_double();
   const std::string& key = member.key;
   if (is_share(key)) return fmt::format("{} {:.2f} %", key, 100.0 * value);
+  if (key == "mfu") return fmt::format("mfu {:.1f} %", 100.0 * value);
+  if (ends_with(key, "perplexity")) return fmt::format("{} {:.2f}", key, value);
   if (key == "epoch") return fmt::format("epoch {:.2f}", value);
   if (key == "lr") return fmt::format("lr {:.2e}", value);
   if (key == "grad_norm") return fmt::format("grad_norm {:.3g}", value);
@@ -97,6 +99,8 @@ void TrainScreen::show(const JsonValue& row, bool progress) {
     const JsonValue* resumed = row.find("resumed");
     out_.line(fmt::format("{} steps on {}{}", row.at("of").as_int(), row.at("device").as_string(),
                           resumed == nullptr ? "" : ", going on from " + resumed->as_string()));
+  } else if (kind == "tokens") {
+    out_.line("tokens  " + row.at("text").as_string());
   } else if (kind == "checkpoint") {
     if (!terminal_) out_.line("checkpoint  " + row.at("path").as_string());
   } else if (kind == "warning") {

@@ -4,6 +4,7 @@
 #include "apps/commands.h"
 #include "apps/train/bench_model.h"
 #include "apps/train/classify.h"
+#include "apps/train/lm.h"
 #include "apps/train_interface.h"
 #include "mhla/core/error.h"
 
@@ -22,6 +23,8 @@ void run(const JsonValue& request, train::Observer& observer) {
   const std::string& command = request.at("command").as_string();
   if (command == "train classify") return train_classify(request, observer);
   if (command == "eval classify") return eval_classify(request, observer);
+  if (command == "train lm") return train_lm(request, observer);
+  if (command == "eval lm") return eval_lm(request, observer);
   if (command == "bench model") return bench_model(request, observer);
   if (command == "analyze") return analyze(request, observer);
   fail("command '", command, "' is unknown to this library");

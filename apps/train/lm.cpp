@@ -1,0 +1,144 @@
+#include "apps/train/lm.h"
+
+#include <cmath>
+
+#include "apps/train/run_folder.h"
+#include "mhla/core/error.h"
+#include "mhla/io/file.h"
+#include "mhla/train/weights.h"
+
+namespace mhla::apps {
+
+using namespace mhla::train;
+namespace fs = std::filesystem;
+
+void train_lm(const JsonValue& request, Observer& observer) {
+  LmOptions options;
+  fields_from_json(options, request.at("options"), "train lm");
+  const fs::path folder = request.at("out").as_string();
+  check(options);
+  prepare(options.train);
+  const std::string tokens = token_folder(options, folder.string(), [&](const std::string& text) {
+    observer.row(JsonValue().set("kind", "tokens").set("text", text));
+  });
+  LmData data = open_tokens(tokens);
+  const LmConfig network = network_of(options, data.train.info());
+  options = resolved(options, network);
+  const TokenizerPtr tokenizer = data.train.tokenizer();
+  LmTask task(options, std::move(data), network);
+  Trainer trainer(task, options.train, folder, fields_to_json(options), observer);
+  std::error_code error;  // which the trainer will tell
+  fs::create_directories(folder, error);
+  if (!error && !fs::exists(folder / "tokenizer.json")) tokenizer->save(folder / "tokenizer.json");
+  const TrainResult result = trainer.run(request.at("resume").as_bool());
+  if (!result.stopped.empty())
+    throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
+                        ", which is saved; go on with --resume --out ", folder.string()));
+}
+
+LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer& observer) {
+  const fs::path run = request.at("run").as_string();
+  const std::string& which = request.at("weights").as_string();
+  LmRun opened;
+  RunWeights found{run, run / (which + ".safetensors"), ""};
+  if (fs::exists(run / "train.json")) {
+    const JsonValue saved = read_json(run / "train.json");
+    if (!saved.contains("packing")) fail(command, ": ", run.string(), " is no run of `mhla train lm`");
+    found = find_weights(command, run, which, observer);
+    fields_from_json(opened.options, saved, (run / "train.json").string());
+  } else if (!fs::exists(found.file) || !fs::exists(run / "config.json")) {
+    fail(command, ": ", run.string(), " is no run: it has no train.json, and not both config.json and ",
+         found.file.filename().string());
+  }
+  change_options(request, opened.options.train);
+  prepare(opened.options.train);
+  opened.weights = found.file;
+  opened.model = LanguageModel(read_lm_config(found.folder / "config.json"));
+  read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
+  opened.model->to(device_of(opened.options.train.device));
+  opened.model->eval();
+  opened.tokenizer = open_tokenizer((run / "tokenizer.json").string());
+  if (opened.tokenizer->vocab_size() > opened.model->config().vocab)
+    fail(command, ": ", (run / "tokenizer.json").string(), " has ", opened.tokenizer->vocab_size(),
+         " tokens, expected at most the ", opened.model->config().vocab, " of the model");
+  return opened;
+}
+
+namespace {
+
+// The tokens to evaluate on: those held out of the run's data, or of other tokens or text, which are tokenized into a
+// folder of their own beside the run's.
+TokenSet tokens_of(const JsonValue& request, const LmRun& run) {
+  std::string data = request.at("data").as_string();
+  const fs::path folder = request.at("run").as_string();
+  if (data.empty()) data = is_token_set(run.options.data) ? run.options.data : (folder / "tokens").string();
+  if (data.empty() || !is_token_set(data)) {
+    TokenizeOptions how;
+    how.data = data, how.tokenizer = (folder / "tokenizer.json").string();
+    how.out = request.at("tokens").as_string();
+    if (how.out.empty()) fail("eval lm: data is ", data, ", which is text: expected --tokens, a folder for its tokens");
+    if (!is_token_set(how.out)) tokenize_corpus(how);
+    data = how.out;
+  }
+  const TokenSetInfo info = TokenSet::open(data).info();
+  if (info.fingerprint != run.tokenizer->fingerprint())
+    fail("eval lm: ", data, " has tokens of another tokenizer than the run's");
+  return TokenSet::open(data, info.valid.documents > 0);
+}
+
+}  // namespace
+
+void eval_lm(const JsonValue& request, Observer& observer) {
+  LmRun run = open_lm_run("eval lm", request, observer);
+  const TokenSet set = tokens_of(request, run);
+  PerplexityOptions o;
+  const LmConfig& network = run.model->config();
+  const auto number = [&](const char* key, std::int64_t otherwise) {
+    const std::int64_t value = request.at(key).as_int();
+    return value > 0 ? value : otherwise;
+  };
+  o.length = number("length", run.options.context > 0 ? run.options.context : network.context);
+  o.stride = number("stride", 0), o.tokens = number("max_tokens", 0), o.bucket = number("bucket", 0);
+  o.batch = run.options.train.batch;
+  const std::string packing =
+      request.at("packing").as_string().empty() ? run.options.packing : request.at("packing").as_string();
+  o.documents = packing == "documents";
+  const LengthPolicy policy = parse_length_policy(request.at("length_policy").as_string());
+  run.model->set_length_policy(policy);
+  const torch::Device device = run.model->device();
+  Perplexity result;
+  {
+    const Autocast autocast(run.options.train, device);
+    result = perplexity(*run.model, set, o, [&](std::int64_t done) {
+      observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", set.tokens()));
+    });
+  }
+  JsonValue buckets = JsonValue::array();
+  for (const Bucket& bucket : result.buckets) {
+    buckets.push(JsonValue()
+                     .set("first", bucket.first)
+                     .set("last", bucket.last)
+                     .set("tokens", bucket.tokens)
+                     .set("loss", bucket.loss)
+                     .set("perplexity", std::exp(bucket.loss)));
+  }
+  observer.row(JsonValue()
+                   .set("kind", "eval")
+                   .set("task", "perplexity")
+                   .set("weights", run.weights.string())
+                   .set("model", network.model)
+                   .set("attention", network.attention)
+                   .set("data", set.folder())
+                   .set("tokens", result.tokens)
+                   .set("length", o.length)
+                   .set("stride", o.stride > 0 ? o.stride : o.length)
+                   .set("packing", packing)
+                   .set("length_policy", std::string(name_of(policy)))
+                   .set("length_plan", result.length)
+                   .set("loss", result.loss)
+                   .set("perplexity", std::exp(result.loss))
+                   .set("tokens_per_s", static_cast<double>(result.tokens) / result.seconds)
+                   .set("buckets", buckets));
+}
+
+}  // namespace mhla::apps

@@ -1,0 +1,53 @@
+// What `mhla train lm` can be told: the model, the text and how it is cut, then everything of TrainOptions. Plain
+// values, as there.
+#pragma once
+
+#include "mhla/io/fields.h"
+#include "mhla/train/options.h"
+
+namespace mhla::train {
+
+struct LmOptions {
+  std::string model = "mhla_30m";
+  std::string attention = "mhla";
+  bool official = false;
+  JsonValue network = JsonValue::object();
+  std::string data = "default";
+  std::string tokenizer;
+  std::string tokens;
+  double valid = 0.01;
+  std::string packing = "documents";
+  std::int64_t context = 0;
+  std::int64_t eval_tokens = 1 << 18;
+  bool recompute = false;
+  TrainOptions train = defaults();
+
+  // The published recipe, but for what a machine must hold: batch, and steps by epochs.
+  static TrainOptions defaults() {
+    TrainOptions t;
+    t.epochs = 1, t.batch = 8, t.lr = 3e-4, t.min_lr = 3e-5, t.weight_decay = 0.01, t.beta2 = 0.95;
+    t.warmup_steps = 100;
+    return t;
+  }
+
+  template <class Self, class Visit>
+  static void fields(Self& o, Visit&& visit) {
+    visit("model", o.model, "mhla_10m, mhla_30m, mhla_130m, mhla_340m or a config.json");
+    visit("attention", o.attention, "causal, of the zoo: mhla, softmax, linear, gla, mamba, mamba2, gdn");
+    visit("official", o.official, "compute as the published code does (mhla)");
+    visit("network", o.network, "fields of the model that differ from the named one");
+    visit("data", o.data,
+          "a folder of data tokenize, a text file, .jsonl (field text), a folder of these, or default: dict-gcide");
+    visit("tokenizer", o.tokenizer,
+          "for text: bytes, a tokenizer.json, or train:SIZE; empty: train, of the model's vocabulary");
+    visit("tokens", o.tokens, "for text: folder of its tokens, made on first use; empty: tokens in the run");
+    visit("valid", o.valid, "for text: part of the documents to evaluate on, 0 to 0.5");
+    visit("packing", o.packing, "documents: none sees another; concatenate: windows over all of them, as published");
+    visit("context", o.context, "tokens of a sequence; 0: the model's");
+    visit("eval_tokens", o.eval_tokens, "held-out tokens of an evaluation; 0: all");
+    visit("recompute", o.recompute, "keep the input of every block alone and compute it again for its gradient");
+    TrainOptions::fields(o.train, visit);
+  }
+};
+
+}  // namespace mhla::train

@@ -1,0 +1,164 @@
+// mhla train lm and mhla eval lm as a user runs them, on text made here: a run from text to perplexity, one that is
+// stopped and goes on, whole models timed, names in and out, and mistakes with their line and exit code.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "mhla/io/file.h"
+#include "mhla/io/json.h"
+#include "tests/cli/program.h"
+
+namespace mhla {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class CliLm : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
+    data = folder.path("text.jsonl");
+    std::string lines;
+    for (int i = 0; i < 40; ++i) {
+      std::string text;
+      for (int j = 0; j < 10 + i; ++j) text += (i % 2 == 0 ? "to be " : "or not ");
+      lines += "{\"text\": \"" + text + "\"}\n";
+    }
+    write_file(data, lines);
+  }
+  [[nodiscard]] std::vector<std::string> words(const std::string& out, std::vector<std::string> more = {}) const {
+    std::vector<std::string> all{
+        "train",   "lm",     "--model",   "mhla_10m", "--data",         data,     "--out",       out,
+        "--batch", "4",      "--threads", "1",        "--set",          "dim=32", "--set",       "layers=1",
+        "--set",   "mlp=64", "--context", "64",       "--valid",        "0.1",    "--set",       "chunk=16",
+        "--lr",    "0.01",   "--min-lr",  "0.001",    "--warmup-steps", "2",      "--tokenizer", "bytes"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  void expect_refused(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) const {
+    const ProgramRun run = run_program(arguments);
+    EXPECT_EQ(run.code, 2) << run.err;
+    EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
+    for (const std::string& part : parts) EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
+  }
+  TemporaryFolder folder;
+  std::string data;
+};
+
+TEST_F(CliLm, FromTextToPerplexity) {
+  const std::string out = folder.path("run");
+  const ProgramRun run = run_program(words(out, {"--max-steps", "30", "--log-every", "10", "--eval-steps", "20"}));
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "tokens of bytes (257) from ")) << run.out;
+  EXPECT_TRUE(has(run.out, "perplexity ")) << run.out;
+  EXPECT_TRUE(has(run.out, " tokens/s")) << run.out;
+  EXPECT_TRUE(has(run.out, "mfu ")) << run.out;
+  EXPECT_TRUE(has(run.out, "eval  step 20  ")) << run.out;
+  for (const char* name : {"model.safetensors", "config.json", "train.json", "tokenizer.json", "tokens/dataset.json"})
+    EXPECT_TRUE(fs::exists(out + "/" + name)) << name;
+
+  const ProgramRun eval = run_program({"eval", "lm", "--run", out, "--json", "--threads", "1", "--bucket", "16"});
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  const JsonValue row = parse_json(lines_of(eval.out).at(0), "row");
+  EXPECT_EQ(row.at("length").as_int(), 64);
+  EXPECT_EQ(row.at("length_policy").as_string(), "error");
+  EXPECT_EQ(row.at("buckets").size(), 4u);
+  EXPECT_LT(row.at("perplexity").as_double(), 20.0);
+  const ProgramRun text = run_program({"eval", "lm", "--run", out, "--length", "4096", "--stride", "2048", "--packing",
+                                       "concatenate", "--length-policy", "extend"});
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_TRUE(has(text.out, "length policy extend (extend: tokens 0 to 4095, 256 chunks of 16)")) << text.out;
+  // Other text, with the tokenizer of the run.
+  write_file(folder.path("other.txt"), std::string("to be or not to be, that is the question"));
+  const std::vector<std::string> other{"eval", "lm", "--run", out, "--data", folder.path("other.txt"), "--json"};
+  expect_refused(other, {"which is text: expected --tokens"});
+  std::vector<std::string> tokens = other;
+  tokens.insert(tokens.end(), {"--tokens", folder.path("other")});
+  const ProgramRun told = run_program(tokens);
+  ASSERT_EQ(told.code, 0) << told.err;
+  EXPECT_EQ(parse_json(lines_of(told.out).at(0), "row").at("tokens").as_int(), 41);
+
+  // Under published names and back: the same perplexity.
+  ASSERT_EQ(run_program({"convert", out, folder.path("published.safetensors"), "--to", "published"}).code, 0);
+  const ProgramRun back = run_program(
+      {"convert", folder.path("published.safetensors"), folder.path("back"), "--config", out + "/config.json"});
+  ASSERT_EQ(back.code, 0) << back.err;
+  EXPECT_TRUE(read_file(folder.path("back/model.safetensors")).size() > 0);
+  fs::copy_file(out + "/tokenizer.json", folder.path("back/tokenizer.json"));
+  const ProgramRun again = run_program({"eval", "lm", "--run", folder.path("back"), "--data", out + "/tokens",
+                                        "--length", "64", "--json", "--threads", "1"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_DOUBLE_EQ(parse_json(lines_of(again.out).at(0), "row").at("loss").as_double(), row.at("loss").as_double());
+}
+
+TEST_F(CliLm, StoppedItGoesOnWithTheSameBits) {
+  const std::vector<std::string> long_run{"--max-steps", "40", "--checkpoint-every", "5"};
+  const std::string whole = folder.path("whole"), cut = folder.path("cut");
+  ASSERT_EQ(run_program(words(whole, long_run)).code, 0);
+  std::vector<std::string> arguments = words(cut, long_run);
+  std::vector<char*> argv{const_cast<char*>(MHLA_PROGRAM)};
+  for (std::string& word : arguments) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (std::freopen("/dev/null", "w", stdout) == nullptr || std::freopen("/dev/null", "w", stderr) == nullptr)
+      _exit(127);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  for (int i = 0; i < 6000 && !fs::exists(cut + "/checkpoints/step-00000005"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  kill(child, SIGTERM);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 1) {  // 0: it was done before the signal came
+    const ProgramRun rest = run_program({"train", "lm", "--resume", "--out", cut});
+    EXPECT_EQ(rest.code, 0) << rest.err;
+  }
+  EXPECT_TRUE(read_file(cut + "/model.safetensors") == read_file(whole + "/model.safetensors"));
+}
+
+TEST_F(CliLm, TimesLanguageModels) {
+  const ProgramRun run =
+      run_program({"bench", "model", "--model", "mhla_10m", "--attention", "mhla,gla", "--length", "64", "--batch", "1",
+                   "--pass", "fwd,train,decode", "--min-time", "0.01", "--threads", "1", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const std::vector<std::string> rows = lines_of(run.out);
+  ASSERT_EQ(rows.size(), 6u) << run.out;
+  for (const std::string& line : rows) {
+    const JsonValue row = parse_json(line, "row");
+    EXPECT_GT(row.at("tokens_per_s").as_double(), 0.0) << line;
+    EXPECT_GT(row.at("of_roof").as_double(), 0.0) << line;
+  }
+}
+
+TEST_F(CliLm, MistakesAreOneLineAndExitCode2) {
+  const std::string out = folder.path("run");
+  const auto text = [](const std::string& to, const std::string& from, const std::string& tokenizer) {
+    return std::vector<std::string>{"train", "lm", "--out", to, "--data", from, "--tokenizer", tokenizer};
+  };
+  expect_refused(words(out, {"--attention", "mala"}), {"attention is 'mala', expected one of mhla, softmax"});
+  expect_refused(words(out, {"--packing", "loose"}), {"packing is 'loose'"});
+  expect_refused(words(out, {"--set", "dimm=3"}), {"'dimm' is unknown, nearest is 'dim'"});
+  expect_refused(words(out, {"--set", "heads=5"}), {"dim is 32, expected a multiple of heads = 5"});
+  expect_refused(text(out, folder.path("nowhere"), "bytes"), {folder.path("nowhere")});
+  expect_refused(text(out, data, "nothing.json"), {"nothing.json"});
+  expect_refused(words(out, {"--precision", "bf16"}), {"precision is bf16, expected f32 on cpu"});
+  expect_refused({"eval", "lm", "--run", folder.path("nowhere")}, {"is no run"});
+  expect_refused({"bench", "model", "--model", "deit_tiny", "--pass", "decode"}, {"expected a language model"});
+  write_file(folder.path("empty.txt"), std::string());
+  expect_refused(text(out, folder.path("empty.txt"), "bytes"), {"empty.txt"});
+  EXPECT_FALSE(fs::exists(out + "/train.json"));
+}
+
+}  // namespace
+}  // namespace mhla
