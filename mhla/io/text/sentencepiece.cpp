@@ -1,50 +1,84 @@
 #include "mhla/io/text/sentencepiece.h"
 
+#include <dlfcn.h>
+
+#include <cstdlib>
+
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/io/text/fingerprint.h"
-
-#if MHLA_HAS_SENTENCEPIECE
-#include <sentencepiece_processor.h>
-#endif
+#include "mhla/io/text/sentencepiece_interface.h"
 
 namespace mhla {
-
-#if MHLA_HAS_SENTENCEPIECE
 namespace {
 
-using Processor = sentencepiece::SentencePieceProcessor;
+namespace fs = std::filesystem;
 
+constexpr const char* kLibrary = "libmhla_sentencepiece.so";
 constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581 stands for a space
 
-class SentencePieceEncoder final : public Encoder {
- public:
-  explicit SentencePieceEncoder(const Processor& processor) : processor_(processor) {}
-  void encode(std::string_view text, std::vector<std::uint32_t>& ids) override {
-    const auto status = processor_.Encode(absl::string_view(text.data(), text.size()), &scratch_);
-    if (!status.ok()) fail("sentencepiece: ", status.ToString());
-    ids.insert(ids.end(), scratch_.begin(), scratch_.end());
-  }
+fs::path find_library() {
+  std::error_code none;
+  if (const char* chosen = std::getenv("MHLA_SENTENCEPIECE"); chosen != nullptr && *chosen != 0) return chosen;
+  const fs::path here = fs::read_symlink("/proc/self/exe", none).parent_path();
+  for (const fs::path& place : {here / kLibrary, here / ".." / "lib" / kLibrary})
+    if (fs::exists(place, none)) return place;
+  return {};
+}
 
- private:
-  const Processor& processor_;
-  std::vector<int> scratch_;
+struct Library {
+  decltype(&mhla_sentencepiece_open) open = nullptr;
+  decltype(&mhla_sentencepiece_close) close = nullptr;
+  decltype(&mhla_sentencepiece_size) size = nullptr;
+  decltype(&mhla_sentencepiece_begin) begin = nullptr;
+  decltype(&mhla_sentencepiece_piece) piece = nullptr;
+  decltype(&mhla_sentencepiece_encode) encode = nullptr;
 };
+
+Library load(const std::string& label) {
+  const fs::path path = find_library();
+  if (path.empty())
+    fail(label, ": SentencePiece models need ", kLibrary,
+         ", which is built where libsentencepiece is (Debian: libsentencepiece-dev)");
+  // RTLD_DEEPBIND: its protobuf is its own, whatever LibTorch has loaded.
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  if (library == nullptr) fail(path.string(), " could not be opened: ", dlerror());
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+    if (function == nullptr) fail(path.string(), " lacks ", name);
+  };
+  decltype(&mhla_sentencepiece_interface) interface = nullptr;
+  find(interface, "mhla_sentencepiece_interface");
+  if (interface() != MHLA_SENTENCEPIECE_INTERFACE)
+    fail(path.string(), " speaks interface ", interface(), ", expected ", MHLA_SENTENCEPIECE_INTERFACE);
+  Library functions;
+  find(functions.open, "mhla_sentencepiece_open");
+  find(functions.close, "mhla_sentencepiece_close");
+  find(functions.size, "mhla_sentencepiece_size");
+  find(functions.begin, "mhla_sentencepiece_begin");
+  find(functions.piece, "mhla_sentencepiece_piece");
+  find(functions.encode, "mhla_sentencepiece_encode");
+  return functions;
+}
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::string model, const std::string& label) : model_(std::move(model)) {
-    const auto status = processor_.LoadFromSerializedProto(model_);
-    if (!status.ok()) fail(label, ": is no SentencePiece model (", status.ToString(), ")");
+  SentencePieceTokenizer(std::string bytes, const std::string& label)
+      : library_(load(label)), bytes_(std::move(bytes)) {
+    char reason[512] = {};
+    model_ = std::shared_ptr<void>(library_.open(bytes_.data(), bytes_.size(), reason, sizeof reason),
+                                   [close = library_.close](void* model) {
+                                     if (model != nullptr) close(model);
+                                   });
+    if (!model_) fail(label, ": is no SentencePiece model (", reason, ")");
     Fingerprint print;
     print.add("mhla sentencepiece 1");
-    print.add(model_);
+    print.add(bytes_);
     fingerprint_ = print.value();
-    for (int id = 0; id < processor_.GetPieceSize(); ++id) texts_.push_back(text_of(id));
-    if (processor_.bos_id() >= 0) opening_.push_back(static_cast<std::uint32_t>(processor_.bos_id()));
-    std::vector<int> ids;
-    processor_.Encode("a", &ids).IgnoreError();
-    adds_space_ = !ids.empty() && texts_[static_cast<std::size_t>(ids[0])].substr(0, 1) == " ";
+    for (int id = 0; id < library_.size(model_.get()); ++id) texts_.push_back(text_of(id));
+    if (const int id = library_.begin(model_.get()); id >= 0) opening_.push_back(static_cast<std::uint32_t>(id));
+    const std::vector<std::uint32_t> ids = encode("a");
+    adds_space_ = !ids.empty() && texts_[ids[0]].substr(0, 1) == " ";
   }
   [[nodiscard]] std::string kind() const override { return "sentencepiece"; }
   [[nodiscard]] std::int64_t vocab_size() const override { return static_cast<std::int64_t>(texts_.size()); }
@@ -52,10 +86,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   [[nodiscard]] const std::vector<SpecialToken>& specials() const override { return specials_; }
   [[nodiscard]] const std::vector<std::uint32_t>& opening() const override { return opening_; }
   [[nodiscard]] const std::vector<std::uint32_t>& closing() const override { return closing_; }
-  [[nodiscard]] std::unique_ptr<Encoder> encoder(SpecialText /*special*/) const override {  // never from text
-    return std::make_unique<SentencePieceEncoder>(processor_);
-  }
-  void save(const std::filesystem::path& path) const override { write_file(path, model_); }
+  [[nodiscard]] std::unique_ptr<Encoder> encoder(SpecialText /*special*/) const override;  // never from text
+  void save(const fs::path& path) const override { write_file(path, bytes_); }
   [[nodiscard]] std::string file_name() const override { return "tokenizer.model"; }
   [[nodiscard]] std::string_view token_text(std::int64_t id) const override {
     if (id < 0 || id >= vocab_size()) fail("tokenizer: id ", id, " is out of range, expected 0 to ", vocab_size() - 1);
@@ -64,22 +96,37 @@ class SentencePieceTokenizer final : public Tokenizer {
   // Without the space that encoding puts before a text.
   [[nodiscard]] std::string decode(std::span<const std::uint32_t> ids) const override {
     std::size_t first = 0;
-    while (first < ids.size() && processor_.IsControl(static_cast<int>(ids[first]))) ++first;
-    std::string text, opening;
-    for (std::size_t i = 0; i < ids.size(); ++i) (i < first ? opening : text) += token_text(ids[i]);
+    while (first < ids.size() && is_special(ids[first])) ++first;
+    std::string text, before;
+    for (std::size_t i = 0; i < ids.size(); ++i) (i < first ? before : text) += token_text(ids[i]);
     if (adds_space_ && text.substr(0, 1) == " ") text.erase(0, 1);
-    return opening + text;
+    return before + text;
+  }
+  void encode_into(std::string_view text, std::vector<std::uint32_t>& ids) const {
+    char reason[512] = {};
+    const auto take = [](void* context, const int* found, std::size_t count) {
+      auto& to = *static_cast<std::vector<std::uint32_t>*>(context);
+      to.insert(to.end(), found, found + count);
+    };
+    if (library_.encode(model_.get(), text.data(), text.size(), take, &ids, reason, sizeof reason) != 0)
+      fail("sentencepiece: ", reason);
   }
 
  private:
+  [[nodiscard]] bool is_special(std::uint32_t id) const {
+    for (const SpecialToken& token : specials_)
+      if (token.id == id) return true;
+    return false;
+  }
   std::string text_of(int id) {
-    const std::string& piece = processor_.IdToPiece(id);
-    if (processor_.IsControl(id) || processor_.IsUnknown(id)) {
-      specials_.push_back({static_cast<std::uint32_t>(id), piece});
-      return piece;
-    }
-    if (processor_.IsByte(id))
-      return std::string(1, static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16)));  // <0x41>
+    std::size_t size = 0;
+    int kind = MHLA_PIECE_TEXT;
+    const char* data = library_.piece(model_.get(), id, &size, &kind);
+    const std::string piece(data, size);
+    if (kind == MHLA_PIECE_SPECIAL) specials_.push_back({static_cast<std::uint32_t>(id), piece});
+    if (kind == MHLA_PIECE_BYTE)  // <0x41>
+      return std::string(1, static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16)));
+    if (kind != MHLA_PIECE_TEXT) return piece;
     std::string text;
     for (std::size_t at = 0; at < piece.size();) {
       const bool space = piece.compare(at, kSpaceMark.size(), kSpaceMark) == 0;
@@ -88,8 +135,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
     return text;
   }
-  Processor processor_;
-  std::string model_;
+  Library library_;
+  std::string bytes_;
+  std::shared_ptr<void> model_;
   std::vector<std::string> texts_;
   std::vector<SpecialToken> specials_;
   std::vector<std::uint32_t> opening_, closing_;
@@ -97,23 +145,27 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool adds_space_ = false;
 };
 
+class SentencePieceEncoder final : public Encoder {
+ public:
+  explicit SentencePieceEncoder(const SentencePieceTokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void encode(std::string_view text, std::vector<std::uint32_t>& ids) override { tokenizer_.encode_into(text, ids); }
+
+ private:
+  const SentencePieceTokenizer& tokenizer_;
+};
+
+std::unique_ptr<Encoder> SentencePieceTokenizer::encoder(SpecialText /*special*/) const {
+  return std::make_unique<SentencePieceEncoder>(*this);
+}
+
 }  // namespace
 
-TokenizerPtr open_sentencepiece(const std::filesystem::path& path) {
+TokenizerPtr open_sentencepiece(const fs::path& path) {
   const std::vector<std::byte> bytes = read_file(path, std::uint64_t{1} << 30);
   return std::make_shared<SentencePieceTokenizer>(
       std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), path.string());
 }
 
-#else
-
-TokenizerPtr open_sentencepiece(const std::filesystem::path& path) {
-  fail(path.string(),
-       ": SentencePiece models need a program built with libsentencepiece (Debian: libsentencepiece-dev)");
-}
-
-#endif
-
-bool has_sentencepiece() { return MHLA_HAS_SENTENCEPIECE != 0; }
+bool has_sentencepiece() { return !find_library().empty(); }
 
 }  // namespace mhla

@@ -1,5 +1,6 @@
-// SentencePiece: a model made here, text there and back. Where it was not built in, one line says so.
+// SentencePiece: a model made here, text there and back.
 #include <gtest/gtest.h>
+#include <sentencepiece_trainer.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -7,10 +8,6 @@
 #include "mhla/core/error.h"
 #include "mhla/io/text/text_fixture.h"
 #include "mhla/testing/messages.h"
-
-#if MHLA_HAS_SENTENCEPIECE
-#include <sentencepiece_trainer.h>
-#endif
 
 namespace mhla {
 namespace {
@@ -21,8 +18,6 @@ class SentencePieceTest : public testing::Test {
   ~SentencePieceTest() override { std::filesystem::remove(path_); }
   std::filesystem::path path_;
 };
-
-#if MHLA_HAS_SENTENCEPIECE
 
 class Lines final : public sentencepiece::SentenceIterator {
  public:
@@ -78,15 +73,13 @@ TEST_F(SentencePieceTest, WhatIsNoModel) {
   EXPECT_TRUE(has(message_of([&] { (void)open_tokenizer(path_.string()); }), "is no SentencePiece model"));
 }
 
-#else
-
-TEST_F(SentencePieceTest, NotBuiltIn) {
-  EXPECT_FALSE(has_sentencepiece());
+TEST_F(SentencePieceTest, WithoutItsLibraryOneLineSaysSo) {
+  setenv("MHLA_SENTENCEPIECE", "/no/such/library.so", 1);
+  std::ofstream(path_, std::ios::binary) << made_model();
   EXPECT_TRUE(
-      has(message_of([&] { (void)open_tokenizer(path_.string()); }), "need a program built with libsentencepiece"));
+      has(message_of([&] { (void)open_tokenizer(path_.string()); }), "/no/such/library.so could not be opened"));
+  unsetenv("MHLA_SENTENCEPIECE");
 }
-
-#endif
 
 }  // namespace
 }  // namespace mhla
