@@ -184,16 +184,19 @@ MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, 
   return p;
 }
 
-RopeTable MhlaAttentionImpl::grid_table(std::int64_t size, const torch::Device& device) {
-  if (!grid_cos_.defined() || grid_cos_.device() != device) {
-    const torch::Tensor angles = rope_angles_grid(options_.layout, size, options_.rope_base).to(device);
+RopeTable MhlaAttentionImpl::rope_table(const torch::Tensor& q, const torch::Tensor& cu_seqlens) {
+  if (!options_.rope) return {};
+  if (options_.layout.rank < 2)
+    return cu_seqlens.defined() ? rope_->packed(cu_seqlens, q.size(1), q) : rope_->at({}, q.size(1), q);
+  if (!grid_cos_.defined() || grid_cos_.device() != q.device()) {
+    const std::int64_t size = feature_size(options_.features, options_.head_dim);
+    const torch::Tensor angles = rope_angles_grid(options_.layout, size, options_.rope_base).to(q.device());
     grid_cos_ = angles.cos(), grid_sin_ = angles.sin();
   }
   return {grid_cos_, grid_sin_, /*halves=*/false};
 }
 
-FeatureMap MhlaAttentionImpl::prepare(const Projected& p, const torch::Tensor& positions, std::int64_t count,
-                                      ops::AttentionInputs& inputs) {
+FeatureMap MhlaAttentionImpl::prepare(const Projected& p, const RopeTable& table, ops::AttentionInputs& inputs) {
   inputs.v = p.v.stride(-1) == 1 ? p.v : p.v.contiguous();  // behind a convolution channels come first
   if (!maps_outside()) {
     inputs.q = p.q.stride(-1) == 1 ? p.q : p.q.contiguous();
@@ -202,8 +205,6 @@ FeatureMap MhlaAttentionImpl::prepare(const Projected& p, const torch::Tensor& p
   }
   inputs.q = feature_map_q_(p.q).contiguous(), inputs.k = feature_map_k_(p.k).contiguous();
   if (options_.rope) {
-    const RopeTable table =
-        options_.layout.rank < 2 ? rope_->at(positions, count, inputs.q) : grid_table(inputs.q.size(-1), p.q.device());
     if (normalizer() != Normalizer::kNone) inputs.q_den = inputs.q, inputs.k_den = inputs.k;
     inputs.q = rotate(inputs.q, table), inputs.k = rotate(inputs.k, table);
   }
@@ -213,11 +214,9 @@ FeatureMap MhlaAttentionImpl::prepare(const Projected& p, const torch::Tensor& p
 torch::Tensor MhlaAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
   clamp_mix();
   const Projected p = project(x, cu_seqlens);
-  torch::Tensor positions;
-  if (options_.rope && cu_seqlens.defined()) positions = token_positions(x.size(1), cu_seqlens, x.device());
   ops::AttentionInputs inputs;
   inputs.mix = mix, inputs.cu_seqlens = cu_seqlens;
-  const FeatureMap map = prepare(p, positions, x.size(1), inputs);
+  const FeatureMap map = prepare(p, rope_table(p.q, cu_seqlens), inputs);
   return finish(p, attend(inputs, map));
 }
 
@@ -247,7 +246,7 @@ torch::Tensor MhlaAttentionImpl::matrix(const torch::Tensor& x) {
   const std::int64_t B = x.size(0), N = x.size(1);
   ops::AttentionInputs inputs;
   inputs.mix = mix;
-  const FeatureMap map = prepare(p, {}, x.size(1), inputs);
+  const FeatureMap map = prepare(p, rope_table(p.q, {}), inputs);
   const torch::Tensor unit = torch::eye(N, p.v.options());
   std::vector<torch::Tensor> columns;
   for (std::int64_t first = 0; first < N; first += kLargestHead) {
@@ -267,7 +266,7 @@ AttentionScores MhlaAttentionImpl::scores(const torch::Tensor& x) {
   if (options_.causal) fail(kEntry, "::scores: the layer is causal, expected the bidirectional form");
   const Projected p = project(x, {});
   ops::AttentionInputs inputs;
-  const FeatureMap map = prepare(p, {}, x.size(1), inputs);
+  const FeatureMap map = prepare(p, rope_table(p.q, {}), inputs);
   const auto features = [&](const torch::Tensor& y) { return apply_features(y, map).to(torch::kDouble); };
   AttentionScores scores;
   scores.q = features(inputs.q), scores.k = features(inputs.k), scores.v = inputs.v;
@@ -350,7 +349,7 @@ torch::Tensor MhlaAttentionImpl::stream(const torch::Tensor& x, AttentionState& 
   }
   const Projected p = project(x, {}, &state);
   ops::AttentionInputs inputs;
-  prepare(p, positions, last, inputs);
+  prepare(p, options_.rope ? rope_->at(positions, last, p.q) : RopeTable{}, inputs);
   const torch::Tensor out =
       torch::empty({x.size(0), x.size(1), options_.heads, options_.value_dim}, inputs.v.options());
   StreamingParams params;

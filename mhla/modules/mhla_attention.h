@@ -106,13 +106,12 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention {
   };
   Projected project(const torch::Tensor& x, const torch::Tensor& cu_seqlens, AttentionState* state = nullptr);
   // q, k, and with a normaliser q_den and k_den, ready for the operator; which map is still to be applied.
-  // Positions of sequences are below `count`; undefined: 0 to count - 1, or those of the grid.
-  FeatureMap prepare(const Projected& p, const torch::Tensor& positions, std::int64_t count,
-                     ops::AttentionInputs& inputs);
+  // The table is empty without rotary positions.
+  FeatureMap prepare(const Projected& p, const RopeTable& table, ops::AttentionInputs& inputs);
+  RopeTable rope_table(const torch::Tensor& q, const torch::Tensor& cu_seqlens);
   [[nodiscard]] torch::Tensor attend(const ops::AttentionInputs& inputs, FeatureMap map) const;  // [B, N, H, E]
   torch::Tensor finish(const Projected& p, torch::Tensor out);
   torch::Tensor lepe_of(const torch::Tensor& v);
-  RopeTable grid_table(std::int64_t size, const torch::Device& device);
   void clamp_mix() const;
   [[nodiscard]] Normalizer normalizer() const;
   [[nodiscard]] bool maps_outside() const { return options_.rope || !is_fused(options_.features); }

@@ -61,32 +61,77 @@ torch::Tensor token_positions(std::int64_t tokens, const torch::Tensor& cu_seqle
 
 RopeTable RopeCache::at(const torch::Tensor& positions, std::int64_t count, const torch::Tensor& like) {
   const torch::ScalarType dtype = like.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  if (!cos_.defined() || cos_.size(0) < count || cos_.device() != like.device() || cos_.scalar_type() != dtype) {
+  const auto fits = [&](const torch::Tensor& table) {
+    return table.defined() && table.device() == like.device() && table.scalar_type() == dtype;
+  };
+  if (!fits(cos_) || cos_.size(0) < count) {
     std::int64_t room = 64;
     while (room < count) room *= 2;
     const torch::Tensor angles = rope_angles_1d(torch::arange(room), size_, base_);
     cos_ = angles.cos().to(like.device(), dtype), sin_ = angles.sin().to(like.device(), dtype);
   }
   if (!positions.defined()) return {cos_.narrow(0, 0, count), sin_.narrow(0, 0, count), /*halves=*/true};
-  const auto rows = [&](const torch::Tensor& table) {
-    std::vector<std::int64_t> shape = positions.sizes().vec();
-    shape.push_back(size_ / 2);
-    return table.index_select(0, positions.flatten()).view(shape);
-  };
-  return {rows(cos_), rows(sin_), /*halves=*/true};
+  if (!last_.is(positions) || !fits(last_table_.cos)) {
+    const auto rows = [&](const torch::Tensor& table) {
+      std::vector<std::int64_t> shape = positions.sizes().vec();
+      shape.push_back(size_ / 2);
+      return table.index_select(0, positions.flatten()).view(shape);
+    };
+    last_table_ = {rows(cos_), rows(sin_), /*halves=*/true};
+    last_ = Seen(positions);
+  }
+  return last_table_;
 }
 
-torch::Tensor rotate(const torch::Tensor& x, const RopeTable& table) {
-  const torch::Tensor wide = x.scalar_type() == torch::kDouble ? x : x.to(torch::kFloat);
-  const torch::Tensor cos = table.cos.to(wide.scalar_type()).unsqueeze(-2),
-                      sin = table.sin.to(wide.scalar_type()).unsqueeze(-2);
-  if (table.halves) {
-    const std::vector<torch::Tensor> half = wide.chunk(2, -1);
-    return torch::cat({half[0] * cos - half[1] * sin, half[0] * sin + half[1] * cos}, -1).to(x.scalar_type());
+RopeTable RopeCache::packed(const torch::Tensor& cu_seqlens, std::int64_t count, const torch::Tensor& like) {
+  if (!last_packed_.is(cu_seqlens) || packed_positions_.size(0) != count ||
+      packed_positions_.device() != like.device()) {
+    packed_positions_ = token_positions(count, cu_seqlens, like.device());
+    last_packed_ = Seen(cu_seqlens);
   }
-  const torch::Tensor pairs = wide.unflatten(-1, {-1, 2});
-  const torch::Tensor a = pairs.select(-1, 0), b = pairs.select(-1, 1);
-  return torch::stack({a * cos - b * sin, a * sin + b * cos}, -1).flatten(-2).to(x.scalar_type());
+  return at(packed_positions_, count, like);
+}
+
+namespace {
+
+// One half, or every other channel, of x.
+torch::Tensor part_of(const torch::Tensor& x, std::int64_t which, bool halves) {
+  const std::int64_t pairs = x.size(-1) / 2;
+  return halves ? x.narrow(-1, which * pairs, pairs) : x.unflatten(-1, {pairs, 2}).select(-1, which);
+}
+
+// (a, b) to (a cos - b sin, a sin + b cos): six passes over half of x each, where autograd of the formula makes two
+// dozen. Products in the dtype of the table, rounded once to that of x.
+torch::Tensor turned(const torch::Tensor& x, const torch::Tensor& cos, const torch::Tensor& sin, bool halves) {
+  torch::Tensor out = torch::empty_like(x, c10::MemoryFormat::Contiguous);
+  const torch::Tensor a = part_of(x, 0, halves), b = part_of(x, 1, halves);
+  torch::Tensor first = part_of(out, 0, halves), second = part_of(out, 1, halves);
+  torch::sub_out(first, a * cos, b * sin);
+  torch::add_out(second, a * sin, b * cos);
+  return out;
+}
+
+class Rotation : public torch::autograd::Function<Rotation> {
+ public:
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const torch::Tensor& cos, const torch::Tensor& sin, bool halves) {
+    context->save_for_backward({cos, sin});
+    context->saved_data["halves"] = halves;
+    return turned(x, cos, sin, halves);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const torch::autograd::variable_list table = context->get_saved_variables();
+    return {turned(gradients[0], table[0], -table[1], context->saved_data["halves"].toBool()), torch::Tensor(),
+            torch::Tensor(), torch::Tensor()};
+  }
+};
+
+}  // namespace
+
+torch::Tensor rotate(const torch::Tensor& x, const RopeTable& table) {
+  const torch::ScalarType wide = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  return Rotation::apply(x, table.cos.to(wide).unsqueeze(-2), table.sin.to(wide).unsqueeze(-2), table.halves);
 }
 
 }  // namespace mhla

@@ -21,17 +21,30 @@ struct RopeTable {
 };
 torch::Tensor rotate(const torch::Tensor& x /* [B, N, H, size] */, const RopeTable& table);
 
-// Tables of 1D positions, kept, and grown when longer sequences come; one can serve all layers of a model.
+// Tables of 1D positions, kept, and grown when longer sequences come; one can serve all layers of a model. What was
+// asked for last is not made again while the same tensor is given: the layers of a model ask one after the other.
 class RopeCache {
  public:
   RopeCache(std::int64_t size, double base) : size_(size), base_(base) {}
   // Positions [N] or [B, N], all below `count`; undefined: 0 to count - 1. `like` has the device and the dtype of x.
   RopeTable at(const torch::Tensor& positions, std::int64_t count, const torch::Tensor& like);
+  // Of `count` tokens of packed sequences.
+  RopeTable packed(const torch::Tensor& cu_seqlens, std::int64_t count, const torch::Tensor& like);
 
  private:
+  struct Seen {  // a tensor, as it was
+    Seen() = default;
+    explicit Seen(const torch::Tensor& x) : tensor(x), version(x._version()) {}
+    [[nodiscard]] bool is(const torch::Tensor& x) const { return tensor.is_same(x) && version == x._version(); }
+    torch::Tensor tensor;
+    std::int64_t version = 0;
+  };
   std::int64_t size_;
   double base_;
   torch::Tensor cos_, sin_;  // [room, size / 2]
+  Seen last_, last_packed_;
+  RopeTable last_table_;
+  torch::Tensor packed_positions_;
 };
 
 }  // namespace mhla

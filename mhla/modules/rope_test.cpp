@@ -77,6 +77,40 @@ TEST(Rope, PackedSequencesStartAtZero) {
   EXPECT_TRUE(torch::equal(token_positions(3, {}, torch::kCPU), torch::tensor({0, 1, 2})));
 }
 
+TEST(Rope, ItsGradientTurnsBack) {
+  for (const bool halves : {true, false}) {
+    const torch::Tensor angles = torch::randn({5, 4}, torch::kDouble);
+    const torch::Tensor x = torch::randn({2, 5, 3, 8}, torch::kDouble).requires_grad_();
+    const torch::Tensor out = rotate(x, table_of(angles, halves)), gradient = torch::randn_like(out);
+    out.backward(gradient);
+    // Lengths and products survive a rotation: <R x, g> is <x, R^T g>.
+    EXPECT_NEAR((out * gradient).sum().item<double>(), (x * x.grad()).sum().item<double>(), 1e-12);
+    EXPECT_TRUE(torch::allclose(rotate(x.grad(), table_of(angles, halves)), gradient, 1e-12, 1e-12));
+  }
+}
+
+TEST(Rope, ACacheHasTheSameTables) {
+  const auto expect_same = [](const RopeTable& got, const torch::Tensor& positions) {
+    const torch::Tensor angles = rope_angles_1d(positions, 8, 100.0);
+    EXPECT_TRUE(got.halves);
+    EXPECT_TRUE(torch::equal(got.cos, angles.cos().to(got.cos.scalar_type())));
+    EXPECT_TRUE(torch::equal(got.sin, angles.sin().to(got.sin.scalar_type())));
+  };
+  RopeCache cache(8, 100.0);
+  const torch::Tensor f32 = torch::zeros({1}), f64 = torch::zeros({1}, torch::kDouble);
+  for (const std::int64_t count : {3, 200, 70}) {  // grown, and a part of it
+    expect_same(cache.at({}, count, f32), torch::arange(count));
+    const torch::Tensor places = torch::tensor(std::vector<std::int64_t>{1, count - 1, 0, 2}).view({2, 2});
+    expect_same(cache.at(places, count, f64), places);
+  }
+  torch::Tensor bounds = torch::tensor({0, 2, 7}, torch::kLong);
+  expect_same(cache.packed(bounds, 7, f32), torch::tensor({0, 1, 0, 1, 2, 3, 4}));
+  EXPECT_TRUE(cache.packed(bounds, 7, f32).cos.is_same(cache.packed(bounds, 7, f32).cos));
+  bounds[1] = 3;
+  expect_same(cache.packed(bounds, 7, f32), torch::tensor({0, 1, 2, 0, 1, 2, 3}));
+  expect_same(cache.packed(bounds, 7, f64), torch::tensor({0, 1, 2, 0, 1, 2, 3}));
+}
+
 TEST(Rope, SaysWhatIsWrong) {
   EXPECT_EQ(message_of([] { rope_angles_1d(torch::arange(3), 7, 1e4); }),
             "rope: the head size is 7, expected a multiple of 2 in 1D");

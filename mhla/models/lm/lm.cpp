@@ -5,7 +5,6 @@
 #include "mhla/models/recompute.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/modules/zoo.h"
-#include "mhla/ops/torch.h"
 
 namespace mhla {
 namespace {
@@ -40,11 +39,6 @@ std::int64_t matched_width(const LmConfig& c) {
   return steps * kWidthStep;
 }
 
-// Under autocast every product would cast its input by itself.
-torch::Tensor for_products(const torch::Tensor& x) {
-  return x.is_cuda() && ops::cuda_autocast() ? x.to(torch::kBFloat16) : x;
-}
-
 MhlaAttentionImpl* mhla_of(const LmBlock& block) { return block->attention()->as<MhlaAttentionImpl>(); }
 
 }  // namespace
@@ -60,11 +54,11 @@ LmBlockImpl::LmBlockImpl(const LmConfig& c, std::int64_t mlp_width, const std::s
 
 torch::Tensor LmBlockImpl::behind(const torch::Tensor& x, const torch::Tensor& attended) {
   const torch::Tensor y = x + attended;
-  return mlp_.is_empty() ? y : y + mlp_(for_products(mlp_norm_(y)));
+  return mlp_.is_empty() ? y : y + mlp_(mlp_norm_(y));
 }
 
 torch::Tensor LmBlockImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
-  return behind(x, attn_->forward(for_products(attn_norm_(x)), cu_seqlens));
+  return behind(x, attn_->forward(attn_norm_(x), cu_seqlens));
 }
 
 torch::Tensor LmBlockImpl::stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) {
