@@ -113,6 +113,7 @@ function(mhla_room NAME)
         target_link_libraries(${test_name}_object PRIVATE ${room})
         target_compile_definitions(${test_name}_object PRIVATE MHLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
         target_precompile_headers(${test_name}_object REUSE_FROM mhla_${NAME})
+        target_compile_options(${test_name}_object PRIVATE $<$<CONFIG:Release>:-O1>)  # a third less time to compile
         set(test $<TARGET_OBJECTS:${test_name}_object>)
       endif()
       mhla_test(${test_name} SOURCES ${test} USES ${NAME})

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -126,6 +127,31 @@ TEST_F(CliTrain, CtrlCSavesAndResumeEndsWithTheSameBits) {
     EXPECT_TRUE(has(rest.out, "going on from ")) << rest.out;
   }
   EXPECT_TRUE(read_file(cut + "/model.safetensors") == read_file(whole + "/model.safetensors"));
+}
+
+// By TensorBoard's own reader, where MHLA_TENSORBOARD_PYTHON, or else python3, has one: the numbers of the log.
+TEST_F(CliTrain, TensorBoardReadsTheEvents) {
+  const char* given = std::getenv("MHLA_TENSORBOARD_PYTHON");
+  const std::string python = given != nullptr ? given : "python3";
+  if (std::system((python + " -c 'import tensorboard' >/dev/null 2>&1").c_str()) != 0)
+    GTEST_SKIP() << python << " has no tensorboard";
+  const std::string out = folder.path("run");
+  ASSERT_EQ(run_program(words(out, {"--epochs", "2"})).code, 0);
+  const std::string script = folder.path("read.py");
+  std::ofstream(script) << R"(
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1])
+events.Reload()
+rows = [json.loads(line) for line in open(sys.argv[1] + "/log.jsonl")]
+for kind, tag, key in (("step", "train/loss", "loss"), ("step", "train/lr", "lr"), ("eval", "eval/top1", "top1")):
+    want = [(row["step"], row[key]) for row in rows if row["kind"] == kind]
+    got = [(event.step, event.value) for event in events.Scalars(tag)]
+    assert len(want) > 1 and len(got) == len(want), (tag, got, want)
+    for (step, value), (at, expected) in zip(got, want):
+        assert step == at and abs(value - expected) <= 1e-6 * abs(expected), (tag, step, value, at, expected)
+)";
+  EXPECT_EQ(std::system((python + " " + script + " " + out).c_str()), 0);
 }
 
 TEST_F(CliTrain, AFullDiskIsExitCode1AndLeavesTheCheckpoints) {
