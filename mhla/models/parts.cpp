@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "mhla/core/error.h"
+#include "mhla/modules/exact.h"
 #include "mhla/ops/ops.h"
 
 namespace mhla {
@@ -72,7 +73,9 @@ SwigluImpl::SwigluImpl(std::int64_t dim, std::int64_t width) {
   down_ = register_module("down_proj", linear(width, dim));
 }
 
-torch::Tensor SwigluImpl::forward(const torch::Tensor& x) { return down_(torch::silu(gate_(x)) * up_(x)); }
+torch::Tensor SwigluImpl::forward(const torch::Tensor& x) {
+  return apply_linear(down_, apply_silu(apply_linear(gate_, x)) * apply_linear(up_, x));
+}
 
 std::int64_t nearest_depth(std::int64_t own, std::int64_t wanted, std::int64_t blocks) {
   return std::max<std::int64_t>(1, (2 * wanted * blocks + own) / (2 * own));

@@ -1,6 +1,7 @@
 #include "mhla/modules/mhla_attention.h"
 
 #include "mhla/core/error.h"
+#include "mhla/modules/exact.h"
 #include "mhla/modules/plain_attention.h"
 #include "mhla/ops/tensor_view.h"
 
@@ -167,7 +168,7 @@ MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, 
     fail(kEntry, ": x has shape ", c10::str(x.sizes()), ", expected [B, N, ", options_.dim, "]");
   Projected p;
   p.y = options_.inner_norm ? norm_(x) : x;
-  const std::vector<torch::Tensor> parts = qkv_(p.y).split_with_sizes(widths(), -1);
+  const std::vector<torch::Tensor> parts = apply_linear(qkv_, p.y).split_with_sizes(widths(), -1);
   torch::Tensor q = parts[0], k = parts[1], v = parts[2];
   if (options_.short_conv != 0 && state != nullptr) {
     q = q_conv_->stream(q, state->tensors.at("q_tail")), k = k_conv_->stream(k, state->tensors.at("k_tail"));
@@ -293,14 +294,14 @@ torch::Tensor MhlaAttentionImpl::lepe_of(const torch::Tensor& v) {
 
 torch::Tensor MhlaAttentionImpl::finish(const Projected& p, torch::Tensor out) {
   const bool lepe_inside = options_.lepe != 0 && options_.lepe_inside_gate;
-  const torch::Tensor gate = options_.gate == Gate::kNone ? torch::Tensor() : gate_(p.y);
+  const torch::Tensor gate = options_.gate == Gate::kNone ? torch::Tensor() : apply_linear(gate_, p.y);
   const bool in_norm = options_.head_norm && options_.gate == Gate::kSilu && !lepe_inside;
   if (options_.head_norm) out = head_norm_(out, in_norm ? gate.view_as(out) : torch::Tensor());
   out = out.flatten(-2);
   if (lepe_inside) out = out + lepe_of(p.v);
-  if (gate.defined() && !in_norm) out = out * (options_.gate == Gate::kSilu ? torch::silu(gate) : gate);
+  if (gate.defined() && !in_norm) out = out * (options_.gate == Gate::kSilu ? apply_silu(gate) : gate);
   if (options_.lepe != 0 && !options_.lepe_inside_gate) out = out + lepe_of(p.v);
-  return dropout_(out_(out));
+  return dropout_(apply_linear(out_, out));
 }
 
 StreamingState MhlaAttentionImpl::streaming_state(std::optional<std::int64_t> rollback) const {

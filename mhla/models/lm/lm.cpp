@@ -3,6 +3,7 @@
 #include "mhla/core/error.h"
 #include "mhla/models/lm/lm_attention.h"
 #include "mhla/models/recompute.h"
+#include "mhla/modules/exact.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/modules/zoo.h"
 
@@ -127,7 +128,23 @@ LanguageModelImpl::LanguageModelImpl(const LmConfig& given) : config_(given) {
 
 const torch::Tensor& LanguageModelImpl::head() const { return config_.tied ? embeddings_->weight : head_->weight; }
 
-torch::Tensor LanguageModelImpl::logits(const torch::Tensor& hidden) const { return torch::linear(hidden, head()); }
+torch::Tensor LanguageModelImpl::logits(const torch::Tensor& hidden) const {
+  const ExactLayers exact(exact_);
+  return apply_linear(hidden, head());
+}
+
+void LanguageModelImpl::set_exact(bool on) {
+  const LmConfig& c = config_;
+  if (on && c.attention != "mhla" && c.attention != "linear")
+    fail(kEntry, "::set_exact: attention is ", c.attention, ", expected mhla or linear");
+  if (on && c.short_conv != 0) fail(kEntry, "::set_exact: short_conv is ", c.short_conv, ", expected 0");
+  if (on && c.features != "relu" && c.features != "relu_eps" && c.features != "elu1" && c.features != "identity")
+    fail(kEntry, "::set_exact: features is ", c.features, ", expected relu, relu_eps, elu1 or identity");
+  if (on && (device().is_cuda() || embeddings_->weight.scalar_type() != torch::kFloat))
+    fail(kEntry, "::set_exact: weights are ", c10::str(embeddings_->weight.scalar_type()), " on ", device().str(),
+         ", expected f32 on the CPU");
+  exact_ = on;
+}
 
 void LanguageModelImpl::expect_tokens(const char* entry, const torch::Tensor& tokens, std::int64_t axes) const {
   if (tokens.dim() != axes || tokens.scalar_type() != torch::kLong)
@@ -180,6 +197,7 @@ torch::Tensor LanguageModelImpl::hidden(const torch::Tensor& given, const torch:
     ~Restore() { done(); }
   } restore{[&] { set_chunk(config_.chunk); }};
   set_chunk(chunk);
+  const ExactLayers exact(exact_);
   torch::Tensor x = embed(tokens);
   for (LmBlock& block : blocks_) {
     const auto body = [part = block.ptr(), cu_seqlens](const torch::Tensor& y) { return part->forward(y, cu_seqlens); };
@@ -205,6 +223,7 @@ torch::Tensor LanguageModelImpl::stream(const torch::Tensor& tokens, LmState& st
   if (tokens.size(0) != state.batch())
     fail(kEntry, "::stream: tokens of ", tokens.size(0), " sequences, expected those of ", state.batch());
   const torch::Tensor positions = next_positions(state.positions(), tokens.size(1), tokens.device());
+  const ExactLayers exact(exact_);
   torch::Tensor x = embed(tokens);
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer)
     x = blocks_[layer]->stream(x, state.layers[layer], positions);

@@ -72,6 +72,10 @@ class LanguageModelImpl : public torch::nn::Module {
   [[nodiscard]] LengthPolicy length_policy() const { return policy_; }
   [[nodiscard]] LengthPlan plan(std::int64_t tokens) const;  // what hidden() would do; throws where it would
 
+  // Logits of a token have the same bits however a sequence is split and whatever else is in the batch. Inference in
+  // f32 on the CPU, mhla and linear attention; slower for many tokens at once (exact.h).
+  void set_exact(bool on);
+
   void constrain();  // after an optimiser step: the range of mix
   // Weights to bf16 or another float but for mixing matrices, which stay f32: for inference.
   void cast(torch::ScalarType dtype);
@@ -88,7 +92,7 @@ class LanguageModelImpl : public torch::nn::Module {
   void expect_tokens(const char* entry, const torch::Tensor& tokens, std::int64_t axes) const;
 
   LmConfig config_;
-  bool recompute_ = false;
+  bool recompute_ = false, exact_ = false;
   LengthPolicy policy_ = LengthPolicy::kError;
   torch::nn::Embedding embeddings_{nullptr};
   std::vector<LmBlock> blocks_;
@@ -114,6 +118,7 @@ LanguageModel load_language_model(const std::filesystem::path& folder);
 // of the caller's, given back by load.
 void save_state(const LanguageModelImpl& model, const LmState& state, const std::filesystem::path& path,
                 const std::map<std::string, std::string>& notes = {});
+std::map<std::string, std::string> state_notes(const std::filesystem::path& path);  // alone, whatever model it is of
 LmState load_state(const LanguageModelImpl& model, const std::filesystem::path& path,
                    std::map<std::string, std::string>* notes = nullptr);
 
