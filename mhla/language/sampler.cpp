@@ -1,6 +1,8 @@
 #include "mhla/language/sampler.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -12,16 +14,26 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+constexpr std::array<double, 14> kOneOverFactorial = [] {
+  std::array<double, 14> values{};
+  double factorial = 1.0;
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    factorial *= k > 1 ? static_cast<double>(k) : 1.0;
+    values[k] = 1.0 / factorial;
+  }
+  return values;
+}();
+
 }  // namespace
 
 double exp_of_negative(double x) {
-  if (!(x > -745.2)) return std::isnan(x) ? x : 0.0;
+  if (!(x > -708.0)) return std::isnan(x) ? x : 0.0;  // below the smallest normal number
   constexpr double kLog2E = 1.4426950408889634, kLn2High = 0x1.62e42fefa0000p-1, kLn2Low = 0x1.cf79abc9e3b3ap-40;
   const double n = std::floor(x * kLog2E + 0.5);
   const double r = (x - n * kLn2High) - n * kLn2Low;  // |r| <= ln(2) / 2: 13 terms leave 4e-18
-  double sum = 1.0;
-  for (int term = 13; term >= 1; --term) sum = 1.0 + sum * r / term;
-  return std::ldexp(sum, static_cast<int>(n));
+  double sum = kOneOverFactorial[13];
+  for (int term = 12; term >= 0; --term) sum = sum * r + kOneOverFactorial[static_cast<std::size_t>(term)];
+  return sum * std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + 1023) << 52);
 }
 
 void check(const SamplerOptions& o) {

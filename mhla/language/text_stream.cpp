@@ -4,13 +4,9 @@
 #include <cstdlib>
 
 #include "mhla/core/error.h"
+#include "mhla/io/utf8.h"
 
 namespace mhla {
-namespace {
-
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
-
-}  // namespace
 
 int character_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -75,7 +71,7 @@ std::string TextStream::show(std::size_t bytes, bool last) {
     const int length = character_length(std::string_view(held_).substr(at, bytes - at));
     if (length == 0 && !last) break;
     if (length > 0) text.append(held_, at, static_cast<std::size_t>(length));
-    if (length <= 0) text += kReplacement;
+    if (length <= 0) text += kReplacementCharacter;
     at = length == 0 ? bytes : at + static_cast<std::size_t>(std::abs(length));
   }
   held_.erase(0, at);

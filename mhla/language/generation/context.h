@@ -1,0 +1,33 @@
+// What a language model has read of some texts, ready to go on. The state has seen all tokens of a text but the last,
+// which is fed together with what follows: so a context that was saved goes on without reading anything again.
+#pragma once
+
+#include "mhla/io/text/tokenizer.h"
+#include "mhla/models/lm/lm.h"
+
+namespace mhla {
+
+struct TextContext {
+  LmState state;                                   // of one sequence a text
+  std::vector<std::vector<std::uint32_t>> tokens;  // of each text, at least one
+
+  [[nodiscard]] std::int64_t texts() const { return static_cast<std::int64_t>(tokens.size()); }
+  [[nodiscard]] std::int64_t longest() const;  // tokens
+};
+
+// Texts of any lengths, each read in parallel, `piece` tokens at a time. What opens a document is put before them.
+TextContext read_texts(LanguageModelImpl& model, const Tokenizer& tokenizer, const std::vector<std::string>& texts,
+                       std::int64_t piece = 2048);
+TextContext read_tokens(LanguageModelImpl& model, std::vector<std::vector<std::uint32_t>> tokens,
+                        std::int64_t piece = 2048);  // as they are; none is empty
+// `more` behind each text; a context of one text is forked for every text of `more`.
+TextContext read_more(LanguageModelImpl& model, const Tokenizer& tokenizer, TextContext context,
+                      const std::vector<std::string>& more, std::int64_t piece = 2048);
+
+// One file, written atomically: the state with checksums of itself and of the weights, the tokens, the fingerprint of
+// the tokenizer and the length policy. Whatever does not match the model, the tokenizer or the policy is an Error.
+void save_context(const LanguageModelImpl& model, const Tokenizer& tokenizer, const TextContext& context,
+                  const std::filesystem::path& path);
+TextContext load_context(const LanguageModelImpl& model, const Tokenizer& tokenizer, const std::filesystem::path& path);
+
+}  // namespace mhla
