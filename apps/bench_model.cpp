@@ -20,7 +20,7 @@ struct ModelBenchOptions {
   std::vector<std::int64_t> images{0}, blocks{0};  // of image models
   std::vector<std::int64_t> lengths{2048};         // of language models
   std::int64_t chunk = 0;
-  bool recompute = false;
+  bool recompute = false, exact = false;
   std::int64_t batch = 8, threads = 0;
   std::string device = "cpu", precision;
   double min_seconds = 2.0;
@@ -83,6 +83,7 @@ int bench_language_model(const ModelBenchOptions& o, const Output& out, const st
                                   .set("length", length)
                                   .set("chunk", o.chunk)
                                   .set("recompute", o.recompute)
+                                  .set("exact", o.exact)
                                   .set("pass", pass);
       const int code = each_attention(o, out, sizes, "tokens_per_s", [&](const JsonValue& row, double of_first) {
         table.row({model, row.at("attention").as_string(), cell(row, "length", "{:.0f}"), cell(row, "batch", "{:.0f}"),
@@ -166,6 +167,7 @@ void add_bench_model(CLI::App& bench, Job& job) {
       ->capture_default_str();
   model->add_option("--chunk", o.chunk, "MHLA's tokens of a chunk (language models; default: the model's)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
+  model->add_flag("--exact", o.exact, "linear layers whose rows do not depend on each other (language models)");
   model->add_flag("--recompute", o.recompute, "blocks compute themselves again for their gradients (language models)");
   model
       ->add_option("--pass", o.passes,

@@ -19,6 +19,7 @@ void add_bench(CLI::App& app, Job& job);
 void add_data(CLI::App& app, Job& job);
 void add_train(CLI::App& app, Job& job);
 void add_eval(CLI::App& app, Job& job);
+void add_generate(CLI::App& app, Job& job);
 void add_analyze(CLI::App& app, Job& job);
 void add_demo(CLI::App& app, Job& job);
 void add_inspect(CLI::App& app, Job& job);

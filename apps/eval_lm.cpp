@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/eval_tasks.h"
 #include "apps/train_library.h"
 #include "apps/train_screen.h"
 
@@ -14,6 +15,7 @@ namespace {
 struct EvalLmOptions {
   std::string run, data, tokens, weights = "model", device, packing, length_policy = "error";
   std::int64_t batch = 0, threads = 0, length = 0, stride = 0, max_tokens = 0, bucket = 0;
+  TaskFlags tasks;
   bool json = false;
 };
 
@@ -37,26 +39,28 @@ void print_perplexity(const JsonValue& row, const Output& out) {
 
 int run_eval_lm(const EvalLmOptions& o) {
   const Output out(o.json);
-  const JsonValue request = JsonValue()
-                                .set("command", "eval lm")
-                                .set("run", o.run)
-                                .set("data", o.data)
-                                .set("tokens", o.tokens)
-                                .set("weights", o.weights)
-                                .set("batch", o.batch)
-                                .set("device", o.device)
-                                .set("threads", o.threads)
-                                .set("length", o.length)
-                                .set("stride", o.stride)
-                                .set("max_tokens", o.max_tokens)
-                                .set("bucket", o.bucket)
-                                .set("packing", o.packing)
-                                .set("length_policy", o.length_policy);
+  JsonValue request = JsonValue()
+                          .set("command", "eval lm")
+                          .set("run", o.run)
+                          .set("data", o.data)
+                          .set("tokens", o.tokens)
+                          .set("weights", o.weights)
+                          .set("batch", o.batch)
+                          .set("device", o.device)
+                          .set("threads", o.threads)
+                          .set("length", o.length)
+                          .set("stride", o.stride)
+                          .set("max_tokens", o.max_tokens)
+                          .set("bucket", o.bucket)
+                          .set("packing", o.packing)
+                          .set("length_policy", o.length_policy);
+  if (!o.tasks.tasks.empty()) set_tasks(o.tasks, request);
   return run_in_train_library(request, [&](const JsonValue& row, bool progress) {
     if (progress) return out.progress(bar_text(row, 79));
     out.progress_done();
     out.row(row);
     if (row.at("kind").as_string() == "warning") return complain(row.at("text").as_string());
+    if (row.at("kind").as_string() == "task") return print_task(row, out);
     print_perplexity(row, out);
   });
 }
@@ -64,7 +68,8 @@ int run_eval_lm(const EvalLmOptions& o) {
 }  // namespace
 
 void add_eval_lm(CLI::App& eval, Job& job) {
-  CLI::App* lm = eval.add_subcommand("lm", "perplexity of a language model, by place in the context");
+  CLI::App* lm =
+      eval.add_subcommand("lm", "perplexity of a language model by place in the context, or its score in tasks");
   static EvalLmOptions o;
   const auto whole = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
   lm->add_option("--run", o.run, "folder of `mhla train lm`, or of a model with its tokenizer.json")
@@ -90,6 +95,7 @@ void add_eval_lm(CLI::App& eval, Job& job) {
   lm->add_option("--batch", o.batch, "windows at a time (default: as in training)")->check(CLI::Range(1, 1 << 20));
   lm->add_option("--device", o.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
   lm->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
+  add_task_flags(*lm, o.tasks);
   lm->add_flag("--json", o.json, "one JSON object on stdout, text on stderr");
   lm->callback([&job] { job = [] { return run_eval_lm(o); }; });
 }

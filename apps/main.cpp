@@ -22,6 +22,7 @@ int parse_and_run(int argc, char** argv) {
   add_data(app, job);
   add_train(app, job);
   add_eval(app, job);
+  add_generate(app, job);
   add_analyze(app, job);
   add_demo(app, job);
   add_inspect(app, job);

@@ -60,6 +60,10 @@ void bench_lm(const JsonValue& request, Observer& observer) {
   LanguageModel model(config);
   model->to(device);
   model->set_recompute(request.at("recompute").as_bool());
+  const bool exact = request.at("exact").as_bool();
+  if (exact && (pass == "train" || bf16))
+    fail("bench model: --exact with pass ", pass, " in ", options.precision, ", expected fwd or decode in f32");
+  if (exact) model->set_exact(true);
   const torch::Tensor tokens = torch::randint(config.vocab, {options.batch, length}, torch::kLong).to(device);
   forget_peak();
   Timed timed;
@@ -72,6 +76,7 @@ void bench_lm(const JsonValue& request, Observer& observer) {
                       .set("pass", pass)
                       .set("device", options.device)
                       .set("precision", options.precision)
+                      .set("exact", exact)
                       .set("threads", ops::num_threads())
                       .set("parameters", count_parameters(*model));
   std::int64_t of_a_run = options.batch * length;  // tokens

@@ -4,6 +4,8 @@
 #include "apps/commands.h"
 #include "apps/train/bench_model.h"
 #include "apps/train/classify.h"
+#include "apps/train/eval_tasks.h"
+#include "apps/train/generate.h"
 #include "apps/train/lm.h"
 #include "apps/train_interface.h"
 #include "mhla/core/error.h"
@@ -25,6 +27,8 @@ void run(const JsonValue& request, train::Observer& observer) {
   if (command == "eval classify") return eval_classify(request, observer);
   if (command == "train lm") return train_lm(request, observer);
   if (command == "eval lm") return eval_lm(request, observer);
+  if (command == "generate") return generate_text(request, observer);
+  if (command == "eval lm tasks") return eval_lm_tasks(request, observer);
   if (command == "bench model") return bench_model(request, observer);
   if (command == "analyze") return analyze(request, observer);
   fail("command '", command, "' is unknown to this library");

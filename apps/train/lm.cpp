@@ -1,6 +1,7 @@
 #include "apps/train/lm.h"
 
 #include <cmath>
+#include <cstdio>
 
 #include "apps/train/run_folder.h"
 #include "mhla/core/error.h"
@@ -11,6 +12,18 @@ namespace mhla::apps {
 
 using namespace mhla::train;
 namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kFingerprint = "tokenizer.fingerprint";  // of the one the model was trained with
+
+std::string hex(std::uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+}  // namespace
 
 void train_lm(const JsonValue& request, Observer& observer) {
   LmOptions options;
@@ -29,7 +42,9 @@ void train_lm(const JsonValue& request, Observer& observer) {
   Trainer trainer(task, options.train, folder, fields_to_json(options), observer);
   std::error_code error;  // which the trainer will tell
   fs::create_directories(folder, error);
-  if (!error && !fs::exists(folder / "tokenizer.json")) tokenizer->save(folder / "tokenizer.json");
+  const fs::path file = folder / tokenizer->file_name();
+  if (!error && !fs::exists(file)) tokenizer->save(file);
+  if (!error) write_file(folder / kFingerprint, hex(tokenizer->fingerprint()) + "\n");
   const TrainResult result = trainer.run(request.at("resume").as_bool());
   if (!result.stopped.empty())
     throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
@@ -57,10 +72,19 @@ LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer
   read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
   opened.model->to(device_of(opened.options.train.device));
   opened.model->eval();
-  opened.tokenizer = open_tokenizer((run / "tokenizer.json").string());
+  const bool pieces = !fs::exists(run / "tokenizer.json") && fs::exists(run / "tokenizer.model");
+  const std::string tokenizer = (run / (pieces ? "tokenizer.model" : "tokenizer.json")).string();
+  opened.tokenizer = open_tokenizer(tokenizer);
+  if (fs::exists(run / kFingerprint)) {
+    const std::vector<std::byte> bytes = read_file(run / kFingerprint, 64);
+    const std::string known = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()).substr(0, 16);
+    if (known != hex(opened.tokenizer->fingerprint()))
+      fail(command, ": ", tokenizer, " is another tokenizer (", hex(opened.tokenizer->fingerprint()),
+           ") than the one the model was trained with (", known, ")");
+  }
   if (opened.tokenizer->vocab_size() > opened.model->config().vocab)
-    fail(command, ": ", (run / "tokenizer.json").string(), " has ", opened.tokenizer->vocab_size(),
-         " tokens, expected at most the ", opened.model->config().vocab, " of the model");
+    fail(command, ": ", tokenizer, " has ", opened.tokenizer->vocab_size(), " tokens, expected at most the ",
+         opened.model->config().vocab, " of the model");
   return opened;
 }
 
@@ -74,7 +98,7 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run) {
   if (data.empty()) data = is_token_set(run.options.data) ? run.options.data : (folder / "tokens").string();
   if (data.empty() || !is_token_set(data)) {
     TokenizeOptions how;
-    how.data = data, how.tokenizer = (folder / "tokenizer.json").string();
+    how.data = data, how.tokenizer = (folder / run.tokenizer->file_name()).string();
     how.out = request.at("tokens").as_string();
     if (how.out.empty()) fail("eval lm: data is ", data, ", which is text: expected --tokens, a folder for its tokens");
     if (!is_token_set(how.out)) tokenize_corpus(how);

@@ -1,0 +1,238 @@
+// mhla generate and the tasks of mhla eval lm from outside, on a small model trained here for a moment.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "mhla/io/file.h"
+#include "mhla/io/json.h"
+#include "tests/cli/program.h"
+
+namespace mhla {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class CliGenerate : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (!MHLA_TORCH_BUILT) return;
+    shared = new TemporaryFolder;
+    std::string lines;
+    for (int i = 0; i < 40; ++i) {
+      std::string text;
+      for (int j = 0; j < 10 + i; ++j) text += i % 2 == 0 ? "to be " : "or not ";
+      lines += "{\"text\": \"" + text + "\"}\n";
+    }
+    write_file(shared->path("text.jsonl"), lines);
+    ASSERT_NO_FATAL_FAILURE(train("run", "1"));
+    ASSERT_NO_FATAL_FAILURE(train("other", "2"));
+  }
+  static void TearDownTestSuite() { delete shared, shared = nullptr; }
+  void SetUp() override {
+    if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
+  }
+  static void train(const std::string& name, const std::string& seed) {
+    const ProgramRun run = run_program({"train",          "lm",
+                                        "--model",        "mhla_10m",
+                                        "--data",         shared->path("text.jsonl"),
+                                        "--out",          shared->path(name),
+                                        "--batch",        "4",
+                                        "--threads",      "1",
+                                        "--set",          "dim=32",
+                                        "--set",          "layers=2",
+                                        "--set",          "mlp=64",
+                                        "--context",      "64",
+                                        "--set",          "chunk=16",
+                                        "--set",          "context=64",
+                                        "--lr",           "0.01",
+                                        "--min-lr",       "0.001",
+                                        "--warmup-steps", "2",
+                                        "--tokenizer",    "bytes",
+                                        "--max-steps",    "40",
+                                        "--seed",         seed,
+                                        "--valid",        "0.1"});
+    ASSERT_EQ(run.code, 0) << run.err;
+  }
+  static ProgramRun generate(std::vector<std::string> more, const std::string& run = "run") {
+    std::vector<std::string> all{"generate", "--run", shared->path(run), "--threads", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return run_program(all);
+  }
+  static void expect_refused(const ProgramRun& run, const std::string& part) {
+    EXPECT_EQ(run.code, 2) << run.err;
+    EXPECT_EQ(run.out, "");
+    EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
+    EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
+  }
+  static TemporaryFolder* shared;
+};
+TemporaryFolder* CliGenerate::shared = nullptr;
+
+TEST_F(CliGenerate, TextAloneOnStdout) {
+  const ProgramRun run = generate({"--prompt", "to be to ", "--max-tokens", "12", "--greedy", "--past-end"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.out, "be to be to ");  // twelve bytes and nothing else
+  for (const char* part : {"length policy error (fits: 22 tokens", "read 10 tokens", "wrote 12 tokens", "tokens/s", "state "})
+    EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
+  EXPECT_EQ(generate({"--prompt", "to be to ", "--max-tokens", "12", "--greedy", "--past-end", "--exact"}).out,
+            run.out);
+  const ProgramRun stopped =
+      generate({"--prompt", "to be to ", "--max-tokens", "12", "--greedy", "--stop", " be", "--stop", "to b"});
+  EXPECT_EQ(stopped.out, "be ");
+  // Drawn: the same for a seed, another for another.
+  const auto drawn = [](const std::string& seed) {
+    return generate({"--prompt", "x", "--max-tokens", "20", "--temperature", "1.5", "--top-k", "50", "--top-p", "0.99",
+                     "--min-p", "0.001", "--repetition-penalty", "1.1", "--past-end", "--seed", seed})
+        .out;
+  };
+  EXPECT_EQ(drawn("3"), drawn("3"));
+  EXPECT_NE(drawn("3"), drawn("4"));
+}
+
+TEST_F(CliGenerate, ManyPromptsInTheirOrder) {
+  write_file(shared->path("prompts.txt"), std::string("to be to be \nor not or\n"));
+  const std::vector<std::string> how{"--max-tokens", "10",
+                                     "--greedy",     "--past-end",
+                                     "--prompt",     "or not or not or not ",
+                                     "--prompts",    shared->path("prompts.txt")};
+  const ProgramRun run = generate(how);
+  ASSERT_EQ(run.code, 0) << run.err;
+  const std::vector<std::string> texts = lines_of(run.out);
+  ASSERT_EQ(texts.size(), 3u) << run.out;
+  EXPECT_EQ(texts[0],
+            generate({"--max-tokens", "10", "--greedy", "--past-end", "--prompt", "or not or not or not "}).out);
+  EXPECT_EQ(texts[2], generate({"--max-tokens", "10", "--greedy", "--past-end", "--prompt", "or not or"}).out);
+  std::vector<std::string> json = how;
+  json.push_back("--json");
+  const std::vector<std::string> rows = lines_of(generate(json).out);
+  ASSERT_EQ(rows.size(), 4u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const JsonValue row = parse_json(rows[i], "row");
+    EXPECT_EQ(row.at("prompt").as_int(), static_cast<std::int64_t>(i));
+    EXPECT_EQ(row.at("text").as_string(), texts[i]);
+    EXPECT_EQ(row.at("tokens").as_int(), 10);
+    EXPECT_EQ(row.at("ended").as_string(), "length");
+  }
+  EXPECT_EQ(parse_json(rows[3], "row").at("wrote").as_int(), 30);
+}
+
+TEST_F(CliGenerate, SavedForkedAndContinued) {
+  const std::string first = shared->path("first.state"), second = shared->path("second.state");
+  const std::vector<std::string> drawn{"--temperature", "1.2", "--seed", "9", "--past-end", "--exact"};
+  const auto call = [&](std::vector<std::string> more) {
+    more.insert(more.end(), drawn.begin(), drawn.end());
+    const ProgramRun run = generate(more);
+    EXPECT_EQ(run.code, 0) << run.err;
+    return run;
+  };
+  const std::string whole = call({"--prompt", "to be", "--max-tokens", "40"}).out;
+  EXPECT_EQ(call({"--prompt", "to be", "--max-tokens", "0", "--save-state", first}).out, "");
+  const ProgramRun a = call({"--load-state", first, "--max-tokens", "15", "--save-state", second});
+  EXPECT_TRUE(has(a.err, "read 0 tokens")) << a.err;
+  EXPECT_TRUE(has(a.err, "6 were in the state")) << a.err;
+  EXPECT_EQ(a.out + call({"--load-state", second, "--max-tokens", "25"}).out, whole);
+  // One state, two ways on.
+  const ProgramRun forks =
+      call({"--load-state", second, "--max-tokens", "5", "--prompt", " left", "--prompt", " right"});
+  EXPECT_EQ(lines_of(forks.out).size(), 2u) << forks.out;
+}
+
+TEST_F(CliGenerate, MistakesAreOneLineAndCodeTwo) {
+  const std::string state = shared->path("ok.state");
+  ASSERT_EQ(generate({"--prompt", "a", "--max-tokens", "3", "--save-state", state}).code, 0);
+  expect_refused(generate({"--load-state", state}, "other"), "is the state of other weights");
+  expect_refused(generate({"--load-state", state, "--length-policy", "extend"}), "was made with length policy error");
+  expect_refused(generate({"--load-state", shared->path("none")}), "none");
+  fs::copy(shared->path("run/model.safetensors"), shared->path("weights.state"));
+  expect_refused(generate({"--load-state", shared->path("weights.state")}), "expected the state of a language model");
+  std::vector<std::byte> bytes = read_file(state);
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string other = text;
+    other.replace(other.find(from), from.size(), to);
+    write_file(shared->path("changed.state"), other);
+    return generate({"--load-state", shared->path("changed.state")});
+  };
+  expect_refused(changed("\"mhla.lm_state\":\"1\"", "\"mhla.lm_state\":\"9\""),
+                 "'9', expected the state of a language model");
+  std::string damaged = text;
+  damaged[damaged.size() - 5] = static_cast<char>(damaged[damaged.size() - 5] ^ 1);
+  write_file(shared->path("damaged.state"), damaged);
+  expect_refused(generate({"--load-state", shared->path("damaged.state")}), "the checksum is wrong");
+
+  expect_refused(generate({"--prompt", std::string(80, 'x')}), "prompt 0 has 81 tokens");
+  expect_refused(generate({"--prompt", "x", "--max-tokens", "64"}), "that mix has rows for; --length-policy extend");
+  expect_refused(generate({"--prompt", "x", "--length-policy", "rechunk"}), "needs the whole length");
+  expect_refused(generate({}), "no prompt is given");
+  expect_refused(generate({"--prompt", "x", "--top-p", "0"}), "top_p is 0, expected more than 0");
+  expect_refused(generate({"--prompt", "x", "--stop", ""}), "--stop is empty, expected text");
+  expect_refused(generate({"--prompt", "broken \xff"}), "prompt 0 is no UTF-8");
+  expect_refused(generate({"--prompt", "x"}, "no_such_run"), "no_such_run");
+  // A tokenizer that is not the one the model was trained with.
+  fs::copy(shared->path("other"), shared->path("mixed"), fs::copy_options::recursive);
+  const std::string plain = shared->path("plain"), jsonl = shared->path("text.jsonl");
+  ASSERT_EQ(run_program({"data", "tokenize", "--data", jsonl, "--out", plain, "--tokenizer", "train:257"}).code, 0);
+  const std::vector<std::byte> own = read_file(shared->path("mixed/tokenizer.json"));
+  fs::copy(plain + "/tokenizer.json", shared->path("mixed/tokenizer.json"), fs::copy_options::overwrite_existing);
+  if (read_file(shared->path("mixed/tokenizer.json")) != own)
+    expect_refused(generate({"--prompt", "x"}, "mixed"), "tokenizer");
+  const std::string larger = shared->path("larger");
+  ASSERT_EQ(run_program({"data", "tokenize", "--data", jsonl, "--out", larger, "--tokenizer", "train:270"}).code, 0);
+  fs::copy(larger + "/tokenizer.json", shared->path("mixed/tokenizer.json"), fs::copy_options::overwrite_existing);
+  expect_refused(generate({"--prompt", "x"}, "mixed"), "tokenizer");
+}
+
+TEST_F(CliGenerate, TasksOfALanguageModel) {
+  write_file(shared->path("own.jsonl"),
+             std::string("{\"context\": \"to be to be\", \"choices\": [\"to be\", \"zq xw\"], \"gold\": 0}\n"
+                         "{\"context\": \"or not or\", \"choices\": [\"9999\", \"not or\"], \"gold\": 1}\n"));
+  write_file(shared->path("lambada.jsonl"), std::string("{\"text\": \"to be to be\"}\n"));
+  write_file(shared->path("wiki.jsonl"), std::string("{\"page\": \"to be to be to be\"}\n"));
+  const ProgramRun run = run_program({"eval",
+                                      "lm",
+                                      "--run",
+                                      shared->path("run"),
+                                      "--threads",
+                                      "1",
+                                      "--json",
+                                      "--task",
+                                      "choices=" + shared->path("own.jsonl"),
+                                      "--task",
+                                      "lambada=" + shared->path("lambada.jsonl"),
+                                      "--task",
+                                      "wikitext=" + shared->path("wiki.jsonl"),
+                                      "--task",
+                                      "mqar",
+                                      "--lengths",
+                                      "32,64",
+                                      "--pairs",
+                                      "4",
+                                      "--items",
+                                      "2"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const std::vector<std::string> lines = lines_of(run.out);
+  ASSERT_EQ(lines.size(), 5u) << run.out;
+  const auto figure = [&](std::size_t line, const char* name) {
+    return parse_json(lines[line], "row").at("figures").at(name).as_double();
+  };
+  EXPECT_EQ(figure(0, "acc"), 1.0) << run.out;
+  EXPECT_EQ(figure(1, "acc"), 1.0) << run.out;
+  EXPECT_LT(figure(1, "perplexity"), 10.0);
+  EXPECT_LT(figure(2, "byte_perplexity"), 10.0);
+  EXPECT_EQ(parse_json(lines[4], "row").at("length").as_int(), 64);
+  EXPECT_EQ(parse_json(lines[4], "row").at("length_policy").as_string(), "error");
+  const auto refused = [&](const std::string& task, const std::string& part) {
+    expect_refused(run_program({"eval", "lm", "--run", shared->path("run"), "--task", task}), part);
+  };
+  refused("poetry=" + shared->path("own.jsonl"), "task 'poetry' is unknown");
+  refused("piqa", "task piqa has no data");
+  refused("piqa=" + shared->path("own.jsonl"), "own.jsonl: line 1: ");
+  refused("longbench=" + shared->path("run"), "none of LongBench's files");
+}
+
+}  // namespace
+}  // namespace mhla
