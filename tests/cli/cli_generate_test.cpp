@@ -76,7 +76,8 @@ TEST_F(CliGenerate, TextAloneOnStdout) {
   const ProgramRun run = generate({"--prompt", "to be to ", "--max-tokens", "12", "--greedy", "--past-end"});
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_EQ(run.out, "be to be to ");  // twelve bytes and nothing else
-  for (const char* part : {"length policy error (fits: 22 tokens", "read 10 tokens", "wrote 12 tokens", "tokens/s", "state "})
+  for (const char* part :
+       {"length policy error (fits: 22 tokens", "read 10 tokens", "wrote 12 tokens", "tokens/s", "state "})
     EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
   EXPECT_EQ(generate({"--prompt", "to be to ", "--max-tokens", "12", "--greedy", "--past-end", "--exact"}).out,
             run.out);
