@@ -1,8 +1,9 @@
-# mhla_room(NAME USES room... [PRIVATE_LINKS lib...] [TORCH header]): the library of one room, from every source of its
+# mhla_room(NAME USES room... [PRIVATE_LINKS lib...] [TORCH header | room]): the library of one room, from every source of its
 # folder but *_test.cpp, *_bench.cpp and *_fuzz.cpp, and but what lies below another CMakeLists.txt: that is a room of
 # its own. Every *_test.cpp becomes one test of its own name, with MHLA_FUZZ every *_fuzz.cpp a libFuzzer program. With
 # MHLA_CUDA the *.cu belong to the library, without it the *_off.cpp that stand in for them. TORCH: the room is built
-# over LibTorch, whose part of it that `header` includes is compiled once, for the library and its tests.
+# over LibTorch, whose part that `header` includes is compiled once, for the library, its tests, and the rooms that name
+# this one.
 include(GNUInstallDirs)
 include(CTest)
 
@@ -96,7 +97,13 @@ function(mhla_room NAME)
   target_compile_features(mhla_${NAME} PUBLIC cxx_std_20)
   if(ROOM_TORCH)
     target_link_libraries(mhla_${NAME} PUBLIC $<BUILD_INTERFACE:mhla_libtorch> $<INSTALL_INTERFACE:mhla::libtorch>)
-    target_precompile_headers(mhla_${NAME} PRIVATE ${ROOM_TORCH})
+    if(TARGET mhla_${ROOM_TORCH})
+      set(header_of mhla_${ROOM_TORCH})
+      target_precompile_headers(mhla_${NAME} REUSE_FROM ${header_of})
+    else()
+      set(header_of mhla_${NAME})
+      target_precompile_headers(mhla_${NAME} PRIVATE ${ROOM_TORCH})
+    endif()
   endif()
   if(cuda_sources)
     target_compile_definitions(mhla_${NAME} PRIVATE MHLA_HAS_CUDA=1)
@@ -112,7 +119,7 @@ function(mhla_room NAME)
         target_link_libraries(${test_name}_object PRIVATE mhla::testing mhla_flags GTest::gtest)
         target_link_libraries(${test_name}_object PRIVATE ${room})
         target_compile_definitions(${test_name}_object PRIVATE MHLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-        target_precompile_headers(${test_name}_object REUSE_FROM mhla_${NAME})
+        target_precompile_headers(${test_name}_object REUSE_FROM ${header_of})
         target_compile_options(${test_name}_object PRIVATE $<$<CONFIG:Release>:-O1>)  # a third less time to compile
         set(test $<TARGET_OBJECTS:${test_name}_object>)
       endif()
