@@ -1,5 +1,6 @@
 // Linear layers and SiLU whose result for a token does not depend on how many others come with it. Off, they are
-// LibTorch's, whose BLAS chooses its sums by the number of rows. On (f32 on the CPU, no gradients): linear_forward of
+// LibTorch's, whose BLAS chooses its sums by the number of rows; but a few rows without gradients, a decode step, go
+// through linear_forward, too. On (f32 on the CPU, no gradients): linear_forward of
 // mhla/kernels, and exp through the one vector path that LibTorch has for every place of a tensor.
 #pragma once
 
