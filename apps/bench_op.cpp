@@ -335,7 +335,7 @@ int run_bench(const BenchOptions& options) {
 }  // namespace
 
 void add_bench(CLI::App& app, Job& job) {
-  CLI::App* bench = app.add_subcommand("bench", "time things: bench op, bench data");
+  CLI::App* bench = app.add_subcommand("bench", "time things: bench op, model, data, text");
   bench->require_subcommand(1);
   add_bench_data(*bench, job);
   add_bench_text(*bench, job);
