@@ -1,13 +1,9 @@
 // mhla train lm and mhla eval lm as a user runs them, on text made here: a run from text to perplexity, one that is
 // stopped and goes on, whole models timed, names in and out, and mistakes with their line and exit code.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <thread>
 
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
@@ -102,25 +98,9 @@ TEST_F(CliLm, StoppedItGoesOnWithTheSameBits) {
   const std::vector<std::string> long_run{"--max-steps", "40", "--checkpoint-every", "5"};
   const std::string whole = folder.path("whole"), cut = folder.path("cut");
   ASSERT_EQ(run_program(words(whole, long_run)).code, 0);
-  std::vector<std::string> arguments = words(cut, long_run);
-  std::vector<char*> argv{const_cast<char*>(MHLA_PROGRAM)};
-  for (std::string& word : arguments) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    if (std::freopen("/dev/null", "w", stdout) == nullptr || std::freopen("/dev/null", "w", stderr) == nullptr)
-      _exit(127);
-    execv(argv[0], argv.data());
-    _exit(127);
-  }
-  for (int i = 0; i < 6000 && !fs::exists(cut + "/checkpoints/step-00000005"); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  kill(child, SIGTERM);
-  int status = 0;
-  waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 1) {  // 0: it was done before the signal came
+  const ProgramRun stopped = run_program(words(cut, long_run), {cut + "/checkpoints/step-00000005", SIGTERM});
+  if (stopped.code != 0) {  // 0: it was done before the signal came
+    ASSERT_EQ(stopped.code, 1) << stopped.err;
     const ProgramRun rest = run_program({"train", "lm", "--resume", "--out", cut});
     EXPECT_EQ(rest.code, 0) << rest.err;
   }

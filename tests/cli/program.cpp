@@ -5,11 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 
 namespace mhla {
 namespace {
@@ -23,7 +26,7 @@ std::string text_of(const std::string& path) {
 
 }  // namespace
 
-ProgramRun run_program(const std::vector<std::string>& arguments) {
+ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen& stop) {
   const TemporaryFolder folder;
   const std::string out = folder.path("out"), err = folder.path("err");
   std::vector<std::string> words{MHLA_PROGRAM};
@@ -39,6 +42,11 @@ ProgramRun run_program(const std::vector<std::string>& arguments) {
     if (to_out < 0 || to_err < 0 || dup2(to_out, 1) < 0 || dup2(to_err, 2) < 0) _exit(127);
     execv(argv[0], argv.data());
     _exit(127);
+  }
+  if (!stop.path.empty()) {
+    for (int i = 0; i < 6000 && !std::filesystem::exists(stop.path); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    kill(child, stop.signal);
   }
   int status = 0;
   rusage usage{};

@@ -12,7 +12,12 @@ struct ProgramRun {
   double cpu_seconds = 0.0;  // its own processor time
 };
 
-ProgramRun run_program(const std::vector<std::string>& arguments);
+// A signal to the program as soon as there is a file or folder of this name, or after a minute.
+struct StopWhen {
+  std::string path;
+  int signal = 0;
+};
+ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen& stop = {});
 
 std::vector<std::string> lines_of(const std::string& text);
 
