@@ -89,7 +89,7 @@ void run(const mhla_rival_request& r, mhla_rival_result& result) {
       std::this_thread::sleep_for(std::chrono::milliseconds(60));  // the other library's workers fall asleep
       at::Tensor out;
       const Timed timed = time_it(r, [&] {
-        const at::AutoGradMode record(r.backward != 0);
+        const c10::AutoGradMode record(r.backward != 0);
         out = variant.forward(in);
         if (!r.backward) return;
         std::vector<at::Tensor> inputs{in.q, in.k, in.v};

@@ -20,8 +20,12 @@ at::Tensor by_token(const at::Tensor& out) { return out.transpose(1, 2).contiguo
 
 at::Tensor library_call(const mhla_rival_request& r, const Inputs& in) {
   const Heads heads = by_head(r, in);
+#if TORCH_VERSION_MAJOR >= 2
+  return by_token(at::scaled_dot_product_attention(heads.q, heads.k, heads.v, {}, 0.0, r.causal != 0));
+#else
   return by_token(std::get<0>(
       at::_scaled_dot_product_attention(heads.q, heads.k, heads.v, c10::nullopt, 0.0, false, r.causal != 0)));
+#endif
 }
 
 at::Tensor sliced(const mhla_rival_request& r, const Inputs& in, int64_t rows) {

@@ -1,48 +1,15 @@
 // Language models: sizes, every causal attention in one pass and streaming, packed documents, lengths, recomputation.
-#include "mhla/models/lm/lm.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "mhla/core/error.h"
+#include "mhla/models/lm/lm_fixture.h"
 #include "mhla/modules/mhla_attention.h"
-#include "mhla/modules/zoo.h"
 #include "mhla/testing/messages.h"
 
 namespace mhla {
 namespace {
-
-const std::vector<std::string> kCausal{"mhla", "softmax", "linear", "gla", "mamba", "mamba2", "gdn"};
-
-LmConfig small(const std::string& attention = "mhla") {
-  LmConfig c;
-  c.model = "mhla_10m", c.attention = attention;
-  c.vocab = 97, c.dim = 64, c.layers = 2, c.heads = 2, c.mlp = 160, c.context = 128, c.chunk = 8;
-  c.match = has_mlp(attention);
-  return c;
-}
-
-LanguageModel make(const LmConfig& c) {
-  torch::manual_seed(1);
-  LanguageModel model(c);
-  // Weights of deviation 0.02 leave this few channels nearly linear: larger ones, so that the blocks matter.
-  const torch::NoGradGuard no_gradient;
-  for (const auto& item : model->named_parameters()) {
-    if (item.value().dim() == 2 && item.key().find(".mix") == std::string::npos) item.value().mul_(5);
-  }
-  return model;
-}
-
-torch::Tensor tokens_of(std::int64_t B, std::int64_t N, std::int64_t vocab = 97) {
-  torch::manual_seed(B * 1000 + N);
-  return torch::randint(vocab, {B, N}, torch::kLong);
-}
-
-double distance(const torch::Tensor& got, const torch::Tensor& want) {
-  if (got.sizes() != want.sizes()) return std::numeric_limits<double>::infinity();
-  return ((got - want).abs().max() / want.abs().max()).item<double>();
-}
 
 std::int64_t parameters_of(const char* name, const char* attention) {
   return count_parameters(*LanguageModel(lm_config(name, attention)));
