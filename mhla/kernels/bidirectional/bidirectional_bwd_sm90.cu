@@ -35,7 +35,7 @@ class Backward {
     Gradients g = gradients_of(p_);
     g.weights = weights_, g.parts = parts_;
     const cudaStream_t stream = stream_of(p_.stream);
-    with_spec(a, [&](auto spec) {
+    with_spec<false>(a, [&](auto spec) {
       using S = decltype(spec);
       pairs_ ? pairs<S>(a, g, stream) : phases<S>(a, g, stream);
     });

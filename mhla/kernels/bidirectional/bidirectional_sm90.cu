@@ -288,7 +288,7 @@ class Forward {
     a.fragments = fragments_, a.summaries = a.mixed = summaries_;
     a.units = static_cast<int>(units_);
     const cudaStream_t stream = stream_of(p_.stream);
-    with_spec(a, [&](auto spec) {
+    with_spec<false>(a, [&](auto spec) {
       using S = decltype(spec);
       if constexpr (S::kRows == 4) {
         if (on_warpgroups(p_.M, p_.C, S::kTiles)) return squares<S>(a, stream);

@@ -30,7 +30,7 @@ class CausalBackward {
     a.parts = static_cast<int>(parts_), a.E = static_cast<int>(p_.E / parts_);
     Gradients g = gradients_of(p_);
     g.weights = weights_, g.parts = mix_parts_, g.maybe_diagonal = diagonal_, g.diagonals = tiles_;
-    with_spec(a, [&](auto spec) { phases<decltype(spec)>(a, g, stream_of(p_.stream)); });
+    with_spec<true>(a, [&](auto spec) { phases<decltype(spec)>(a, g, stream_of(p_.stream)); });
   }
 
  private:

@@ -154,7 +154,7 @@ class CausalForward {
     const cudaStream_t stream = stream_of(p_.stream);
     launch_pack_mix(a, static_cast<int>(p_.Hm), false, stream);
     const int query_tiles = static_cast<int>((p_.C + kPhaseTokens - 1) / kPhaseTokens);
-    with_spec(a, [&](auto spec) {
+    with_spec<true>(a, [&](auto spec) {
       using S = decltype(spec);
       const int bytes = 3 * kPhaseTokens * S::kPitch + summary_bytes(a.D, S::kTiles);
       for (std::int64_t first = 0; first < units_; first += at_once_) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "mhla/core/cuda_check.h"
 #include "mhla/kernels/common/cuda/sm90_pairs.cuh"
@@ -279,17 +280,26 @@ inline Arguments arguments_of(const Problem& p) {
   return a;
 }
 
-// The tiles of a problem as a type: f(Spec<...>{}).
-template <class F>
+// The tiles of a problem as a type: f(Spec<...>{}). The identity is worth kernels of its own in the causal form, where
+// language models rotate what the map gave.
+template <bool kCausal, class F>
 void with_spec(const Arguments& a, const F& f) {
   const Tiles t = tiles_of(a.D, a.E);
-  const bool fast = a.D == exact_size(t) && a.E == exact_size(t) && a.map == FeatureMap::kReluEps;
-  const auto pick = [&](auto exact, auto any) { fast ? f(exact) : f(any); };
+  const bool filled = a.D == exact_size(t) && a.E == exact_size(t);
+  const auto pick = [&](auto rows, auto columns) {
+    constexpr int kRows = rows, kColumns = columns;
+    if (filled && a.map == FeatureMap::kReluEps) return f(Spec<kRows, kColumns, Known::kReluEps>{});
+    if constexpr (kCausal && (kRows == 4 || kRows == 8)) {
+      if (filled && a.map == FeatureMap::kIdentity) return f(Spec<kRows, kColumns, Known::kIdentity>{});
+    }
+    f(Spec<kRows, kColumns, Known::kNothing>{});
+  };
+  static_assert(kTiles[0].rows == 2 && kTiles[1].rows == 4 && kTiles[2].rows == 5 && kTiles[3].rows == 8);
   switch (t.rows) {
-    case 2: pick(Spec<2, 4, true>{}, Spec<2, 4, false>{}); break;
-    case 4: pick(Spec<4, 8, true>{}, Spec<4, 8, false>{}); break;
-    case 5: pick(Spec<5, 9, true>{}, Spec<5, 9, false>{}); break;
-    default: pick(Spec<8, 16, true>{}, Spec<8, 16, false>{}); break;
+    case 2: pick(std::integral_constant<int, 2>{}, std::integral_constant<int, 4>{}); break;
+    case 4: pick(std::integral_constant<int, 4>{}, std::integral_constant<int, 8>{}); break;
+    case 5: pick(std::integral_constant<int, 5>{}, std::integral_constant<int, 9>{}); break;
+    default: pick(std::integral_constant<int, 8>{}, std::integral_constant<int, 16>{}); break;
   }
 }
 

@@ -41,16 +41,21 @@ struct Arguments {
   __device__ BlockTokens block(int index) const { return layout.tokens(index, N); }
 };
 
-// Tiles of a kernel. kFast: the sizes fill them and the map is relu_eps, all known to the compiler.
-template <int kRows_, int kColumns_, bool kFast_>
+// What the compiler knows of a problem beside its tiles: nothing, or that the sizes fill them, and the map.
+enum class Known { kNothing, kReluEps, kIdentity };
+
+// Tiles of a kernel.
+template <int kRows_, int kColumns_, Known kKnown>
 struct Spec {
   static constexpr int kRows = kRows_, kColumns = kColumns_;
-  static constexpr bool kFast = kFast_;
+  static constexpr bool kFast = kKnown != Known::kNothing;
   static constexpr Tiles kTiles = {kRows, kColumns};
   static constexpr int kPitch = pitch_of(kTiles);  // of k, v and S
   __device__ static int D(const Arguments& p) { return kFast ? exact_size(kTiles) : p.D; }
   __device__ static int E(const Arguments& p) { return kFast ? exact_size(kTiles) : p.E; }
-  __device__ static FeatureMap map(const Arguments& p) { return kFast ? FeatureMap::kReluEps : p.map; }
+  __device__ static FeatureMap map(const Arguments& p) {
+    return !kFast ? p.map : kKnown == Known::kReluEps ? FeatureMap::kReluEps : FeatureMap::kIdentity;
+  }
 };
 
 struct Unit {  // one kv head of one sequence, or one part of its columns
