@@ -3,6 +3,11 @@
 namespace mhla {
 namespace {
 
+// Products stay in f32 where autocast would round them: a delta rule in bf16 has gradients of another direction.
+struct InFull {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
+};
+
 torch::Tensor wide(const torch::Tensor& x) { return x.scalar_type() == torch::kDouble ? x : x.to(torch::kFloat); }
 
 // Tokens of a chunk: a power of two, no more than hold all tokens.
@@ -78,6 +83,7 @@ torch::Tensor over_chunks(const torch::Tensor& from_inside, const torch::Tensor&
 torch::Tensor gated_scan(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                          const torch::Tensor& log_decay, double scale, const torch::Tensor& first,
                          torch::Tensor* state) {
+  const InFull in_full;
   const std::int64_t N = q.size(1), C = chunk_for(N, kGatedChunk);
   if (N == 0) return v.new_empty({v.size(0), 0, v.size(2), v.size(3)});
   const torch::Tensor Q = in_chunks(q, C) * scale, K = in_chunks(k, C), V = in_chunks(v, C);
@@ -100,6 +106,7 @@ torch::Tensor gated_scan(const torch::Tensor& q, const torch::Tensor& k, const t
 torch::Tensor decayed_scan(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                            const torch::Tensor& log_decay, double scale, const torch::Tensor& first,
                            torch::Tensor* state) {
+  const InFull in_full;
   const std::int64_t N = q.size(1), C = chunk_for(N, kDecayedChunk);
   if (N == 0) return v.new_empty({v.size(0), 0, v.size(2), v.size(3)});
   const torch::Tensor Q = in_chunks(q, C) * scale, K = in_chunks(k, C), V = in_chunks(v, C);
@@ -117,6 +124,7 @@ torch::Tensor decayed_scan(const torch::Tensor& q, const torch::Tensor& k, const
 torch::Tensor delta_scan(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                          const torch::Tensor& beta, const torch::Tensor& log_decay, double scale,
                          const torch::Tensor& first, torch::Tensor* state) {
+  const InFull in_full;
   const std::int64_t N = q.size(1), C = chunk_for(N, kDecayedChunk);
   if (N == 0) return v.new_empty({v.size(0), 0, v.size(2), v.size(3)});
   const torch::Tensor Q = in_chunks(q, C) * scale, K = in_chunks(k, C), V = in_chunks(v, C);
@@ -148,6 +156,7 @@ torch::Tensor delta_scan(const torch::Tensor& q, const torch::Tensor& k, const t
 torch::Tensor selective_scan(const torch::Tensor& x, const torch::Tensor& dt, const torch::Tensor& A,
                              const torch::Tensor& B, const torch::Tensor& C, const torch::Tensor& first,
                              torch::Tensor* state) {
+  const InFull in_full;
   const std::int64_t N = x.size(1), size = chunk_for(N, kSelectiveChunk), chunks = (N + size - 1) / size;
   if (N == 0) return x;
   const auto cut = [&](const torch::Tensor& y) {  // [B, chunks, size, ...]
