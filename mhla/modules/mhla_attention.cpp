@@ -223,12 +223,19 @@ torch::Tensor MhlaAttentionImpl::forward(const torch::Tensor& x, const torch::Te
 
 torch::Tensor MhlaAttentionImpl::attend(const ops::AttentionInputs& inputs, FeatureMap map) const {
   if (options_.causal) {
-    return ops::chunkwise(inputs, {.chunk = options_.chunk,
-                                   .feature_map = map,
-                                   .normalizer = normalizer(),
-                                   .eps = options_.eps,
-                                   .scale = options_.scale,
-                                   .beyond_mix = options_.beyond_mix});
+    ops::AttentionInputs given = inputs;
+    // One number for all chunks: the same as a matrix of it, which takes the faster kernels in training. Without
+    // gradients the running sum stays, whose bits streaming repeats.
+    if (mix.numel() == 1 && !options_.learn_mix && inputs.v.is_cuda() && torch::GradMode::is_enabled()) {
+      const std::int64_t chunks = (inputs.v.size(1) + options_.chunk - 1) / options_.chunk;
+      given.mix = inputs.mix.expand({chunks, chunks}).contiguous();
+    }
+    return ops::chunkwise(given, {.chunk = options_.chunk,
+                                  .feature_map = map,
+                                  .normalizer = normalizer(),
+                                  .eps = options_.eps,
+                                  .scale = options_.scale,
+                                  .beyond_mix = options_.beyond_mix});
   }
   const ops::BidirectionalOptions how{.layout = options_.layout,
                                       .feature_map = map,
