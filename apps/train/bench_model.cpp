@@ -80,8 +80,8 @@ void bench_model(const JsonValue& request, Observer& observer) {
         loss = torch::nn::functional::cross_entropy(model->forward(images), labels);
       }
       loss.backward();
-      const torch::Tensor norm = gradient_norms(optimizer.groups()).total;
-      optimizer.step(1e-4, gradient_scale(norm, 1.0, options.clip_norm));
+      const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart);
+      optimizer.step(1e-4, gradient_scales(norms, 1.0, options.clip_norm));
       optimizer.zero_grad();
       model->constrain();
     });

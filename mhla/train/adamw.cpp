@@ -69,17 +69,18 @@ AdamW::AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options)
   }
 }
 
-void AdamW::step(double lr, const torch::Tensor& grad_scale) {
+void AdamW::step(double lr, const std::vector<torch::Tensor>& scales) {
+  if (scales.size() != groups_.size())
+    fail("AdamW: ", scales.size(), " scales for ", groups_.size(), " groups, expected one for each");
   const torch::NoGradGuard no_gradient;
   ++steps_;
   const auto t = static_cast<double>(steps_);
   const double correction1 = 1.0 - std::pow(options_.beta1, t), correction2 = 1.0 - std::pow(options_.beta2, t);
-  const bool on_cpu = grad_scale.is_cpu();
-  const double scale = on_cpu ? grad_scale.item<double>() : 1.0;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const ParamGroup& group = groups_[i];
     const double rate = lr * group.lr_scale;
-    if (on_cpu) {
+    if (scales[i].is_cpu()) {
+      const auto scale = scales[i].item<double>();
       const Rates rates{.decay = 1.0 - rate * group.weight_decay,
                         .step = rate / correction1,
                         .root_scale = 1.0 / std::sqrt(correction2),
@@ -106,7 +107,7 @@ void AdamW::step(double lr, const torch::Tensor& grad_scale) {
                         .weight_decay = group.weight_decay,
                         .eps = options_.eps,
                         .t = steps_},
-                       grad_scale);
+                       scales[i]);
   }
 }
 

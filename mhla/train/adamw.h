@@ -1,4 +1,4 @@
-// AdamW (decoupled weight decay) over parameter groups, g the gradient times `grad_scale`, t from 1:
+// AdamW (decoupled weight decay) over parameter groups, g the gradient times its group's `scale`, t from 1:
 //   p -= lr wd p;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   p -= lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
 // One pass over memory on the CPU, every element on its own, so that threads change no bit. PyTorch 2's fused kernel
@@ -22,8 +22,8 @@ struct AdamWOptions {
 class AdamW {
  public:
   AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options);
-  // Parameters without a gradient stay as they are. `grad_scale` [] f32, where the parameters are.
-  void step(double lr, const torch::Tensor& grad_scale);
+  // Parameters without a gradient stay as they are. `scales` [] f32 for every group, where the parameters are.
+  void step(double lr, const std::vector<torch::Tensor>& scales);
   void zero_grad();
 
   [[nodiscard]] const std::vector<ParamGroup>& groups() const { return groups_; }

@@ -69,7 +69,7 @@ ImageConfig network_of(const ClassifyOptions& options, const ImageSet& set) {
 
 ClassifyOptions resolved(const ClassifyOptions& options, const ImageConfig& network, const ImageSet& set) {
   ClassifyOptions o = options;
-  if (o.official) o.train.mix_weight_decay = o.train.weight_decay;  // V30
+  if (o.official) o.train.mix_weight_decay = o.train.weight_decay, o.train.clip_mix_apart = false;  // V30
   if (o.augment.empty()) {
     const bool small = network.image[0] <= 64 && network.image[1] <= 64;
     o.augment = o.official ? "official" : small ? (set.channels() == 3 ? "strong" : "small") : "deit";

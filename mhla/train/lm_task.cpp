@@ -83,6 +83,7 @@ LmConfig network_of(const LmOptions& o, const TokenSetInfo& info) {
 LmOptions resolved(const LmOptions& options, const LmConfig& network) {
   LmOptions o = options;
   if (o.context == 0) o.context = network.context;
+  if (o.official) o.train.clip_mix_apart = false;
   return o;
 }
 

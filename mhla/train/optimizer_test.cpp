@@ -17,7 +17,10 @@
 namespace mhla::train {
 namespace {
 
-torch::Tensor scale_of(double scale) { return torch::tensor(scale, torch::kFloat); }
+// One for each of three groups.
+std::vector<torch::Tensor> scales_of(double scale, torch::DeviceType device = torch::kCPU) {
+  return std::vector<torch::Tensor>(3, torch::full({}, scale, torch::TensorOptions(torch::kFloat).device(device)));
+}
 
 // Parameters of three groups and gradients of step t, the same for every caller.
 std::vector<torch::Tensor> parameters(torch::ScalarType dtype) {
@@ -34,8 +37,9 @@ void set_gradients(const std::vector<torch::Tensor>& params, std::int64_t t) {
 }
 
 std::vector<ParamGroup> three_groups(const std::vector<torch::Tensor>& p) {
-  return {
-      {"decay", 1.0, 0.05, {"a"}, {p[0]}}, {"no_decay", 1.0, 0.0, {"b"}, {p[1]}}, {"mix", 0.5, 0.2, {"mix"}, {p[2]}}};
+  return {{"decay", false, 1.0, 0.05, {"a"}, {p[0]}},
+          {"no_decay", false, 1.0, 0.0, {"b"}, {p[1]}},
+          {"mix", true, 0.5, 0.2, {"mix"}, {p[2]}}};
 }
 
 TEST(AdamW, IsLibTorchsOwn) {
@@ -51,7 +55,7 @@ TEST(AdamW, IsLibTorchsOwn) {
   for (std::int64_t t = 0; t < 20; ++t) {
     set_gradients(ours, t), set_gradients(theirs, t);
     for (const torch::Tensor& p : ours) p.mutable_grad().mul_(4.0);
-    adamw.step(1e-2, scale_of(0.25));
+    adamw.step(1e-2, scales_of(0.25));
     reference.step();
   }
   for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_LT((ours[i] - theirs[i]).abs().max().item<double>(), 1e-13) << i;
@@ -63,10 +67,10 @@ TEST(AdamW, InF32TheSameBitsForEveryNumberOfThreads) {
     ops::set_num_threads(threads);
     torch::manual_seed(1);
     torch::Tensor p = torch::randn({70000}).requires_grad_();
-    AdamW adamw({{"all", 1.0, 0.1, {"p"}, {p}}}, {});
+    AdamW adamw({{"all", false, 1.0, 0.1, {"p"}, {p}}}, {});
     for (int t = 0; t < 3; ++t) {
       p.mutable_grad() = torch::randn({70000});
-      adamw.step(1e-3, scale_of(1.0));
+      adamw.step(1e-3, {scales_of(1.0)[0]});
     }
     results.push_back(p.detach().clone());
   }
@@ -84,8 +88,8 @@ TEST(AdamW, OnAGpuItIsTheOneOfTheCpu) {
   for (std::int64_t t = 0; t < 20; ++t) {
     set_gradients(host, t);
     for (std::size_t i = 0; i < host.size(); ++i) device[i].mutable_grad() = host[i].grad().to(torch::kCUDA);
-    on_host.step(1e-2, scale_of(0.5));
-    on_device.step(1e-2, scale_of(0.5).to(torch::kCUDA));
+    on_host.step(1e-2, scales_of(0.5));
+    on_device.step(1e-2, scales_of(0.5, torch::kCUDA));
   }
   for (std::size_t i = 0; i < host.size(); ++i)
     EXPECT_LT((host[i] - device[i].cpu()).abs().max().item<double>(), 1e-5) << i;
@@ -95,15 +99,17 @@ TEST(AdamW, WithoutAGradientNothingChangesAndOddParametersAreRefused) {
   const std::vector<torch::Tensor> p = parameters(torch::kFloat);
   const torch::Tensor before = p[0].detach().clone();
   AdamW adamw(three_groups(p), {});
-  adamw.step(1e-2, scale_of(1.0));
+  adamw.step(1e-2, scales_of(1.0));
   EXPECT_TRUE(torch::equal(before, p[0]));
-  const auto make = [](const torch::Tensor& x) { AdamW({{"all", 1.0, 0.0, {"head.weight"}, {x}}}, {}); };
+  const auto make = [](const torch::Tensor& x) { AdamW({{"all", false, 1.0, 0.0, {"head.weight"}, {x}}}, {}); };
   EXPECT_EQ(message_of([&] { make(torch::zeros({2}, torch::kBFloat16)); }),
             "AdamW: head.weight is BFloat16, expected f32 (or f64)");
   EXPECT_EQ(message_of([&] {
               make(torch::zeros({2, 3}).t());
             }),
             "AdamW: head.weight is strided, expected contiguous memory");
+  EXPECT_EQ(message_of([&] { adamw.step(1e-2, {scales_of(1.0)[0]}); }),
+            "AdamW: 1 scales for 3 groups, expected one for each");
 }
 
 TEST(ParamGroups, ByNameAndShape) {
@@ -177,12 +183,24 @@ TEST(Gradients, NormsScaleAndBlame) {
   const std::vector<torch::Tensor> p = parameters(torch::kFloat);
   p[0].mutable_grad() = torch::full({37, 11}, 3.0 / std::sqrt(37.0 * 11.0)),
   p[2].mutable_grad() = torch::full({4, 4}, 1.0);
-  const GradientNorms norms = gradient_norms(three_groups(p));
+  const auto scale = [](const GradientNorms& norms, double weight, double clip_norm, std::size_t group) {
+    return gradient_scales(norms, weight, clip_norm).at(group).item<double>();
+  };
+  const GradientNorms norms = gradient_norms(three_groups(p), /*mix_apart=*/false);
   EXPECT_EQ(norms.names, (std::vector<std::string>{"a", "mix"}));
   EXPECT_NEAR(norms.total.item<double>(), 5.0, 1e-5);
-  EXPECT_NEAR(gradient_scale(norms.total, 1.0, 2.0).item<double>(), 0.4, 1e-6);
-  EXPECT_NEAR(gradient_scale(norms.total, 10.0, 2.0).item<double>(), 0.1, 1e-6);  // 0.5 needs no clipping
-  EXPECT_NEAR(gradient_scale(norms.total, 1.0, 0.0).item<double>(), 1.0, 0.0);
+  for (const std::size_t group : {0u, 1u, 2u}) {
+    EXPECT_NEAR(scale(norms, 1.0, 2.0, group), 0.4, 1e-6);
+    EXPECT_NEAR(scale(norms, 10.0, 2.0, group), 0.1, 1e-6);  // 0.5 needs no clipping
+    EXPECT_NEAR(scale(norms, 1.0, 0.0, group), 1.0, 0.0);
+  }
+  const GradientNorms apart = gradient_norms(three_groups(p), /*mix_apart=*/true);  // 3 without mix, 4 of mix
+  EXPECT_NEAR(apart.total.item<double>(), 5.0, 1e-5);
+  EXPECT_NEAR(scale(apart, 1.0, 2.0, 0), 2.0 / 3.0, 1e-6);
+  EXPECT_NEAR(scale(apart, 1.0, 2.0, 1), 2.0 / 3.0, 1e-6);
+  EXPECT_NEAR(scale(apart, 1.0, 2.0, 2), 0.5, 1e-6);
+  p[2].mutable_grad().fill_(1e6);  // does not touch the rest
+  EXPECT_NEAR(scale(gradient_norms(three_groups(p), true), 1.0, 2.0, 0), 2.0 / 3.0, 1e-6);
   const double nan = std::nan("");
   EXPECT_EQ(blame({"a", "b"}, {1.5, 2.5}), "the largest gradient is that of b, norm 2.5");
   EXPECT_EQ(

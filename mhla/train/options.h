@@ -21,6 +21,7 @@ struct TrainOptions {
   double mix_lr_scale = 1.0;
   double mix_weight_decay = 0.0;
   double clip_norm = 1.0;
+  bool clip_mix_apart = true;
 
   std::string schedule = "cosine";
   std::int64_t warmup_steps = 0;
@@ -54,6 +55,7 @@ struct TrainOptions {
     visit("mix_lr_scale", o.mix_lr_scale, "learning rate of the mixing matrices over that of the rest");
     visit("mix_weight_decay", o.mix_weight_decay, "of the mixing matrices");
     visit("clip_norm", o.clip_norm, "gradients are scaled to at most this norm; 0: never");
+    visit("clip_mix_apart", o.clip_mix_apart, "clip the mixing matrices by a norm of their own, apart from the rest");
     visit("schedule", o.schedule, "of the learning rate: cosine or constant");
     visit("warmup_steps", o.warmup_steps, "steps from warmup_lr to lr, in a straight line");
     visit("warmup_lr", o.warmup_lr, "where the warm-up starts");

@@ -17,9 +17,11 @@ ParamKind kind_of(const std::string& name, const torch::Tensor& param) {
 
 std::vector<ParamGroup> param_groups(const torch::nn::Module& model, const TrainOptions& options) {
   std::vector<ParamGroup> groups(3);
-  groups[0] = {.name = "decay", .lr_scale = 1.0, .weight_decay = options.weight_decay, .names = {}, .params = {}};
-  groups[1] = {.name = "no_decay", .lr_scale = 1.0, .weight_decay = 0.0, .names = {}, .params = {}};
+  groups[0] = {
+      .name = "decay", .mix = false, .lr_scale = 1.0, .weight_decay = options.weight_decay, .names = {}, .params = {}};
+  groups[1] = {.name = "no_decay", .mix = false, .lr_scale = 1.0, .weight_decay = 0.0, .names = {}, .params = {}};
   groups[2] = {.name = "mix",
+               .mix = true,
                .lr_scale = options.mix_lr_scale,
                .weight_decay = options.mix_weight_decay,
                .names = {},

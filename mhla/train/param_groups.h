@@ -14,6 +14,7 @@ namespace mhla::train {
 
 struct ParamGroup {
   std::string name;
+  bool mix = false;       // the mixing matrices
   double lr_scale = 1.0;  // over the learning rate of the step
   double weight_decay = 0.0;
   std::vector<std::string> names;

@@ -202,13 +202,13 @@ struct Trainer::Loop {
       }
     }
     const double divisor = options.accumulate == 1 ? 1.0 : now.weight;
-    const GradientNorms norms = gradient_norms(optimizer.groups());
+    const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart);
     now.grad_names = norms.names;
     std::vector<torch::Tensor> values{loss, norms.total / divisor};
     values.insert(values.end(), sums.begin(), sums.end());
     now.stats = StepStats(at::cat({at::stack(values), norms.each / divisor}));
     if (!device.is_cuda()) judge(now);
-    optimizer.step(now.lr, gradient_scale(norms.total, divisor, options.clip_norm));
+    optimizer.step(now.lr, gradient_scales(norms, divisor, options.clip_norm));
     optimizer.zero_grad();
     {
       const torch::NoGradGuard no_gradient;
