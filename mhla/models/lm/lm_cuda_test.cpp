@@ -122,7 +122,7 @@ TEST_P(LanguageModelsOnAGpu, TrainInBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, LanguageModelsOnAGpu, testing::ValuesIn(kCausal),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& each) { return each.param; });
 
 }  // namespace
 }  // namespace mhla
