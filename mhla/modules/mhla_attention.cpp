@@ -224,9 +224,9 @@ torch::Tensor MhlaAttentionImpl::forward(const torch::Tensor& x, const torch::Te
 torch::Tensor MhlaAttentionImpl::attend(const ops::AttentionInputs& inputs, FeatureMap map) const {
   if (options_.causal) {
     ops::AttentionInputs given = inputs;
-    // One number for all chunks: the same as a matrix of it, which takes the faster kernels in training. Without
-    // gradients the running sum stays, whose bits streaming repeats.
-    if (mix.numel() == 1 && !options_.learn_mix && inputs.v.is_cuda() && torch::GradMode::is_enabled()) {
+    // One number for all chunks: the same as a matrix of it, which takes the faster kernels in training. In evaluation
+    // the running sum stays, whose bits streaming repeats.
+    if (mix.numel() == 1 && !options_.learn_mix && inputs.v.is_cuda() && is_training()) {
       const std::int64_t chunks = (inputs.v.size(1) + options_.chunk - 1) / options_.chunk;
       given.mix = inputs.mix.expand({chunks, chunks}).contiguous();
     }
