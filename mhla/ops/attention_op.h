@@ -200,8 +200,9 @@ struct Differentiable : torch::autograd::Function<Differentiable<Form>> {
                             const Optional<at::Tensor>& k_den, const Optional<at::Tensor>& cu_seqlens,
                             const Options<Form>& options) {
     const at::AutoDispatchBelowADInplaceOrView below;
+    // mix is widened once for both passes; autograd casts its gradient back.
     const AttentionInputs in{
-        q, k, v, mix, value_or_undefined(q_den), value_or_undefined(k_den), value_or_undefined(cu_seqlens)};
+        q, k, v, wide_mix(mix), value_or_undefined(q_den), value_or_undefined(k_den), value_or_undefined(cu_seqlens)};
     context->save_for_backward({in.q, in.k, in.v, in.mix, in.q_den, in.k_den, in.cu_seqlens});
     context->saved_data["options"] = c10::IValue::make_capsule(c10::make_intrusive<SavedOptions<Form>>(options));
     return Form::call(in, options);
