@@ -1,28 +1,13 @@
 // Tasks made on the fly, by length and seed: can a model find again what stood earlier?
-//   mqar     keys and values as tokens, then the keys again: the token behind each should be its value (Arora et al.,
-//            2023)
+//   mqar     keys and values as tokens, then the keys again (train/data/mqar.h)
 //   passkey  text with one number in it; needle: with several, of which one is asked for
 #pragma once
 
 #include "mhla/language/text_model.h"
+#include "mhla/train/data/mqar.h"
 
 namespace mhla {
 
-struct MqarOptions {
-  std::int64_t length = 256, pairs = 16;  // 4 pairs <= length
-  std::int64_t vocab_size = 8192;         // ids 0 to 8191: keys in the lower half, values in the upper one
-  std::int64_t skew = 1;                  // 1: keys come back anywhere; n: at u^n of the rest, so mostly early
-  std::uint64_t seed = 0;
-};
-
-struct MqarSequence {
-  std::vector<std::uint32_t> tokens;    // [length]
-  std::vector<std::int64_t> places;     // where keys come back; their values stand one behind
-  std::vector<std::uint32_t> expected;  // the values
-};
-
-void check(const MqarOptions& options);
-MqarSequence mqar_sequence(const MqarOptions& options, std::int64_t item);
 TaskResult run_mqar(const MqarOptions& options, std::int64_t items, TextModel& model);
 
 struct NeedleOptions {

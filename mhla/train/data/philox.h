@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace mhla {
 
@@ -57,6 +59,16 @@ class Philox {
       const std::uint64_t value = (std::uint64_t{bits()} << 32) | bits();
       if (value >= reject) return static_cast<std::int64_t>(value % bound);
     }
+  }
+  // `count` different ones of [first, first + size), in random order: the beginning of a shuffle.
+  std::vector<std::uint32_t> draw(std::int64_t first, std::int64_t size, std::int64_t count) {
+    std::vector<std::uint32_t> all(static_cast<std::size_t>(size));
+    for (std::size_t i = 0; i < all.size(); ++i)
+      all[i] = static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(i);
+    for (std::int64_t i = 0; i < count; ++i)
+      std::swap(all[static_cast<std::size_t>(i)], all[static_cast<std::size_t>(i + below(size - i))]);
+    all.resize(static_cast<std::size_t>(count));
+    return all;
   }
   double normal() {  // Box and Muller, the cosine alone: every call takes the same number of bits
     const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
