@@ -95,7 +95,7 @@ class Runner {
         MqarOptions o;
         o.length = length, o.pairs = settings_.pairs, o.seed = settings_.seed;
         o.vocab_size = settings_.mqar_vocab > 0 ? settings_.mqar_vocab
-                                                : std::min<std::int64_t>(8192, model_.tokenizer().vocab_size());
+                                                : std::min<std::int64_t>(8192, model_.tokenizer().vocab_size() / 2 * 2);
         result = run_mqar(o, items, model_);
         more.set("pairs", o.pairs).set("vocab", o.vocab_size);
       } else {

@@ -7,19 +7,10 @@
 
 namespace mhla {
 
-void check(const MqarOptions& o) {
-  if (o.pairs < 1) fail("mqar: pairs is ", o.pairs, ", expected at least 1");
-  if (o.length < 4 * o.pairs)
-    fail("mqar: length is ", o.length, ", expected at least ", 4 * o.pairs, " for ", o.pairs, " pairs");
-  if (o.vocab_size < 2 * (o.pairs + 1) || o.vocab_size > (std::int64_t{1} << 24))
-    fail("mqar: vocab_size is ", o.vocab_size, ", expected ", 2 * (o.pairs + 1), " (for ", o.pairs,
-         " pairs) to 16777216");
-  if (o.skew < 1 || o.skew > 1000) fail("mqar: skew is ", o.skew, ", expected 1 to 1000");
-}
+namespace {
 
-MqarSequence mqar_sequence(const MqarOptions& o, std::int64_t item) {
+MqarSequence make(const MqarOptions& o, Philox random) {
   check(o);
-  Philox random(o.seed, Philox::kRecall, 0, item);
   const std::int64_t half = o.vocab_size / 2, space = (o.length - 2 * o.pairs) / 2;
   // Keys that are in no pair fill the gaps, so that every answer is the only one.
   std::vector<std::uint32_t> keys = random.draw(0, half, std::min(half, o.pairs + 64));
@@ -52,6 +43,28 @@ MqarSequence mqar_sequence(const MqarOptions& o, std::int64_t item) {
     sequence.expected.push_back(values[static_cast<std::size_t>(pair)]);
   }
   return sequence;
+}
+
+}  // namespace
+
+void check(const MqarOptions& o) {
+  if (o.pairs < 1) fail("mqar: pairs is ", o.pairs, ", expected at least 1");
+  if (o.length < 4 * o.pairs)
+    fail("mqar: length is ", o.length, ", expected at least ", 4 * o.pairs, " for ", o.pairs, " pairs");
+  if (o.vocab_size % 2 != 0)
+    fail("mqar: vocab_size is ", o.vocab_size, ", expected an even number: half of the ids are keys, half values");
+  if (o.vocab_size < 2 * (o.pairs + 1) || o.vocab_size > (std::int64_t{1} << 24))
+    fail("mqar: vocab_size is ", o.vocab_size, ", expected ", 2 * (o.pairs + 1), " (for ", o.pairs,
+         " pairs) to 16777216");
+  if (o.skew < 1 || o.skew > 1000) fail("mqar: skew is ", o.skew, ", expected 1 to 1000");
+}
+
+MqarSequence mqar_sequence(const MqarOptions& o, std::int64_t item) {
+  return make(o, Philox(o.seed, Philox::kRecall, 0, item));
+}
+
+MqarSequence mqar_lesson(const MqarOptions& o, std::int64_t epoch, std::int64_t item) {
+  return make(o, Philox(o.seed, Philox::kRecallLearn, epoch, item));
 }
 
 }  // namespace mhla

@@ -22,5 +22,9 @@ struct MqarSequence {
 };
 
 void check(const MqarOptions& options);
+// Sequences to judge a model by. No seed gives one that any training has seen, but for what chance repeats: the streams
+// of random numbers differ.
 MqarSequence mqar_sequence(const MqarOptions& options, std::int64_t item);
+// Sequences to learn from: other ones in every epoch.
+MqarSequence mqar_lesson(const MqarOptions& options, std::int64_t epoch, std::int64_t item);
 }  // namespace mhla

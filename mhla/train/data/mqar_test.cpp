@@ -56,6 +56,10 @@ TEST(Mqar, BySeedAndItem) {
   MqarOptions early = options, other = options;
   other.seed = 1;
   EXPECT_NE(mqar_sequence(options, 5).tokens, mqar_sequence(other, 5).tokens);
+  // What is learned from is never what is judged by.
+  EXPECT_EQ(mqar_lesson(options, 0, 5).tokens, mqar_lesson(options, 0, 5).tokens);
+  EXPECT_NE(mqar_lesson(options, 0, 5).tokens, mqar_lesson(options, 1, 5).tokens);
+  EXPECT_NE(mqar_lesson(options, 0, 5).tokens, mqar_sequence(options, 5).tokens);
   early.length = options.length = 2048, early.skew = 100;
   const auto mean = [](const MqarSequence& s) {
     double sum = 0;
@@ -72,8 +76,11 @@ TEST(Mqar, MistakesAreNamed) {
   options.pairs = 0;
   EXPECT_EQ(message_of([&] { check(options); }), "mqar: pairs is 0, expected at least 1");
   options = {};
-  options.vocab_size = 33;
-  EXPECT_EQ(message_of([&] { check(options); }), "mqar: vocab_size is 33, expected 34 (for 16 pairs) to 16777216");
+  options.vocab_size = 32;
+  EXPECT_EQ(message_of([&] { check(options); }), "mqar: vocab_size is 32, expected 34 (for 16 pairs) to 16777216");
+  options.vocab_size = 257;
+  EXPECT_EQ(message_of([&] { check(options); }),
+            "mqar: vocab_size is 257, expected an even number: half of the ids are keys, half values");
 }
 
 }  // namespace

@@ -28,7 +28,16 @@ constexpr PhiloxBlock philox4x32(PhiloxBlock counter, std::uint32_t key0, std::u
 
 class Philox {
  public:
-  enum Purpose : std::uint32_t { kOrder = 1, kItem = 2, kBatch = 3, kErase = 4, kSubset = 5, kSample = 6, kRecall = 7 };
+  enum Purpose : std::uint32_t {
+    kOrder = 1,
+    kItem = 2,
+    kBatch = 3,
+    kErase = 4,
+    kSubset = 5,
+    kSample = 6,
+    kRecall = 7,       // to be judged by
+    kRecallLearn = 8,  // to be learned from
+  };
 
   Philox(std::uint64_t seed, Purpose purpose, std::int64_t epoch, std::int64_t item)
       // Counter: block | item low | item high, epoch high | epoch low; the purpose goes into the key.

@@ -6,12 +6,10 @@
 // What fills no batch at the end of an epoch is left out.
 #pragma once
 
-#include "mhla/train/data/loader.h"
+#include "mhla/train/data/token_batches.h"
 #include "mhla/train/data/token_set.h"
 
 namespace mhla {
-
-inline constexpr std::int64_t kNoTarget = -100;  // as LibTorch's cross-entropy ignores
 
 struct TokenLoaderOptions {
   std::int64_t batch_size = 8, length = 2048;
@@ -22,19 +20,11 @@ struct TokenLoaderOptions {
   Cursor start;             // position: tokens of the epoch, all ranks together
 };
 
-struct TokenBatch {
-  std::int64_t rows = 0, length = 0;          // packed: one row
-  std::vector<std::int64_t> tokens, targets;  // [rows, length]
-  std::vector<std::int64_t> cu_seqlens;       // packed: 0, ..., length
-  std::int64_t epoch = 0;
-  Cursor next;  // resume here once this batch has been used
-};
-
-class TokenLoader {
+class TokenLoader final : public TokenBatches {
  public:
   TokenLoader(TokenSet set, TokenLoaderOptions options);
-  void next(TokenBatch& batch);
-  [[nodiscard]] std::int64_t batches_per_epoch() const { return stream_ / step(); }
+  void next(TokenBatch& batch) override;
+  [[nodiscard]] std::int64_t batches_per_epoch() const override { return stream_ / step(); }
   [[nodiscard]] const TokenSet& set() const { return set_; }
 
  private:
