@@ -18,11 +18,17 @@ void add_task_flags(CLI::App& command, TaskFlags& f) {
   const auto whole = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
   command.add_option("--items", f.items, "of a task, from its beginning (default: all; 32 of mqar, passkey, needle)")
       ->check(whole);
-  command.add_option("--lengths", f.lengths, "tokens of mqar, passkey and needle (default: the model's)")
+  command.add_option("--lengths", f.lengths, "tokens of mqar, passkey and needle (default: as in training)")
       ->delimiter(',')
       ->check(whole);
-  command.add_option("--pairs", f.pairs, "keys and values of mqar")->check(whole)->capture_default_str();
-  command.add_option("--mqar-vocab", f.mqar_vocab, "ids of mqar (default: up to 8192)")->check(whole);
+  command.add_option("--pairs", f.pairs, "keys and values of mqar (default: as in training on it, else 16)")
+      ->check(whole);
+  command.add_option("--mqar-vocab", f.mqar_vocab, "ids of mqar (default: as in training on it, else up to 8192)")
+      ->check(whole);
+  command
+      .add_option("--mqar-skew", f.mqar_skew,
+                  "1: keys come back anywhere; more: mostly early (default: as in training on it, else 1)")
+      ->check(whole);
   command.add_option("--needles", f.needles, "numbers in the text of needle")
       ->check(CLI::Range(1, 24))
       ->capture_default_str();
@@ -52,6 +58,7 @@ void set_tasks(const TaskFlags& f, JsonValue& request) {
       .set("pairs", f.pairs)
       .set("needles", f.needles)
       .set("mqar_vocab", f.mqar_vocab)
+      .set("mqar_skew", f.mqar_skew)
       .set("max_prompt", f.max_prompt)
       .set("seed", f.seed)
       .set("precision", f.precision);
@@ -60,6 +67,7 @@ void set_tasks(const TaskFlags& f, JsonValue& request) {
 void print_task(const JsonValue& row, const Output& out) {
   std::string text = fmt::format("{:<22} {:>6} items", row.at("task").as_string(), row.at("items").as_int());
   if (const JsonValue* length = row.find("length")) text += fmt::format("  length {:>7}", length->as_int());
+  if (const JsonValue* pairs = row.find("pairs")) text += fmt::format("  {:>4} pairs", pairs->as_int());
   for (const JsonValue::Member& figure : row.at("figures").members()) {
     if (figure.key.size() > 6 && figure.key.compare(figure.key.size() - 6, 6, "_error") == 0) {
       text += fmt::format(" +- {:.4f}", figure.value.as_double());

@@ -15,7 +15,7 @@ namespace mhla::apps {
 struct TaskFlags {
   std::vector<std::string> tasks;  // NAME or NAME=PATH
   std::vector<std::int64_t> lengths;
-  std::int64_t items = 0, max_prompt = 0, pairs = 16, needles = 8, mqar_vocab = 0;
+  std::int64_t items = 0, max_prompt = 0, pairs = 0, needles = 8, mqar_vocab = 0, mqar_skew = 0;
   std::uint64_t seed = 0;
   std::string precision = "f32";
 };

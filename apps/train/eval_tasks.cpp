@@ -22,7 +22,8 @@ constexpr const char* kCommand = "eval lm";
 
 // What a task is told besides the model.
 struct Settings {
-  std::int64_t items = 0, max_prompt = 0, pairs = 16, needles = 8, mqar_vocab = 0;
+  std::int64_t items = 0, max_prompt = 0, needles = 8;
+  MqarOptions mqar;
   std::vector<std::int64_t> lengths;
   std::uint64_t seed = 0;
 };
@@ -92,12 +93,10 @@ class Runner {
       JsonValue more = JsonValue().set("length", length);
       TaskResult result;
       if (task == "mqar") {
-        MqarOptions o;
-        o.length = length, o.pairs = settings_.pairs, o.seed = settings_.seed;
-        o.vocab_size = settings_.mqar_vocab > 0 ? settings_.mqar_vocab
-                                                : std::min<std::int64_t>(8192, model_.tokenizer().vocab_size() / 2 * 2);
+        MqarOptions o = settings_.mqar;
+        o.length = length, o.seed = settings_.seed;
         result = run_mqar(o, items, model_);
-        more.set("pairs", o.pairs).set("vocab", o.vocab_size);
+        more.set("pairs", o.pairs).set("vocab", o.vocab_size).set("skew", o.skew);
       } else {
         NeedleOptions o;
         o.length = length, o.needles = task == "passkey" ? 1 : settings_.needles, o.seed = settings_.seed;
@@ -133,21 +132,35 @@ class Runner {
   std::map<std::string, double> told_;
 };
 
+// As the request says, else as the run was trained on it, else up to 8192 of the model's ids.
+MqarOptions mqar_of(const JsonValue& request, const LmRun& run, const TextModel& model) {
+  MqarOptions o = is_mqar(run.options) ? mqar_options(run.options, run.options.context) : MqarOptions{};
+  if (!is_mqar(run.options)) {
+    o.length = run.model->config().context;
+    o.vocab_size = std::min(o.vocab_size, model.vocab_size() / 2 * 2);
+  }
+  const auto change = [&](const char* key, std::int64_t& field) {
+    if (const std::int64_t value = request.at(key).as_int(); value > 0) field = value;
+  };
+  change("pairs", o.pairs), change("mqar_vocab", o.vocab_size), change("mqar_skew", o.skew);
+  return o;
+}
+
 }  // namespace
 
 void eval_lm_tasks(const JsonValue& request, Observer& observer) {
   Settings settings;
   settings.items = request.at("items").as_int(), settings.max_prompt = request.at("max_prompt").as_int();
-  settings.pairs = request.at("pairs").as_int(), settings.needles = request.at("needles").as_int();
-  settings.mqar_vocab = request.at("mqar_vocab").as_int(), settings.seed = request.at("seed").as_uint();
+  settings.needles = request.at("needles").as_int(), settings.seed = request.at("seed").as_uint();
   for (const JsonValue& length : request.at("lengths").items()) settings.lengths.push_back(length.as_int());
   LmRun run = open_lm_run(kCommand, request, observer);
   if (request.at("precision").as_string() == "bf16") run.model->cast(torch::kBFloat16);
-  if (settings.lengths.empty()) settings.lengths = {run.model->config().context};
   LmTextOptions options;
   options.policy = parse_length_policy(request.at("length_policy").as_string());
   options.limit = request.at("length").as_int();
-  LmTextModel model(run.model, run.tokenizer, options);
+  LmTextModel model(run.model, run.maybe_tokenizer, options);
+  settings.mqar = mqar_of(request, run, model);
+  if (settings.lengths.empty()) settings.lengths = {settings.mqar.length};
   model.progress = [&](std::int64_t done, std::int64_t of) {
     observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", of));
   };

@@ -35,15 +35,14 @@ GenerateOptions options_of(const JsonValue& request) {
 }
 
 // Before anything is read: a prompt that is too long is refused at once.
-void check_lengths(const LmRun& run, const TextContext* maybe_known, const std::vector<std::string>& prompts,
-                   std::int64_t max_tokens) {
-  const LanguageModelImpl& model = *run.model;
+void check_lengths(const LanguageModelImpl& model, const Tokenizer& tokenizer, const TextContext* maybe_known,
+                   const std::vector<std::string>& prompts, std::int64_t max_tokens) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    std::int64_t tokens = static_cast<std::int64_t>(run.tokenizer->encode(prompts[i]).size());
+    std::int64_t tokens = static_cast<std::int64_t>(tokenizer.encode(prompts[i]).size());
     if (maybe_known != nullptr)
       tokens += static_cast<std::int64_t>(maybe_known->tokens[maybe_known->texts() == 1 ? 0 : i].size());
     else
-      tokens += static_cast<std::int64_t>(run.tokenizer->document_opening().size());
+      tokens += static_cast<std::int64_t>(tokenizer.document_opening().size());
     if (model.config().attention == "mhla" && model.length_policy() == LengthPolicy::kError &&
         tokens + max_tokens > model.config().context)
       fail(kCommand, ": prompt ", i, " has ", tokens, " tokens, with --max-tokens ", max_tokens, " that is ",
@@ -71,6 +70,7 @@ void generate_text(const JsonValue& request, Observer& observer) {
     fail(kCommand, ": --length-policy ", name_of(policy),
          " needs the whole length before the first token, expected error or extend");
   LmRun run = open_lm_run(kCommand, request, observer);
+  const TokenizerPtr tokenizer = text_of(kCommand, run);
   LanguageModelImpl& model = *run.model;
   model.set_length_policy(policy);
   if (request.at("precision").as_string() == "bf16") model.cast(torch::kBFloat16);
@@ -84,25 +84,25 @@ void generate_text(const JsonValue& request, Observer& observer) {
   std::int64_t known = 0;
   auto start = std::chrono::steady_clock::now();
   if (from.empty()) {
-    check_lengths(run, nullptr, prompts, options.max_tokens);
-    context = read_texts(model, *run.tokenizer, prompts, piece);
+    check_lengths(model, *tokenizer, nullptr, prompts, options.max_tokens);
+    context = read_texts(model, *tokenizer, prompts, piece);
   } else {
-    TextContext loaded = load_context(model, *run.tokenizer, from);
+    TextContext loaded = load_context(model, *tokenizer, from);
     if (prompts.empty()) prompts.resize(loaded.tokens.size());
     if (static_cast<std::int64_t>(prompts.size()) != loaded.texts() && loaded.texts() != 1)
       fail(kCommand, ": ", prompts.size(), " prompts behind the ", loaded.texts(), " texts of ", from,
            ", expected as many, or one");
-    check_lengths(run, &loaded, prompts, options.max_tokens);
+    check_lengths(model, *tokenizer, &loaded, prompts, options.max_tokens);
     known = loaded.texts() == 1 ? tokens_in(loaded) * static_cast<std::int64_t>(prompts.size()) : tokens_in(loaded);
     start = std::chrono::steady_clock::now();
-    context = read_more(model, *run.tokenizer, std::move(loaded), prompts, piece);
+    context = read_more(model, *tokenizer, std::move(loaded), prompts, piece);
   }
   const std::int64_t read = tokens_in(context) - known;
   const double read_s = seconds_since(start);
   const LengthPlan plan = model.plan(context.longest() + options.max_tokens);
 
   const Generated all = generate(
-      model, *run.tokenizer, context, options,
+      model, *tokenizer, context, options,
       [&](std::int64_t text, const std::string& more) {
         observer.progress(JsonValue().set("kind", "piece").set("prompt", text).set("text", more));
       },
@@ -118,7 +118,7 @@ void generate_text(const JsonValue& request, Observer& observer) {
                      .set("tokens", text.tokens)
                      .set("ended", text.ended));
   }
-  if (!to.empty()) save_context(model, *run.tokenizer, context, to);
+  if (!to.empty()) save_context(model, *tokenizer, context, to);
   const auto rate = [](double count, double seconds) { return seconds > 0.0 ? count / seconds : 0.0; };
   observer.row(JsonValue()
                    .set("kind", "generated")

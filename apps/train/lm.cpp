@@ -6,6 +6,8 @@
 #include "apps/train/run_folder.h"
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
+#include "mhla/train/data/token_set.h"
+#include "mhla/train/lm_eval.h"
 #include "mhla/train/weights.h"
 
 namespace mhla::apps {
@@ -23,6 +25,34 @@ std::string hex(std::uint64_t value) {
   return text;
 }
 
+// Beside the model, which is of no use without.
+void keep_tokenizer(const Tokenizer& tokenizer, const fs::path& folder) {
+  std::error_code error;  // which the trainer will tell
+  fs::create_directories(folder, error);
+  if (error) return;
+  const fs::path file = folder / tokenizer.file_name();
+  if (!fs::exists(file)) tokenizer.save(file);
+  write_file(folder / kFingerprint, hex(tokenizer.fingerprint()) + "\n");
+}
+
+// The tokenizer of a run, which must be the one that its model was trained with.
+TokenizerPtr run_tokenizer(const std::string& command, const fs::path& run, const LmConfig& network) {
+  const bool pieces = !fs::exists(run / "tokenizer.json") && fs::exists(run / "tokenizer.model");
+  const std::string file = (run / (pieces ? "tokenizer.model" : "tokenizer.json")).string();
+  TokenizerPtr tokenizer = open_tokenizer(file);
+  if (fs::exists(run / kFingerprint)) {
+    const std::vector<std::byte> bytes = read_file(run / kFingerprint, 64);
+    const std::string known = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()).substr(0, 16);
+    if (known != hex(tokenizer->fingerprint()))
+      fail(command, ": ", file, " is another tokenizer (", hex(tokenizer->fingerprint()),
+           ") than the one the model was trained with (", known, ")");
+  }
+  if (tokenizer->vocab_size() > network.vocab)
+    fail(command, ": ", file, " has ", tokenizer->vocab_size(), " tokens, expected at most the ", network.vocab,
+         " of the model");
+  return tokenizer;
+}
+
 }  // namespace
 
 void train_lm(const JsonValue& request, Observer& observer) {
@@ -31,24 +61,26 @@ void train_lm(const JsonValue& request, Observer& observer) {
   const fs::path folder = request.at("out").as_string();
   check(options);
   prepare(options.train);
-  const std::string tokens = token_folder(options, folder.string(), [&](const std::string& text) {
+  LmDataPtr data = open_data(options, folder.string(), [&](const std::string& text) {
     observer.row(JsonValue().set("kind", "tokens").set("text", text));
   });
-  LmData data = open_tokens(tokens);
-  const LmConfig network = network_of(options, data.train.info());
+  const LmConfig network = network_of(options, *data);
   options = resolved(options, network);
-  const TokenizerPtr tokenizer = data.train.tokenizer();
+  const TokenizerPtr maybe_tokenizer = data->maybe_tokenizer();
   LmTask task(options, std::move(data), network);
   Trainer trainer(task, options.train, folder, fields_to_json(options), observer);
-  std::error_code error;  // which the trainer will tell
-  fs::create_directories(folder, error);
-  const fs::path file = folder / tokenizer->file_name();
-  if (!error && !fs::exists(file)) tokenizer->save(file);
-  if (!error) write_file(folder / kFingerprint, hex(tokenizer->fingerprint()) + "\n");
+  if (maybe_tokenizer != nullptr) keep_tokenizer(*maybe_tokenizer, folder);
   const TrainResult result = trainer.run(request.at("resume").as_bool());
   if (!result.stopped.empty())
     throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
                         ", which is saved; go on with --resume --out ", folder.string()));
+}
+
+TokenizerPtr text_of(const std::string& command, const LmRun& run) {
+  if (run.maybe_tokenizer == nullptr)
+    fail(command, ": ", run.weights.string(), " was trained on ", run.options.data,
+         ", whose ids are no text: expected a run on text, or eval lm --task mqar");
+  return run.maybe_tokenizer;
 }
 
 LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer& observer) {
@@ -72,19 +104,7 @@ LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer
   read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
   opened.model->to(device_of(opened.options.train.device));
   opened.model->eval();
-  const bool pieces = !fs::exists(run / "tokenizer.json") && fs::exists(run / "tokenizer.model");
-  const std::string tokenizer = (run / (pieces ? "tokenizer.model" : "tokenizer.json")).string();
-  opened.tokenizer = open_tokenizer(tokenizer);
-  if (fs::exists(run / kFingerprint)) {
-    const std::vector<std::byte> bytes = read_file(run / kFingerprint, 64);
-    const std::string known = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()).substr(0, 16);
-    if (known != hex(opened.tokenizer->fingerprint()))
-      fail(command, ": ", tokenizer, " is another tokenizer (", hex(opened.tokenizer->fingerprint()),
-           ") than the one the model was trained with (", known, ")");
-  }
-  if (opened.tokenizer->vocab_size() > opened.model->config().vocab)
-    fail(command, ": ", tokenizer, " has ", opened.tokenizer->vocab_size(), " tokens, expected at most the ",
-         opened.model->config().vocab, " of the model");
+  if (!is_mqar(opened.options)) opened.maybe_tokenizer = run_tokenizer(command, run, opened.model->config());
   return opened;
 }
 
@@ -93,19 +113,20 @@ namespace {
 // The tokens to evaluate on: those held out of the run's data, or of other tokens or text, which are tokenized into a
 // folder of their own beside the run's.
 TokenSet tokens_of(const JsonValue& request, const LmRun& run) {
+  const TokenizerPtr tokenizer = text_of("eval lm", run);
   std::string data = request.at("data").as_string();
   const fs::path folder = request.at("run").as_string();
   if (data.empty()) data = is_token_set(run.options.data) ? run.options.data : (folder / "tokens").string();
   if (data.empty() || !is_token_set(data)) {
     TokenizeOptions how;
-    how.data = data, how.tokenizer = (folder / run.tokenizer->file_name()).string();
+    how.data = data, how.tokenizer = (folder / tokenizer->file_name()).string();
     how.out = request.at("tokens").as_string();
     if (how.out.empty()) fail("eval lm: data is ", data, ", which is text: expected --tokens, a folder for its tokens");
     if (!is_token_set(how.out)) tokenize_corpus(how);
     data = how.out;
   }
   const TokenSetInfo info = TokenSet::open(data).info();
-  if (info.fingerprint != run.tokenizer->fingerprint())
+  if (info.fingerprint != tokenizer->fingerprint())
     fail("eval lm: ", data, " has tokens of another tokenizer than the run's");
   return TokenSet::open(data, info.valid.documents > 0);
 }

@@ -16,10 +16,12 @@ struct LmRun {
   train::LmOptions options;       // of train.json where there is one, with what the request changes
   std::filesystem::path weights;  // the file they came from
   LanguageModel model{nullptr};   // on its device, in f32
-  TokenizerPtr tokenizer;
+  TokenizerPtr maybe_tokenizer;   // none: trained on ids that are no text
 };
 // `request` has "run", "weights" (model or ema), "batch", "threads" and "device", empty or 0 for those of the run.
 // Threads, device and seed are set. Errors open with `command`.
 LmRun open_lm_run(const std::string& command, const JsonValue& request, train::Observer& observer);
+// Its tokenizer; an Error where it has none.
+TokenizerPtr text_of(const std::string& command, const LmRun& run);
 
 }  // namespace mhla::apps

@@ -25,8 +25,8 @@ std::string needle(const char* name, std::uint32_t number) {
 
 TaskResult run_mqar(const MqarOptions& options, std::int64_t items, TextModel& model) {
   check(options);
-  if (options.vocab_size > model.tokenizer().vocab_size())
-    fail("mqar: vocab_size is ", options.vocab_size, ", the model has ", model.tokenizer().vocab_size());
+  if (options.vocab_size > model.vocab_size())
+    fail("mqar: vocab_size is ", options.vocab_size, ", the model has ", model.vocab_size());
   std::vector<double> right;
   for (std::int64_t item = 0; item < items; ++item) {
     const MqarSequence sequence = mqar_sequence(options, item);

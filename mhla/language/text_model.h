@@ -22,7 +22,8 @@ struct TextScore {
 class TextModel {
  public:
   virtual ~TextModel() = default;
-  [[nodiscard]] virtual const Tokenizer& tokenizer() const = 0;
+  [[nodiscard]] virtual const Tokenizer& tokenizer() const = 0;  // an Error where the ids of the model are no text
+  [[nodiscard]] virtual std::int64_t vocab_size() const { return tokenizer().vocab_size(); }
   // A continuation of any length behind an empty context; where the model is limited, in windows side by side.
   virtual std::vector<TextScore> score(std::span<const TextRequest> requests) = 0;
   // The most likely text of at most `max_tokens` tokens, up to the first of `stops` or the end of the document.

@@ -19,6 +19,7 @@ struct LmOptions {
   std::string packing = "documents";
   std::int64_t context = 0;
   std::int64_t eval_tokens = 1 << 18;
+  std::int64_t mqar_pairs = 16, mqar_vocab = 8192, mqar_skew = 1, mqar_items = 100000;
   bool recompute = false;
   TrainOptions train = defaults();
 
@@ -36,15 +37,21 @@ struct LmOptions {
     visit("attention", o.attention, "causal, of the zoo: mhla, softmax, linear, gla, mamba, mamba2, gdn");
     visit("official", o.official, "compute as the published code does (mhla)");
     visit("network", o.network, "fields of the model that differ from the named one");
-    visit("data", o.data,
-          "a folder of data tokenize, a text file, .jsonl (field text), a folder of these, or default: dict-gcide");
+    visit(
+        "data", o.data,
+        "a folder of data tokenize, a text file, .jsonl (field text), a folder of these, default: dict-gcide, or mqar: "
+        "associative recall, made on the fly");
     visit("tokenizer", o.tokenizer,
           "for text: bytes, a tokenizer.json, or train:SIZE; empty: train, of the model's vocabulary");
     visit("tokens", o.tokens, "for text: folder of its tokens, made on first use; empty: tokens in the run");
     visit("valid", o.valid, "for text: part of the documents to evaluate on, 0 to 0.5");
     visit("packing", o.packing, "documents: none sees another; concatenate: windows over all of them, as published");
     visit("context", o.context, "tokens of a sequence; 0: the model's");
-    visit("eval_tokens", o.eval_tokens, "held-out tokens of an evaluation; 0: all");
+    visit("eval_tokens", o.eval_tokens, "held-out tokens of an evaluation; 0: all, of mqar an epoch");
+    visit("mqar_pairs", o.mqar_pairs, "for mqar: keys and values of a sequence of context tokens, a quarter at most");
+    visit("mqar_vocab", o.mqar_vocab, "for mqar: ids, half of them keys, half values");
+    visit("mqar_skew", o.mqar_skew, "for mqar: 1, keys come back anywhere; n: at u^n of the rest, u uniform, so early");
+    visit("mqar_items", o.mqar_items, "for mqar: sequences of an epoch, new ones in each");
     visit("recompute", o.recompute, "keep the input of every block alone and compute it again for its gradient");
     TrainOptions::fields(o.train, visit);
   }

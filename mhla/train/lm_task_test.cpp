@@ -5,13 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <csignal>
 
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/testing/messages.h"
-#include "mhla/train/tiny_task_fixture.h"
-#include "mhla/train/trainer.h"
+#include "mhla/train/data/token_set.h"
+#include "mhla/train/lm_eval.h"
+#include "mhla/train/lm_task_fixture.h"
 
 namespace mhla::train {
 namespace {
@@ -42,32 +42,13 @@ LmOptions small(const fs::path& folder) {
   return o;
 }
 
-struct StopAt : Rows {
-  std::int64_t step = -1;
-  void row(const JsonValue& given) override {
-    Rows::row(given);
-    if (given.at("kind").as_string() == "step" && given.at("step").as_int() == step) std::raise(SIGTERM);
-  }
-};
-
-TrainResult run(const LmOptions& given, const fs::path& folder, Rows& rows, bool resume = false) {
-  check(given);
-  LmData data = open_tokens(token_folder(given, folder.string(), [](const std::string&) {}));
-  const LmConfig network = network_of(given, data.train.info());
-  const LmOptions options = resolved(given, network);
-  prepare(options.train);
-  LmTask task(options, std::move(data), network);
-  Trainer trainer(task, options.train, folder, fields_to_json(options), rows);
-  return trainer.run(resume);
-}
-
 TEST(LmTask, LearnsAndSaysHowWell) {
   const TemporaryRun temporary;
   for (const char* packing : {"documents", "concatenate"}) {
     LmOptions options = small(temporary.path("data"));
     options.packing = packing, options.train.max_steps = 60;
     Rows rows;
-    const TrainResult result = run(options, temporary.path(packing), rows);
+    const TrainResult result = train_lm(options, temporary.path(packing), rows);
     ASSERT_EQ(result.metrics.size(), 2u);
     EXPECT_EQ(result.metrics[1].first, "perplexity");
     EXPECT_LT(result.metrics[1].second, 4.0) << packing;  // of 257: words repeat
@@ -90,11 +71,11 @@ TEST(LmTask, StoppedAndResumedIsTheUnbrokenRun) {
     LmOptions options = small(temporary.path("data"));
     options.recompute = recompute;
     Rows rows;
-    run(options, temporary.path("whole"), rows);
+    train_lm(options, temporary.path("whole"), rows);
     StopAt stops;
     stops.step = 7;
-    EXPECT_EQ(run(options, temporary.path("broken"), stops).stopped, "SIGTERM");
-    EXPECT_EQ(run(options, temporary.path("broken"), rows, /*resume=*/true).step, 12);
+    EXPECT_EQ(train_lm(options, temporary.path("broken"), stops).stopped, "SIGTERM");
+    EXPECT_EQ(train_lm(options, temporary.path("broken"), rows, /*resume=*/true).step, 12);
     EXPECT_TRUE(read_file(temporary.path("whole") / "model.safetensors") ==
                 read_file(temporary.path("broken") / "model.safetensors"));
     fs::remove_all(temporary.path("whole")), fs::remove_all(temporary.path("broken"));
@@ -116,15 +97,15 @@ TEST(LmTask, TakesTokensThatAreThere) {
   other.data = options.tokens, other.tokens = "";
   EXPECT_EQ(token_folder(other, "run", tell), options.tokens);
   // The vocabulary is that of the tokens, or more.
-  const TokenSetInfo info = TokenSet::open(options.tokens).info();
-  EXPECT_EQ(network_of(options, info).vocab, 257);
+  const LmDataPtr data = open_tokens(options.tokens);
+  EXPECT_EQ(network_of(options, *data).vocab, 257);
   options.network.set("vocab", 320);
-  EXPECT_EQ(network_of(options, info).vocab, 320);
+  EXPECT_EQ(network_of(options, *data).vocab, 320);
   options.network.set("vocab", 200);
-  EXPECT_EQ(message_of([&] { network_of(options, info); }),
+  EXPECT_EQ(message_of([&] { network_of(options, *data); }),
             "network: vocab is 200, expected at least the 257 of the tokens");
   options.network = parse_json("{}", "network"), options.context = 4096;
-  EXPECT_EQ(network_of(options, info).context, 4096);
+  EXPECT_EQ(network_of(options, *data).context, 4096);
 }
 
 TEST(LmTask, RefusesWhatDoesNotFit) {

@@ -2,6 +2,7 @@
 // stopped and goes on, whole models timed, names in and out, and mistakes with their line and exit code.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 
@@ -105,6 +106,59 @@ TEST_F(CliLm, StoppedItGoesOnWithTheSameBits) {
     EXPECT_EQ(rest.code, 0) << rest.err;
   }
   EXPECT_TRUE(read_file(cut + "/model.safetensors") == read_file(whole + "/model.safetensors"));
+}
+
+TEST_F(CliLm, LearnsToRecallAndIsAskedAgain) {
+  const std::string out = folder.path("recall");
+  const std::vector<std::string> recall{"train",         "lm",       "--data",         "mqar",
+                                        "--out",         out,        "--model",        "mhla_10m",
+                                        "--attention",   "mhla",     "--set",          "dim=32",
+                                        "--set",         "layers=1", "--set",          "mlp=64",
+                                        "--set",         "chunk=8",  "--set",          "short_conv=4",
+                                        "--context",     "32",       "--mqar-pairs",   "2",
+                                        "--mqar-vocab",  "16",       "--mqar-items",   "640",
+                                        "--batch",       "16",       "--threads",      "1",
+                                        "--lr",          "0.01",     "--warmup-steps", "5",
+                                        "--eval-tokens", "2048",     "--epochs",       "2",
+                                        "--log-every",   "40"};
+  const ProgramRun run = run_program(recall);
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(has(run.out, " answers/s")) << run.out;
+  EXPECT_TRUE(has(run.out, " tokens/s")) << run.out;
+  EXPECT_FALSE(fs::exists(out + "/tokenizer.json"));
+  double told = -1;
+  const std::vector<std::byte> log = read_file(out + "/log.jsonl");
+  for (const std::string& line : lines_of({reinterpret_cast<const char*>(log.data()), log.size()})) {
+    const JsonValue row = parse_json(line, "log");
+    if (row.at("kind").as_string() == "eval") told = row.at("accuracy").as_double();
+  }
+  // Asked for the same sequences by the task: the same answers, with the run's own pairs, ids and length.
+  const ProgramRun same =
+      run_program({"eval", "lm", "--run", out, "--task", "mqar", "--items", "64", "--threads", "1", "--json"});
+  ASSERT_EQ(same.code, 0) << same.err;
+  const JsonValue row = parse_json(lines_of(same.out).at(0), "row");
+  EXPECT_EQ(row.at("length").as_int(), 32);
+  EXPECT_EQ(row.at("pairs").as_int(), 2);
+  EXPECT_EQ(row.at("vocab").as_int(), 16);
+  EXPECT_NEAR(row.at("figures").at("acc").as_double(), told, 1.5 / 128);  // but for a tie
+  EXPECT_GT(told, 0.25);                                                  // of eight values
+  const ProgramRun other = run_program(
+      {"eval", "lm", "--run", out, "--task", "mqar", "--lengths", "16,32", "--pairs", "4", "--items", "8", "--json"});
+  ASSERT_EQ(other.code, 0) << other.err;
+  EXPECT_EQ(parse_json(lines_of(other.out).at(1), "row").at("pairs").as_int(), 4);
+  // It has no text.
+  expect_refused({"eval", "lm", "--run", out}, {"was trained on mqar, whose ids are no text"});
+  expect_refused({"generate", "--run", out, "--prompt", "a"}, {"was trained on mqar, whose ids are no text"});
+  expect_refused({"eval", "lm", "--run", out, "--task", "passkey"}, {"trained on ids that are no text"});
+  const auto changed = [&](const std::string& flag, const std::string& value) {
+    std::vector<std::string> all = recall;
+    *(std::find(all.begin(), all.end(), "--out") + 1) = folder.path("refused");
+    *(std::find(all.begin(), all.end(), flag) + 1) = value;
+    return all;
+  };
+  expect_refused(changed("--mqar-pairs", "9"), {"mqar: length is 32, expected at least 36 for 9 pairs"});
+  expect_refused(changed("--set", "vocab=8"), {"vocab is 8, expected at least the 16 of mqar"});
+  EXPECT_FALSE(fs::exists(folder.path("refused/train.json")));
 }
 
 TEST_F(CliLm, TimesLanguageModels) {

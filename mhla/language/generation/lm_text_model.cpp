@@ -16,15 +16,25 @@ torch::Tensor tensor_of(const std::vector<std::int64_t>& values, const torch::De
 
 }  // namespace
 
-LmTextModel::LmTextModel(LanguageModel model, TokenizerPtr tokenizer, const LmTextOptions& options)
-    : model_(std::move(model)), tokenizer_(std::move(tokenizer)), options_(options) {
+LmTextModel::LmTextModel(LanguageModel model, TokenizerPtr maybe_tokenizer, const LmTextOptions& options)
+    : model_(std::move(model)), maybe_tokenizer_(std::move(maybe_tokenizer)), options_(options) {
   if (options.policy == LengthPolicy::kRechunk)
     fail(kEntry, ": length policy rechunk takes one text a pass, expected error, truncate_left or extend for tasks");
   model_->set_length_policy(options.policy == LengthPolicy::kExtend ? LengthPolicy::kExtend : LengthPolicy::kError);
   const bool bounded = model_->config().attention == "mhla" && options.policy != LengthPolicy::kExtend;
   if (bounded) limit_ = model_->config().context;
   if (options.limit > 0) limit_ = limit_ == 0 ? options.limit : std::min(limit_, options.limit);
-  opening_ = tokenizer_->document_opening();
+  if (maybe_tokenizer_ != nullptr) opening_ = maybe_tokenizer_->document_opening();
+}
+
+const Tokenizer& LmTextModel::tokenizer() const {
+  if (maybe_tokenizer_ == nullptr)
+    fail(kEntry, ": the model was trained on ids that are no text, expected task mqar, or a model with a tokenizer");
+  return *maybe_tokenizer_;
+}
+
+std::int64_t LmTextModel::vocab_size() const {
+  return maybe_tokenizer_ != nullptr ? maybe_tokenizer_->vocab_size() : model_->config().vocab;
 }
 
 std::vector<LmTextModel::Piece> LmTextModel::pieces_of(std::span<const TextRequest> requests) const {
@@ -138,7 +148,7 @@ std::string LmTextModel::generate(std::span<const std::uint32_t> context, std::i
   GenerateOptions options;
   options.sampler.temperature = 0.0, options.max_tokens = max_tokens, options.stops = stops;
   TextContext one = read_tokens(*model_, {std::move(tokens)});
-  return mhla::generate(*model_, *tokenizer_, one, options).texts[0].text;
+  return mhla::generate(*model_, tokenizer(), one, options).texts[0].text;
 }
 
 std::vector<std::uint32_t> LmTextModel::likeliest(std::span<const std::uint32_t> tokens,

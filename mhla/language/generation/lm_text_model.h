@@ -18,8 +18,10 @@ struct LmTextOptions {
 
 class LmTextModel final : public TextModel {
  public:
-  LmTextModel(LanguageModel model, TokenizerPtr tokenizer, const LmTextOptions& options = {});
-  [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  // Without a tokenizer it knows ids alone: what needs text is refused.
+  LmTextModel(LanguageModel model, TokenizerPtr maybe_tokenizer, const LmTextOptions& options = {});
+  [[nodiscard]] const Tokenizer& tokenizer() const override;
+  [[nodiscard]] std::int64_t vocab_size() const override;
   std::vector<TextScore> score(std::span<const TextRequest> requests) override;
   std::string generate(std::span<const std::uint32_t> context, std::int64_t max_tokens,
                        const std::vector<std::string>& stops) override;
@@ -38,7 +40,7 @@ class LmTextModel final : public TextModel {
   std::vector<Piece> pieces_of(std::span<const TextRequest> requests) const;
   void score_together(std::span<const Piece> pieces, std::vector<TextScore>& scores);
   LanguageModel model_;
-  TokenizerPtr tokenizer_;
+  TokenizerPtr maybe_tokenizer_;
   LmTextOptions options_;
   std::int64_t limit_ = 0;
   std::vector<std::uint32_t> opening_;

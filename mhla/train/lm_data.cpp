@@ -1,0 +1,83 @@
+#include "mhla/train/lm_data.h"
+
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+#include "mhla/core/error.h"
+#include "mhla/train/data/token_loader.h"
+#include "mhla/train/lm_eval.h"
+#include "mhla/train/lm_task.h"
+
+namespace mhla::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TextData final : public LmData {
+ public:
+  explicit TextData(const std::string& folder) : train_(TokenSet::open(folder)) {
+    if (train_.info().valid.documents > 0) valid_ = TokenSet::open(folder, /*valid=*/true);
+  }
+  [[nodiscard]] std::int64_t vocab() const override { return train_.info().vocab_size; }
+  [[nodiscard]] const char* whose() const override { return "the tokens"; }
+  [[nodiscard]] TokenizerPtr maybe_tokenizer() const override { return train_.tokenizer(); }
+  [[nodiscard]] std::vector<std::string> warnings() const override {
+    if (valid_) return {};
+    return {str(train_.folder(),
+                ": nothing is held out, so nothing is evaluated; data tokenize --valid makes such a part")};
+  }
+  [[nodiscard]] std::unique_ptr<TokenBatches> batches(const LmOptions& o, const Cursor& start) const override {
+    TokenLoaderOptions loader;
+    loader.batch_size = o.train.batch, loader.length = o.context, loader.packed = o.packing == "documents";
+    loader.seed = static_cast<std::uint64_t>(o.train.seed), loader.start = start;
+    return std::make_unique<TokenLoader>(train_, loader);
+  }
+
+  [[nodiscard]] const char* samples() const override { return "tokens"; }
+  [[nodiscard]] double tokens_per_sample(const LmOptions&) const override { return 1.0; }
+  [[nodiscard]] Metrics derived(const LmOptions&, double loss, double) const override {
+    return {{"perplexity", std::exp(loss)}};
+  }
+
+  [[nodiscard]] Metrics evaluate(LanguageModelImpl& model, const LmOptions& options) const override {
+    if (!valid_) return {};
+    PerplexityOptions o;
+    o.length = options.context, o.documents = options.packing == "documents";
+    o.tokens = options.eval_tokens, o.batch = options.train.batch;
+    const Perplexity now = perplexity(model, *valid_, o);
+    return {{"loss", now.loss}, {"perplexity", std::exp(now.loss)}};
+  }
+
+ private:
+  TokenSet train_;
+  std::optional<TokenSet> valid_;  // none: nothing is held out
+};
+
+}  // namespace
+
+LmDataPtr open_data(const LmOptions& o, const std::string& run, const std::function<void(const std::string&)>& told) {
+  return is_mqar(o) ? mqar_data(o) : open_tokens(token_folder(o, run, told));
+}
+
+LmDataPtr open_tokens(const std::string& folder) { return std::make_unique<TextData>(folder); }
+
+std::string token_folder(const LmOptions& o, const std::string& run,
+                         const std::function<void(const std::string&)>& told) {
+  if (is_token_set(o.data)) return o.data;
+  const std::string folder = !o.tokens.empty() ? o.tokens : (fs::path(run) / "tokens").string();
+  if (is_token_set(folder)) {
+    const TokenSetInfo info = TokenSet::open(folder).info();
+    if (info.source != o.data)
+      fail("train: ", folder, " has the tokens of ", info.source, ", expected those of ", o.data);
+    return folder;
+  }
+  TokenizeOptions how;
+  how.data = o.data, how.tokenizer = tokenizer_of(o), how.out = folder, how.valid = o.valid;
+  const TokenSetInfo info = tokenize_corpus(how);
+  told(str(folder, ": ", info.train.tokens + info.valid.tokens, " tokens of ", info.tokenizer_kind, " (",
+           info.vocab_size, ") from ", info.bytes, " bytes of ", info.source));
+  return folder;
+}
+
+}  // namespace mhla::train
