@@ -85,7 +85,8 @@ JsonValue row_of(const InfoOptions& options, Split split, const ImageSet& set, c
 }
 
 void describe_tokens(const Output& out, const std::string& folder, const TokenSetInfo& info) {
-  out.line(fmt::format("{}: {}", folder, info.source));
+  out.line(fmt::format("{}: {}{}", folder, info.source,
+                       info.valid_source.empty() ? "" : ", held out: " + info.valid_source));
   out.line(fmt::format("  tokenizer  {}, {} tokens, fingerprint {:016x}", info.tokenizer_kind, info.vocab_size,
                        info.fingerprint));
   for (const auto& [name, split] : {std::pair{"train", &info.train}, {"valid", &info.valid}})
@@ -101,6 +102,7 @@ JsonValue row_of_tokens(const std::string& folder, const TokenSetInfo& info) {
       .set("data", folder)
       .set("kind", "tokens")
       .set("source", info.source)
+      .set("valid_source", info.valid_source)
       .set("tokenizer", info.tokenizer_kind)
       .set("vocab_size", info.vocab_size)
       .set("fingerprint", fmt::format("{:016x}", info.fingerprint))
@@ -183,6 +185,8 @@ void add_data(CLI::App& app, Job& job) {
       ->capture_default_str();
   tokenize->add_option("--out", t.out, "a new folder for the tokenizer, shards and dataset.json")->required();
   tokenize->add_option("--valid", t.valid, "part of the documents to hold out, 0 to 0.5")->capture_default_str();
+  tokenize->add_option("--valid-data", t.valid_data,
+                       "text to hold out, as --data, in the place of a part of it; a tokenizer is not trained on it");
   tokenize->add_option("--shard-tokens", t.shard_tokens, "tokens of a shard")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 32))
       ->capture_default_str();

@@ -112,6 +112,20 @@ TEST(CliData, TokenizeAndInfo) {
   EXPECT_EQ(info.code, 0) << info.err;
   EXPECT_NE(info.out.find("train      1 documents, 8 tokens, 1 shards"), std::string::npos) << info.out;
 
+  // Documents of their own to hold out.
+  std::ofstream(folder.path("b.txt")) << "four five six";
+  const std::string two = folder.path("two");
+  const ProgramRun apart = run_program(
+      {"data", "tokenize", "--data", folder.path("a.jsonl"), "--valid-data", folder.path("b.txt"), "--out", two});
+  ASSERT_EQ(apart.code, 0) << apart.err;
+  EXPECT_NE(apart.out.find(", held out: " + folder.path("b.txt")), std::string::npos) << apart.out;
+  EXPECT_NE(apart.out.find("valid      1 documents, 14 tokens, 1 shards"), std::string::npos) << apart.out;
+  EXPECT_EQ(run_program({"data", "info", "--data", two}).code, 0);
+  const ProgramRun both = run_program({"data", "tokenize", "--data", folder.path("a.jsonl"), "--valid-data",
+                                       folder.path("b.txt"), "--valid", "0.5", "--out", folder.path("three")});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_NE(both.err.find("expected one of them"), std::string::npos) << both.err;
+
   EXPECT_EQ(run_program(call).code, 2);  // there already
   std::fstream(out + "/train-00000.tokens", std::ios::binary | std::ios::in | std::ios::out).seekp(-2, std::ios::end)
       << "?";

@@ -97,6 +97,7 @@ TokenSetInfo parse_token_index(std::string_view text, const std::string& label) 
       fail("is no list of token shards of version 1");
     TokenSetInfo info;
     info.source = json.at("source").as_string();
+    if (const JsonValue* valid = json.find("valid_source")) info.valid_source = valid->as_string();
     info.tokenizer_kind = json.at("tokenizer").as_string();
     const std::string& print = json.at("fingerprint").as_string();
     const auto [stop, error] = std::from_chars(print.data(), print.data() + print.size(), info.fingerprint, 16);
@@ -122,11 +123,9 @@ TokenSetInfo parse_token_index(std::string_view text, const std::string& label) 
 }
 
 std::string write_token_index(const TokenSetInfo& info) {
-  return write_json(JsonValue()
-                        .set("format", "mhla tokens")
-                        .set("version", 1)
-                        .set("source", info.source)
-                        .set("tokenizer", info.tokenizer_kind)
+  JsonValue json = JsonValue().set("format", "mhla tokens").set("version", 1).set("source", info.source);
+  if (!info.valid_source.empty()) json.set("valid_source", info.valid_source);
+  return write_json(json.set("tokenizer", info.tokenizer_kind)
                         .set("fingerprint", hex(info.fingerprint))
                         .set("vocab_size", info.vocab_size)
                         .set("document_token", info.document_token ? JsonValue(*info.document_token) : JsonValue())
@@ -145,6 +144,10 @@ bool is_token_set(const std::string& folder) {
 TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(std::int64_t)>& progress) {
   if (o.out.empty()) fail("tokenize: out is empty, expected a folder");
   if (!(o.valid >= 0.0 && o.valid <= 0.5)) fail("tokenize: valid is ", o.valid, ", expected 0 to 0.5");
+  if (o.valid > 0.0 && !o.valid_data.empty())
+    fail("tokenize: valid is ", o.valid, " and valid_data is ", o.valid_data, ", expected one of them");
+  if (!o.valid_data.empty() && o.valid_data != "default" && !fs::exists(o.valid_data))
+    fail("tokenize: valid_data is ", o.valid_data, ", which is not there");
   if (o.shard_tokens < 1) fail("tokenize: shard_tokens is ", o.shard_tokens, ", expected at least 1");
   if (is_token_set(o.out)) fail("tokenize: ", o.out, " has a ", kIndex, " already; give another folder");
   const TokenizerPtr tokenizer = make_tokenizer(o);
@@ -152,7 +155,7 @@ TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(
   fs::create_directories(o.out, error);
   if (error) fail("tokenize: ", o.out, " could not be made: ", error.message());
   TokenSetInfo info;
-  info.source = o.data;
+  info.source = o.data, info.valid_source = o.valid_data;
   info.tokenizer_kind = tokenizer->kind();
   info.fingerprint = tokenizer->fingerprint();
   info.vocab_size = tokenizer->vocab_size();
@@ -163,13 +166,22 @@ TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(
   const std::unique_ptr<Encoder> encoder = tokenizer->encoder();
   std::vector<std::uint32_t> ids;
   std::int64_t done = 0;
-  const CorpusCounts counts = read_corpus(o.data, [&](const std::string&, std::string_view text) {
+  const auto add = [&](std::string_view text, SplitWriter& to) {
     ids = opening;
     encoder->encode(text, ids);
     ids.insert(ids.end(), closing.begin(), closing.end());
-    (every > 0 && done % every == every - 1 ? valid : train).add(ids);
+    to.add(ids);
     if (++done % 256 == 0 && progress) progress(done);
+  };
+  CorpusCounts counts = read_corpus(o.data, [&](const std::string&, std::string_view text) {
+    add(text, every > 0 && done % every == every - 1 ? valid : train);
   });
+  if (!o.valid_data.empty()) {
+    const CorpusCounts more =
+        read_corpus(o.valid_data, [&](const std::string&, std::string_view text) { add(text, valid); });
+    counts.bytes += more.bytes;
+    counts.empty.insert(counts.empty.end(), more.empty.begin(), more.empty.end());
+  }
   train.close();
   valid.close();
   if (info.train.documents == 0 || (every > 0 && info.valid.documents == 0))

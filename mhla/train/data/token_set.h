@@ -17,6 +17,7 @@ struct TokenizeOptions {
   std::string tokenizer = "bytes";  // "bytes", a tokenizer.json or .model, or "train:SIZE"
   std::string out;                  // a folder, made if it is not there; one that has a dataset.json is refused
   double valid = 0.0;               // part of the documents that is held out: every n-th, n = round(1 / valid)
+  std::string valid_data;           // or documents of their own to hold out, as for read_corpus; no tokenizer sees them
   std::int64_t shard_tokens = std::int64_t{1} << 26;
 };
 
@@ -29,6 +30,7 @@ struct TokenSplit {
 
 struct TokenSetInfo {
   std::string source, tokenizer_kind;
+  std::string valid_source;  // of the held-out documents where they have one of their own
   std::uint64_t fingerprint = 0;
   std::int64_t vocab_size = 0;
   std::optional<std::int64_t> document_token;  // stands before every document

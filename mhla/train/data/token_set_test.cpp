@@ -55,6 +55,38 @@ TEST(TokenSet, HoldsTheCorpus) {
     }
 }
 
+TEST(TokenSet, HoldsOutDocumentsOfTheirOwn) {
+  const ScratchFolder folder;
+  folder.write_text("train/a.jsonl", lines());
+  folder.write_text("valid/b.txt", "a book of its own");
+  folder.write_text("valid/c.txt", "");
+  folder.write_text("valid/d.txt", "and another one");
+  TokenizeOptions options;
+  options.data = folder.path("train"), options.valid_data = folder.path("valid"), options.out = folder.path("out");
+  options.tokenizer = "train:300";
+  const TokenSetInfo info = tokenize_corpus(options);
+  EXPECT_EQ(info.valid_source, folder.path("valid"));
+  EXPECT_EQ(info.empty, (std::vector<std::string>{folder.path("valid/c.txt")}));
+  EXPECT_EQ(info.bytes, 12 * 10 + 2 + 66 + 17 + 15);
+  const TokenSet train = TokenSet::open(options.out), valid = TokenSet::open(options.out, true);
+  EXPECT_EQ(train.info(), valid.info());
+  EXPECT_EQ(train.info().valid_source, info.valid_source);
+  EXPECT_EQ(train.documents(), 12);
+  ASSERT_EQ(valid.documents(), 2);
+  EXPECT_EQ(text_of(valid, 0), "<|endoftext|>a book of its own");
+  EXPECT_EQ(text_of(valid, 1), "<|endoftext|>and another one");
+  TokenizeOptions alone = options;  // the tokenizer learned nothing of what is held out
+  alone.valid_data = "", alone.out = folder.path("alone");
+  EXPECT_EQ(tokenize_corpus(alone).fingerprint, info.fingerprint);
+  options.out = folder.path("other"), options.valid = 0.1;
+  EXPECT_EQ(message_of([&] { tokenize_corpus(options); }),
+            "tokenize: valid is 0.1 and valid_data is " + options.valid_data + ", expected one of them");
+  options.valid = 0.0, options.valid_data = folder.path("nowhere");
+  EXPECT_EQ(message_of([&] { tokenize_corpus(options); }),
+            "tokenize: valid_data is " + options.valid_data + ", which is not there");
+  EXPECT_FALSE(std::filesystem::exists(options.out));
+}
+
 TEST(TokenSet, WhatATemplatePutsAroundADocument) {
   const ScratchFolder folder;
   BpeTable table = BpeTokenizer(dynamic_cast<const BpeTokenizer&>(*byte_tokenizer()).table()).table();
@@ -80,6 +112,9 @@ TEST(TokenSet, DatasetJsonIsStrict) {
   info.train = {2, 9, {"train-00000.tokens"}};
   const std::string good = write_token_index(info);
   EXPECT_EQ(parse_token_index(good, "d"), info);
+  TokenSetInfo two = info;
+  two.valid_source = "there";
+  EXPECT_EQ(parse_token_index(write_token_index(two), "d"), two);
   const auto refused = [&](const std::string& from, const std::string& to) {
     std::string text = good;
     return message_of([&] { parse_token_index(text.replace(text.find(from), from.size(), to), "d"); });
