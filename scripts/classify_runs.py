@@ -8,42 +8,14 @@ of a run alone. A run that is complete in DIR is not made again. Behind --, flag
 """
 
 import argparse
+import functools
 import json
-import pathlib
-import shlex
 import statistics
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
-ABLATIONS = {
-    "uniform": "--attention mhla --set mix_init=uniform",
-    "frozen": "--attention mhla --set learn_mix=false",
-}
-
-
-def rows_of(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def train(mhla, config, folder, flags, log):
-    """Returns the last evaluation of the run in `folder`, made now unless it is complete."""
-    if not (folder / "model.safetensors").exists():
-        command = [mhla, "train", "classify", "--config", config, "--out", str(folder), *flags]
-        with open(log, "w") as to:
-            status = subprocess.run(command, stdout=to, stderr=subprocess.STDOUT).returncode
-        if status != 0:
-            lines = pathlib.Path(log).read_text().strip().splitlines()
-            return {"failed": f"exit {status}: {lines[-1] if lines else ''}"}
-    rows = rows_of(folder / "log.jsonl")
-    return [row for row in rows if row["kind"] == "eval"][-1]
-
-
-def spread(values):
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+import runs
 
 
 def means(mhla, folder):
@@ -56,49 +28,33 @@ def means(mhla, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    own, common = sys.argv[1:], []
-    if "--" in own:
-        at = own.index("--")
-        own, common = own[:at], own[at + 1 :]
-    parser.add_argument("config")
-    parser.add_argument("runs", nargs="*", default=["mhla", "linear", "softmax"])
-    parser.add_argument("--out", required=True, type=pathlib.Path)
-    parser.add_argument("--mhla", default="build/release/bin/mhla")
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--jobs", type=int, default=3)
+    runs.add_arguments(parser, ["mhla", "linear", "softmax"])
     parser.add_argument("--rank", action="store_true")
-    options = parser.parse_intermixed_args(own)
-    options.out.mkdir(parents=True, exist_ok=True)
+    options, common = runs.parse(parser)
     started = time.time()
 
-    jobs = {}
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for seed in options.seeds.split(","):
-            for run in options.runs:
-                name, _, flags = run.partition("=")
-                flags = flags or ABLATIONS.get(name, f"--attention {name}")
-                folder = options.out / f"{name}-{seed}"
-                words = [*shlex.split(flags), "--seed", seed, *common]
-                jobs[name, seed] = pool.submit(train, options.mhla, options.config, folder, words, f"{folder}.log")
-    failed = False
+    work = {}
+    seeds = options.seeds.split(",")
+    for seed in seeds:
+        for run in options.runs:
+            name, flags = runs.named(run)
+            folder = options.out / f"{name}-{seed}"
+            work[name, seed] = functools.partial(
+                runs.train, options.mhla, "classify", options.config, folder, [*flags, "--seed", seed, *common]
+            )
+    made = runs.together(options.jobs, work)
     columns = ["run", "top-1, %", "test loss"] + (["rank", "above 1 %", "entropy"] if options.rank else [])
-    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    for name in dict.fromkeys(name for name, _ in jobs):
-        results = [job.result() for (of, _), job in jobs.items() if of == name]
-        for result in results:
-            if "failed" in result:
-                failed = True
-                print(f"{name}: {result['failed']}", file=sys.stderr)
-        good = [result for result in results if "failed" not in result]
-        if not good:
-            continue
-        cells = [name, spread([100 * result["top1"] for result in good]), spread([result["loss"] for result in good])]
-        if options.rank and len(good) == len(results):
-            rank, above, entropy = means(options.mhla, options.out / f"{name}-{options.seeds.split(',')[0]}")
+    rows = []
+    for name in dict.fromkeys(name for name, _ in made):
+        last = [[row for row in made[key]["log"] if row["kind"] == "eval"][-1] for key in made if key[0] == name]
+        cells = [name, runs.spread([100 * row["top1"] for row in last]), runs.spread([row["loss"] for row in last])]
+        if options.rank and (name, seeds[0]) in made:
+            rank, above, entropy = means(options.mhla, options.out / f"{name}-{seeds[0]}")
             cells += [f"{rank:.0f}", f"{above:.1f}", f"{entropy:.3f}"]
-        print(f"| {' | '.join(cells)} |", flush=True)
-    print(f"{len(jobs)} runs, {time.time() - started:.0f} s", file=sys.stderr)
-    sys.exit(1 if failed else 0)
+        rows.append(cells)
+    runs.print_table(columns, rows)
+    print(f"{len(work)} runs, {time.time() - started:.0f} s", file=sys.stderr)
+    sys.exit(0 if len(made) == len(work) else 1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,82 @@
+"""What classify_runs.py and lm_runs.py share: runs of `mhla train` by name, made once, some of them at a time."""
+
+import json
+import pathlib
+import shlex
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+ABLATIONS = {
+    "uniform": "--attention mhla --set mix_init=uniform",
+    "frozen": "--attention mhla --set learn_mix=false",
+}
+
+
+def add_arguments(parser, runs):
+    parser.add_argument("config")
+    parser.add_argument("runs", nargs="*", default=runs)
+    parser.add_argument("--out", required=True, type=pathlib.Path)
+    parser.add_argument("--mhla", default="build/release/bin/mhla")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--jobs", type=int, default=3)
+
+
+def parse(parser):
+    """Options of the script, and behind -- the flags for all runs."""
+    own, common = sys.argv[1:], []
+    if "--" in own:
+        at = own.index("--")
+        own, common = own[:at], own[at + 1 :]
+    options = parser.parse_intermixed_args(own)
+    options.out.mkdir(parents=True, exist_ok=True)
+    return options, common
+
+
+def named(run):
+    """NAME or NAME=FLAGS: the name and its flags."""
+    name, _, flags = run.partition("=")
+    return name, shlex.split(flags or ABLATIONS.get(name, f"--attention {name}"))
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def train(mhla, task, config, folder, flags):
+    """The rows of the log of the run in `folder`, made now unless it is complete; or what failed."""
+    if not (folder / "model.safetensors").exists():
+        command = [mhla, "train", task, "--config", config, "--out", str(folder), *flags]
+        log = pathlib.Path(f"{folder}.log")
+        with open(log, "w") as to:
+            status = subprocess.run(command, stdout=to, stderr=subprocess.STDOUT).returncode
+        if status != 0:
+            lines = log.read_text().strip().splitlines()
+            return {"failed": f"exit {status}: {lines[-1] if lines else ''}"}
+    return {"log": rows_of(folder / "log.jsonl")}
+
+
+def together(jobs, work):
+    """What the calls of {key: call} return, `jobs` at a time; those that failed are told and left out."""
+    with ThreadPoolExecutor(jobs) as pool:
+        made = {key: pool.submit(call) for key, call in work.items()}
+    results = {key: job.result() for key, job in made.items()}
+    for key, result in results.items():
+        if "failed" in result:
+            print(f"{'-'.join(map(str, key))}: {result['failed']}", file=sys.stderr)
+    return {key: result for key, result in results.items() if "failed" not in result}
+
+
+def spread(values, digits=2):
+    """The mean, and the least and the most of several."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    return f"{statistics.mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def print_table(columns, rows):
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+    print(flush=True)
