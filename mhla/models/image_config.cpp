@@ -148,6 +148,11 @@ void check(const ImageConfig& c) {
   if (!(c.mlp_ratio > 0.0)) fail("config: mlp_ratio is ", c.mlp_ratio, ", expected a positive number");
   expect_kernel("cpe", c.cpe), expect_kernel("lepe", c.lepe);
   check_mixing(c);
+  expect_one_of("pos_init", c.pos_init, std::vector<std::string>{"normal", "sincos"});
+  if (c.pos_init == "sincos" && (is_vlt || c.dims[0] % 4 != 0))
+    fail("config: pos_init is sincos for ", c.family, " of ", c.dims[0],
+         " channels, expected deit and a multiple of 4");
+  if (!(c.init_std > 0.0)) fail("config: init_std is ", c.init_std, ", expected a positive number");
   expect_share("drop_path", c.drop_path), expect_share("dropout", c.dropout);
 }
 

@@ -37,8 +37,10 @@ struct ImageConfig {
   std::array<double, 2> mix_range{0.0, 1.0};  // mhla: mix is clipped to it after a step
   bool learn_mix = true;
   bool mix_per_head = false;
-  double drop_path = 0.1;  // of the last block; grows linearly from 0
-  double dropout = 0.0;    // behind the position embedding and every projection
+  std::string pos_init = "normal";  // deit: position table at first: normal with deviation 0.02, or sincos
+  double init_std = 0.02;           // of the weights of linear layers at first
+  double drop_path = 0.1;           // of the last block; grows linearly from 0
+  double dropout = 0.0;             // behind the position embedding and every projection
 
   template <class Self, class Visit>
   static void fields(Self& c, Visit&& visit) {
@@ -67,6 +69,8 @@ struct ImageConfig {
     visit("mix_range", c.mix_range, "the mixing matrix is clipped to this after a step");
     visit("learn_mix", c.learn_mix, "whether the mixing matrix is learned");
     visit("mix_per_head", c.mix_per_head, "one mixing matrix per head");
+    visit("pos_init", c.pos_init, "initial position table: normal, or sincos of both axes (deit)");
+    visit("init_std", c.init_std, "deviation of the weights of linear layers at first");
     visit("drop_path", c.drop_path, "chance to skip the last block in training");
     visit("dropout", c.dropout, "dropout behind projections in training");
   }

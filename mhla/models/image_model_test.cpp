@@ -206,6 +206,22 @@ TEST(ImageModels, StartAsPublishedModelsDo) {
   EXPECT_LE((ours.sum(1) - 1).abs().max().item<double>(), 1e-6);
 }
 
+TEST(ImageModels, StartAsTheConfigSays) {
+  ImageConfig c = small_deit();  // 6 x 5 tokens
+  c.pos_init = "sincos", c.init_std = 0.1;
+  const Weights weights = weights_of(*make(c));
+  EXPECT_NEAR(weights.at("blocks.0.mlp.fc1.weight").std().item<double>(), 0.1, 1e-2);
+  const torch::Tensor place = weights.at("pos_embed")[0][4 * 5 + 3];  // row 4, column 3
+  const std::int64_t quarter = c.dims[0] / 4;
+  for (const std::int64_t i : {std::int64_t{0}, quarter - 1}) {
+    const double w = std::pow(1e-4, static_cast<double>(i) / static_cast<double>(quarter));
+    EXPECT_NEAR(place[i].item<double>(), std::sin(4 * w), 1e-6);
+    EXPECT_NEAR(place[quarter + i].item<double>(), std::cos(4 * w), 1e-6);
+    EXPECT_NEAR(place[2 * quarter + i].item<double>(), std::sin(3 * w), 1e-6);
+    EXPECT_NEAR(place[3 * quarter + i].item<double>(), std::cos(3 * w), 1e-6);
+  }
+}
+
 TEST(ImageConfigs, GoOutAndComeBack) {
   for (const std::string& name : image_model_names()) {
     ImageConfig c = image_config(name, "softmax");
@@ -237,6 +253,9 @@ TEST(ImageConfigs, SayWhatIsWrong) {
   EXPECT_TRUE(has(said(R"({"drop_path": 1.0})"), "drop_path is 1, expected 0 or more and less than 1"));
   EXPECT_TRUE(has(said(R"({"mix_init": "sine"})"), "sine"));
   EXPECT_TRUE(has(said(R"({"official": true, "attention": "gla"})"), "official is true for deit with gla"));
+  EXPECT_TRUE(has(said(R"({"pos_init": "sine"})"), "pos_init is 'sine', expected one of normal, sincos"));
+  EXPECT_TRUE(has(said(R"({"pos_init": "sincos", "model": "vlt_tiny"})"), "pos_init is sincos for vlt"));
+  EXPECT_TRUE(has(said(R"({"init_std": 0})"), "init_std is 0, expected a positive number"));
   EXPECT_TRUE(has(said(R"({"classes": 0})"), "classes is 0, expected at least 1"));
   ImageConfig c = small_deit();
   c.blocks = {{4, 4}};  // of 6 x 5 tokens: the fourth row and column would be empty

@@ -161,6 +161,7 @@ AnyImageModel with_attention(const ImageModel& model, const ImageConfig& config)
   same.attention = from.attention, same.qkv_bias = from.qkv_bias, same.qk_norm = from.qk_norm;
   same.blocks = from.blocks, same.features = from.features, same.normalizer = from.normalizer;
   same.mix_init = from.mix_init, same.mix_sigma = from.mix_sigma, same.mix_range = from.mix_range;
+  same.pos_init = from.pos_init, same.init_std = from.init_std;
   same.learn_mix = from.learn_mix, same.mix_per_head = from.mix_per_head, same.model = from.model;
   if (same != from) fail("with_attention: config differs from the model's in more than its attention");
   AnyImageModel other = make_image_model(config);

@@ -52,16 +52,29 @@ double drop_path_rate(double last, std::int64_t index, std::int64_t count) {
   return count < 2 ? 0.0 : last * static_cast<double>(index) / static_cast<double>(count - 1);
 }
 
-void init_linears(torch::nn::Module& module) {
+void init_linears(torch::nn::Module& module, double deviation) {
   const torch::NoGradGuard no_gradient;
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {
     auto* linear = item.value()->as<torch::nn::LinearImpl>();
     if (linear == nullptr) continue;
     const std::string& name = item.key();
     if (name.find("feature_map") != std::string::npos || name.find("dt_proj") != std::string::npos) continue;
-    linear->weight.normal_(0.0, 0.02);
+    linear->weight.normal_(0.0, deviation);
     if (linear->bias.defined()) linear->bias.zero_();
   }
+}
+
+torch::Tensor sincos_positions(std::int64_t rows, std::int64_t columns, std::int64_t dim) {
+  const std::int64_t count = dim / 4;
+  const torch::Tensor frequencies = torch::pow(1e-4, torch::arange(count, torch::kDouble) / static_cast<double>(count));
+  const auto table = [&](std::int64_t places) {  // [places, dim / 2]
+    const torch::Tensor angles = torch::arange(places, torch::kDouble).unsqueeze(-1) * frequencies;
+    return torch::cat({angles.sin(), angles.cos()}, -1);
+  };
+  const std::vector<std::int64_t> shape{rows, columns, dim / 2};
+  return torch::cat({table(rows).unsqueeze(1).expand(shape), table(columns).unsqueeze(0).expand(shape)}, -1)
+      .flatten(0, 1)
+      .to(torch::kFloat);
 }
 
 SwigluImpl::SwigluImpl(std::int64_t dim, std::int64_t width) {

@@ -50,7 +50,11 @@ double drop_path_rate(double last, std::int64_t index, std::int64_t count);
 
 // The start of published vision models: linear weights normal with deviation 0.02, biases 0. Feature maps and the steps
 // of Mamba keep their own.
-void init_linears(torch::nn::Module& module);
+void init_linears(torch::nn::Module& module, double deviation = 0.02);
+
+// [rows * columns, dim]: sines and cosines of the row in the first half of the channels, of the column in the second,
+// at dim / 4 frequencies from 1 to 1e-4 each.
+torch::Tensor sincos_positions(std::int64_t rows, std::int64_t columns, std::int64_t dim);
 
 // Blocks of `own` parameters that come nearest to `blocks` of `wanted` parameters, at least one.
 std::int64_t nearest_depth(std::int64_t own, std::int64_t wanted, std::int64_t blocks);

@@ -44,7 +44,9 @@ DeitImpl::DeitImpl(const ImageConfig& given) : ImageModel(given) {
   const auto tokens = [&](std::size_t axis) { return (c.pad[axis] != 0 ? c.pad[axis] : c.image[axis]) / c.patch; };
   const std::int64_t rows = tokens(0), columns = tokens(1), dim = c.dims[0];
   layout_ = stage_layout(c, 0, rows, columns);
-  pos_embed_ = register_parameter("pos_embed", torch::empty({1, rows * columns, dim}).normal_(0.0, 0.02));
+  const torch::Tensor table = torch::empty({1, rows * columns, dim}).normal_(0.0, 0.02);
+  if (c.pos_init == "sincos") table.copy_(sincos_positions(rows, columns, dim).unsqueeze(0));
+  pos_embed_ = register_parameter("pos_embed", table);
   proj_ = torch::nn::Conv2d(torch::nn::Conv2dOptions(c.channels, dim, c.patch).stride(c.patch));
   const auto patch_embed = std::make_shared<torch::nn::Module>();
   patch_embed->register_module("proj", proj_);
@@ -60,7 +62,7 @@ DeitImpl::DeitImpl(const ImageConfig& given) : ImageModel(given) {
   register_module("blocks", blocks);
   fc_norm_ = register_module("fc_norm", TokenNorm(dim));
   head_ = register_module("head", torch::nn::Linear(dim, c.classes));
-  init_linears(*this);
+  init_linears(*this, c.init_std);
   if (own != 0) {
     const std::int64_t count = count_parameters(*this);
     expect_matched("make_image_model", c.attention, count, count - depth * own + c.depths[0] * replaced);

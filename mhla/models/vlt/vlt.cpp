@@ -131,7 +131,7 @@ VltImpl::VltImpl(const ImageConfig& given) : ImageModel(given) {
   proj_ = register_module("proj", PointConv(c.dims[3], kFinal));
   norm_ = register_module("norm", BatchNorm(kFinal));
   head_ = register_module("head", PointConv(kFinal, c.classes));
-  init_linears(*this);
+  init_linears(*this, config().init_std);
   init_convolutions(*this);
   const std::int64_t count = count_parameters(*this);
   if (own_parameters != 0)
