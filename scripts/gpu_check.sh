@@ -27,7 +27,7 @@ MHLA=$BUILD/bin/mhla
 mkdir -p "$OUT"
 
 # Programs of GoogleTest: those that run whole, and those of which the candidates on the device matter here.
-WHOLE="cuda_test cuda_call_test cuda_stream_test c_device_test run_case_test call_test problem_test norm_test"
+WHOLE="cuda_test cuda_call_test cuda_stream_test c_device_test run_case_test call_test problem_test norm_test rope_test"
 BY_CANDIDATE="bidirectional_test chunkwise_test bidirectional_gradient_test chunkwise_gradient_test chunkwise_identity_test"
 # Plans of the kernels: plain code.
 PLANS=$(find mhla/kernels \( -path '*/cuda/*_test.cpp' -o -name '*cuda*_test.cpp' -o -name '*sm90*_test.cpp' \) \
