@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <utility>
 
 #include "mhla/kernels/bidirectional/bidirectional.h"
 #include "mhla/kernels/chunkwise/chunkwise.h"
@@ -43,8 +44,6 @@ struct ChunkwiseOptions {
 };
 at::Tensor chunkwise(const AttentionInputs& inputs, const ChunkwiseOptions& options);  // [B, N, H, E]
 
-// Threads of the kernels, of ATen and of OpenBLAS, which are three pools. The kernels start with OMP_NUM_THREADS where
-// it is set and with all cores otherwise.
 // RMSNorm of the last axis, or LayerNorm when centered, times silu(gate): mhla/kernels/norm.
 struct NormOptions {
   at::Tensor bias, gate;  // [X], [..., X]
@@ -54,6 +53,16 @@ struct NormOptions {
 };
 at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options = {});
 
+// q [B, N, H, D] and k [B, N, Hkv, D] behind the feature map, rotated: mhla/kernels/rope. Twice differentiable.
+struct RopeTable {
+  at::Tensor cos, sin;  // [N, D / 2] or [B, N, D / 2], f32 (f64 for f64)
+  bool halves = false;  // pair j is channels j and j + D / 2; else 2j and 2j + 1
+};
+std::pair<at::Tensor, at::Tensor> rope(const at::Tensor& q, const at::Tensor& k, const RopeTable& table,
+                                       FeatureMap feature_map = FeatureMap::kIdentity);
+
+// Threads of the kernels, of ATen and of OpenBLAS, which are three pools. The kernels start with OMP_NUM_THREADS where
+// it is set and with all cores otherwise.
 void set_num_threads(std::int64_t threads);
 std::int64_t num_threads();
 
