@@ -68,54 +68,64 @@ __device__ inline void store_pairs(T* row, unsigned first, unsigned D, const flo
   *reinterpret_cast<Some<T, kSize>*>(to + (kHalves ? D / 2 : kSize)) = high;
 }
 
-// items: threads that a token takes; tokens: of a block of threads, 1 where blockIdx.z cuts a token.
+// How a call is cut: an item is a thread's share of a token.
+struct Cut {
+  unsigned items;   // of a token
+  unsigned tokens;  // of a block of threads; 1 where blockIdx.y cuts a token
+  unsigned blocks;  // of a batch element
+};
+
 template <class T, int kSize, bool kHalves, bool kBackward>
-__global__ void __launch_bounds__(kThreads, 4)
-    rope_kernel(const __grid_constant__ RopeProblem p, unsigned items, unsigned tokens) {
-  const unsigned item = blockIdx.z * kThreads + threadIdx.x, local = item / items, rest = item - local * items;
-  const std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * tokens + local;
-  if (local >= tokens || n >= p.N) return;
+__global__ void __launch_bounds__(kThreads, 4) rope_kernel(const __grid_constant__ RopeProblem p, Cut cut) {
+  const unsigned item = blockIdx.y * kThreads + threadIdx.x, local = item / cut.items, rest = item - local * cut.items;
+  const unsigned b = blockIdx.x / cut.blocks;
+  const std::int64_t n = static_cast<std::int64_t>(blockIdx.x - b * cut.blocks) * cut.tokens + local;
+  if (local >= cut.tokens || n >= p.N) return;
   const auto D = static_cast<unsigned>(p.D), pieces = D / 2 / kSize, H = static_cast<unsigned>(p.part[0].heads);
   const unsigned any_head = rest / pieces, first = (rest - any_head * pieces) * kSize;
   const RopePart& part = any_head < H ? p.part[0] : p.part[1];
   const unsigned head = any_head < H ? any_head : any_head - H;
-  for (std::int64_t b = blockIdx.y; b < p.B; b += gridDim.y) {
-    float c[kSize], s[kSize], x[kSize], y[kSize];
-    load_line<kSize>(p.cos.row<const float>(b, n) + first, c);
-    load_line<kSize>(p.sin.row<const float>(b, n) + first, s);
-    load_pairs<T, kSize, kHalves>(part.from.row<const T>(b, n, head), first, D, x, y);
-    if (!kBackward && p.map != FeatureMap::kIdentity) {
+  const bool mapped = p.map != FeatureMap::kIdentity;
+  float c[kSize], s[kSize], x[kSize], y[kSize], x_in[kSize] = {}, y_in[kSize] = {};
+  load_pairs<T, kSize, kHalves>(part.from.row<const T>(b, n, head), first, D, x, y);
+  if (kBackward && mapped)  // asked for with the rest, not when it is needed
+    load_pairs<T, kSize, kHalves>(part.slope.row<const T>(b, n, head), first, D, x_in, y_in);
+  load_line<kSize>(p.cos.row<const float>(b, n) + first, c);
+  load_line<kSize>(p.sin.row<const float>(b, n) + first, s);
+  if (!kBackward && mapped) {
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) x[i] = feature(p.map, x[i]), y[i] = feature(p.map, y[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) {
-      const float xc = x[i] * c[i], ys = y[i] * s[i], xs = x[i] * s[i], yc = y[i] * c[i];
-      x[i] = kBackward ? xc + ys : xc - ys;
-      y[i] = kBackward ? yc - xs : xs + yc;
-    }
-    if (kBackward && p.map != FeatureMap::kIdentity) {
-      load_pairs<T, kSize, kHalves>(part.slope.row<const T>(b, n, head), first, D, c, s);
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) x[i] = through_slope(p.map, c[i], x[i]), y[i] = through_slope(p.map, s[i], y[i]);
-    }
-    store_pairs<T, kSize, kHalves>(part.to.row<T>(b, n, head), first, D, x, y);
+    for (int i = 0; i < kSize; ++i) x[i] = feature(p.map, x[i]), y[i] = feature(p.map, y[i]);
   }
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    const float xc = x[i] * c[i], ys = y[i] * s[i], xs = x[i] * s[i], yc = y[i] * c[i];
+    x[i] = kBackward ? xc + ys : xc - ys;
+    y[i] = kBackward ? yc - xs : xs + yc;
+  }
+  if (kBackward && mapped) {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i)
+      x[i] = through_slope(p.map, x_in[i], x[i]), y[i] = through_slope(p.map, y_in[i], y[i]);
+  }
+  store_pairs<T, kSize, kHalves>(part.to.row<T>(b, n, head), first, D, x, y);
 }
 
 template <class T, int kSize>
 void launch(const RopeProblem& p) {
-  constexpr std::int64_t kMost = 65535;  // of a grid's second and third axis
   const std::int64_t items = p.D / 2 / kSize * p.heads();
   const std::int64_t tokens = items <= kThreads ? std::min<std::int64_t>(p.N, kThreads / items) : 1;
   const std::int64_t blocks = (p.N + tokens - 1) / tokens, slices = (tokens * items + kThreads - 1) / kThreads;
-  if (blocks >= std::int64_t{1} << 31) fail("rope: ", p.N, " tokens, expected fewer than 2^31 blocks of threads");
-  if (slices > kMost) fail("rope: ", p.heads(), " heads of ", p.D, " channels, expected fewer than 2^24 pairs");
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(std::min(p.B, kMost)),
-                  static_cast<unsigned>(slices));
-  const auto threads = slices > 1 ? kThreads : static_cast<unsigned>(tokens * items + 31) / 32 * 32;
+  constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1, kMostSlices = 65535;
+  if (p.B > kMostBlocks / blocks)
+    fail("rope: ", p.B, " x ", p.N, " tokens are ", p.B * blocks, " blocks of threads, expected fewer than 2^31");
+  if (slices > kMostSlices)
+    fail("rope: ", p.heads(), " heads of ", p.D, " channels are ", slices, " blocks of threads, expected at most ",
+         kMostSlices);
+  const dim3 grid(static_cast<unsigned>(p.B * blocks), static_cast<unsigned>(slices));
+  const Cut cut{static_cast<unsigned>(items), static_cast<unsigned>(tokens), static_cast<unsigned>(blocks)};
+  const unsigned threads = slices > 1 ? kThreads : (cut.tokens * cut.items + 31) / 32 * 32;
   const auto start = [&](auto kernel) {
-    kernel<<<grid, threads, 0, stream_of(p.stream)>>>(p, static_cast<unsigned>(items), static_cast<unsigned>(tokens));
+    kernel<<<grid, threads, 0, stream_of(p.stream)>>>(p, cut);
     check_launch("rope_kernel");
   };
   if (p.halves) {

@@ -270,7 +270,7 @@ TEST(Rope, OnTheGpuIsTheFormula) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) check("cuda", true, dtype);
 }
 
-TEST(Rope, OnTheGpuAnyNumberOfBatchElements) {  // more than a grid has rows
+TEST(Rope, OnTheGpuAnyNumberOfBatchElements) {  // more than the second axis of a grid takes
   if (cuda_device_count() == 0) GTEST_SKIP() << cuda_missing();
   Problem p({70000, 1, 1, 1, 4, true, true}, DType::kBF16, FeatureMap::kRelu, Place::kDense, true);
   p.forward({}), p.backward({});
