@@ -132,8 +132,9 @@ MhlaAttentionImpl::MhlaAttentionImpl(const MhlaAttentionOptions& given) : option
   out_ = register_module("out", linear(value_width, o.dim, o.out_bias));
   dropout_ = register_module("dropout", torch::nn::Dropout(o.dropout));
   mix = register_parameter("mix", initial_mix(o), o.learn_mix);
-  rope_ = o.maybe_rope_cache ? o.maybe_rope_cache
-                             : std::make_shared<RopeCache>(feature_size(o.features, o.head_dim), o.rope_base);
+  const std::int64_t size = feature_size(o.features, o.head_dim);
+  rope_ = o.maybe_rope_cache ? o.maybe_rope_cache : std::make_shared<RopeCache>(size, o.rope_base);
+  if (o.rope && o.layout.rank > 1) grid_rope_ = GridRope(o.layout, size, o.rope_base);
 }
 
 std::vector<std::int64_t> MhlaAttentionImpl::widths() const {
@@ -187,14 +188,8 @@ MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, 
 
 RopeTable MhlaAttentionImpl::rope_table(const torch::Tensor& q, const torch::Tensor& cu_seqlens) {
   if (!options_.rope) return {};
-  if (options_.layout.rank < 2)
-    return cu_seqlens.defined() ? rope_->packed(cu_seqlens, q.size(1), q) : rope_->at({}, q.size(1), q);
-  if (!grid_cos_.defined() || grid_cos_.device() != q.device()) {
-    const std::int64_t size = feature_size(options_.features, options_.head_dim);
-    const torch::Tensor angles = rope_angles_grid(options_.layout, size, options_.rope_base).to(q.device());
-    grid_cos_ = angles.cos(), grid_sin_ = angles.sin();
-  }
-  return {grid_cos_, grid_sin_, /*halves=*/false};
+  if (options_.layout.rank > 1) return grid_rope_.at(q);
+  return cu_seqlens.defined() ? rope_->packed(cu_seqlens, q.size(1), q) : rope_->at({}, q.size(1), q);
 }
 
 FeatureMap MhlaAttentionImpl::prepare(const Projected& p, const RopeTable& table, ops::AttentionInputs& inputs) {
@@ -204,11 +199,14 @@ FeatureMap MhlaAttentionImpl::prepare(const Projected& p, const RopeTable& table
     inputs.k = p.k.stride(-1) == 1 ? p.k : p.k.contiguous();
     return fused_map(options_.features);
   }
-  inputs.q = feature_map_q_(p.q).contiguous(), inputs.k = feature_map_k_(p.k).contiguous();
-  if (options_.rope) {
-    if (normalizer() != Normalizer::kNone) inputs.q_den = inputs.q, inputs.k_den = inputs.k;
-    inputs.q = rotate(inputs.q, table), inputs.k = rotate(inputs.k, table);
+  const bool den = options_.rope && normalizer() != Normalizer::kNone;
+  if (options_.rope && !den && is_fused(options_.features)) {  // the map on the way
+    std::tie(inputs.q, inputs.k) = ops::rope(p.q, p.k, table, fused_map(options_.features));
+    return FeatureMap::kIdentity;
   }
+  inputs.q = feature_map_q_(p.q).contiguous(), inputs.k = feature_map_k_(p.k).contiguous();
+  if (den) inputs.q_den = inputs.q, inputs.k_den = inputs.k;
+  if (options_.rope) std::tie(inputs.q, inputs.k) = ops::rope(inputs.q, inputs.k, table);
   return FeatureMap::kIdentity;
 }
 

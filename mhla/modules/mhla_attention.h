@@ -118,6 +118,7 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention {
 
   MhlaAttentionOptions options_;
   std::shared_ptr<RopeCache> rope_;  // of sequences
+  GridRope grid_rope_;
   bool plain_ = false;
   torch::nn::LayerNorm norm_{nullptr};
   torch::nn::Linear qkv_{nullptr}, gate_{nullptr}, out_{nullptr};
@@ -126,7 +127,6 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention {
   HeadFeatures feature_map_q_{nullptr}, feature_map_k_{nullptr};
   GridConv lepe_{nullptr};
   torch::nn::Dropout dropout_;
-  torch::Tensor grid_cos_, grid_sin_;  // of a grid's positions, on the device they were last needed on
 };
 TORCH_MODULE(MhlaAttention);
 

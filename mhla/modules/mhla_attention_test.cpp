@@ -109,15 +109,21 @@ TEST(MhlaAttention, LearnsEveryPartOfTheCausalForm) {
 
 TEST(MhlaAttention, MapsAndRotatesInTheNumeratorAlone) {
   const Layout layout = Layout::grid3d({2, 3, 4}, {2, 1, 2});
-  for (const Features features : {Features::kElu1, Features::kT2r, Features::kHedgehog, Features::kDpfp}) {
+  const std::pair<Features, bool> cases[] = {
+      {Features::kElu1, true},  {Features::kT2r, true},      {Features::kHedgehog, true}, {Features::kDpfp, true},
+      {Features::kElu1, false}, {Features::kReluEps, false}, {Features::kT2r, false}};
+  for (const auto& [map, normalized] : cases) {
+    const Features features = map;
     MhlaAttentionOptions o = small(layout);
     o.features = features, o.rope = true, o.eps = 0.1;
+    if (!normalized) o.normalizer = Normalizer::kNone;
     MhlaAttention layer = layer_of(o);
     const torch::Tensor x = tokens(2, 24, 24);
     const auto qkv = torch::linear(x, parameter(layer, "qkv.weight")).reshape({2, 24, 3, 4, 6}).unbind(2);
     const auto phi = [&](const torch::Tensor& z, const char* side) {
       const auto p = [&](const char* name) { return parameter(layer, std::string("feature_map_") + side + name); };
       if (features == Features::kElu1) return torch::elu(z) + 1;
+      if (features == Features::kReluEps) return z.relu() + 1e-6;
       if (features == Features::kT2r) return torch::linear(z, p(".layer.weight")).relu();
       if (features == Features::kHedgehog) {
         const torch::Tensor w = torch::linear(z, p(".layer.weight"), p(".layer.bias"));
@@ -131,11 +137,11 @@ TEST(MhlaAttention, MapsAndRotatesInTheNumeratorAlone) {
     ASSERT_EQ(t.q_den.size(-1), size);
     const torch::Tensor angles = rope_angles_grid(layout, size, 10000.0);
     const RopeTable table{angles.cos(), angles.sin(), false};
-    t.q = rotate(t.q_den, table), t.k = rotate(t.k_den, table), t.eps = 0.1;
+    std::tie(t.q, t.k) = ops::rope(t.q_den, t.k_den, table), t.eps = 0.1, t.normalized = normalized;
     const torch::Tensor core = plain_mhla(t, layer->mix, block_of_tokens(layout, 24));
     const torch::Tensor want =
         torch::linear(core.flatten(-2), parameter(layer, "out.weight"), parameter(layer, "out.bias"));
-    EXPECT_LE(distance(layer->forward(x), want), 1e-11) << name_of(features);
+    EXPECT_LE(distance(layer->forward(x), want), 1e-11) << name_of(features) << (normalized ? ", normalised" : "");
   }
 }
 

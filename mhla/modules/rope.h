@@ -1,4 +1,5 @@
-// Rotary positions as the published models use them. Angles are f64; pairs are turned in f32 at least.
+// Tables of rotary positions as the published models use them; ops::rope turns by them. Angles are f64, tables f32 (f64
+// for f64).
 //   1D  pair j is channels j and j + size/2, angle position * base^(-2j/size)                      (language model)
 //   2D  adjacent channels; half of the pairs turn with the row, half with the column               (VLT)
 //   3D  adjacent channels; size - 4*(size/6) channels for the frame, 2*(size/6) for row and column (Wan)
@@ -6,8 +7,11 @@
 
 #include "mhla/kernels/common/layout.h"
 #include "mhla/modules/torch.h"
+#include "mhla/ops/ops.h"
 
 namespace mhla {
+
+using ops::RopeTable;
 
 torch::Tensor rope_angles_1d(const torch::Tensor& positions, std::int64_t size, double base);  // [..., size / 2]
 torch::Tensor rope_angles_grid(const Layout& layout, std::int64_t size, double base);  // [N, size / 2], 2D and 3D
@@ -15,11 +19,19 @@ torch::Tensor rope_angles_grid(const Layout& layout, std::int64_t size, double b
 // Places of tokens in their sequences, [N]: 0, 1, 2, ... from every start in cu_seqlens (undefined: one sequence).
 torch::Tensor token_positions(std::int64_t tokens, const torch::Tensor& cu_seqlens, const torch::Device& device);
 
-struct RopeTable {
-  torch::Tensor cos, sin;  // [N, size / 2] or [B, N, size / 2]
-  bool halves = false;     // 1D pairs; else adjacent channels
+// The table of a 2D or 3D grid, kept for the device and dtype it was last asked for.
+class GridRope {
+ public:
+  GridRope() = default;
+  GridRope(const Layout& layout, std::int64_t size, double base);
+  const RopeTable& at(const torch::Tensor& like);
+
+ private:
+  Layout layout_;
+  std::int64_t size_ = 0;
+  double base_ = 0;
+  RopeTable table_;
 };
-torch::Tensor rotate(const torch::Tensor& x /* [B, N, H, size] */, const RopeTable& table);
 
 // Tables of 1D positions, kept, and grown when longer sequences come; one can serve all layers of a model. What was
 // asked for last is not made again while the same tensor is given: the layers of a model ask one after the other.
@@ -41,9 +53,9 @@ class RopeCache {
   };
   std::int64_t size_;
   double base_;
-  torch::Tensor cos_, sin_;  // [room, size / 2]
+  torch::Tensor table_;  // [room, size]: cosines, then sines, so that rows for positions are one gather
+  RopeTable whole_, last_table_;
   Seen last_, last_packed_;
-  RopeTable last_table_;
   torch::Tensor packed_positions_;
 };
 

@@ -1,9 +1,9 @@
-// Rotary positions spelled out number by number, and what they are for: products that know distances alone.
-#include "mhla/modules/rope.h"
-
+// Tables of rotary positions, number by number through the operator, and what they are for: products that know
+// distances alone.
 #include <complex>
 
 #include "mhla/modules/modules_fixture.h"
+#include "mhla/modules/rope.h"
 
 namespace mhla {
 namespace {
@@ -33,7 +33,9 @@ void expect_turned(const torch::Tensor& x, const torch::Tensor& got, bool halves
 
 RopeTable table_of(const torch::Tensor& angles, bool halves) { return {angles.cos(), angles.sin(), halves}; }
 
-TEST(Rope, Line) {
+torch::Tensor rotate(const torch::Tensor& x, const RopeTable& table) { return ops::rope(x, x, table).first; }
+
+TEST(RopeTables, Line) {
   torch::manual_seed(1);
   const torch::Tensor x = torch::randn({1, 5, 1, 8}, torch::kDouble);
   const torch::Tensor angles = rope_angles_1d(torch::tensor({0, 1, 2, 7, 1000}), 8, 100.0);
@@ -42,7 +44,7 @@ TEST(Rope, Line) {
                 [&](std::int64_t t, int j) { return static_cast<double>(positions[t]) * std::pow(100.0, -j / 4.0); });
 }
 
-TEST(Rope, Plane) {  // half of the pairs turn with the row, half with the column; frequencies 1 to 1 / base
+TEST(RopeTables, Plane) {  // half of the pairs turn with the row, half with the column; frequencies 1 to 1 / base
   const torch::Tensor x = torch::randn({1, 12, 1, 12}, torch::kDouble);
   const torch::Tensor angles = rope_angles_grid(Layout::grid2d(3, 4, 1, 1), 12, 100.0);
   expect_turned(x, rotate(x, table_of(angles, false)), false, [&](std::int64_t t, int j) {
@@ -50,7 +52,7 @@ TEST(Rope, Plane) {  // half of the pairs turn with the row, half with the colum
   });
 }
 
-TEST(Rope, Volume) {  // of 20 channels 8 turn with the frame, 6 with the row, 6 with the column
+TEST(RopeTables, Volume) {  // of 20 channels 8 turn with the frame, 6 with the row, 6 with the column
   const torch::Tensor x = torch::randn({1, 24, 1, 20}, torch::kDouble);
   const torch::Tensor angles = rope_angles_grid(Layout::grid3d({2, 3, 4}, {1, 1, 1}), 20, 100.0);
   expect_turned(x, rotate(x, table_of(angles, false)), false, [&](std::int64_t t, int j) {
@@ -60,7 +62,7 @@ TEST(Rope, Volume) {  // of 20 channels 8 turn with the frame, 6 with the row, 6
   });
 }
 
-TEST(Rope, ProductsKnowDistancesAlone) {
+TEST(RopeTables, ProductsKnowDistancesAlone) {
   const torch::Tensor q = torch::randn({8}, torch::kDouble), k = torch::randn({8}, torch::kDouble);
   const auto at = [](const torch::Tensor& x, std::int64_t place) {
     const torch::Tensor angles = rope_angles_1d(torch::tensor({place}), 8, 10000.0);
@@ -71,25 +73,25 @@ TEST(Rope, ProductsKnowDistancesAlone) {
   EXPECT_GT(std::abs(torch::dot(at(q, 8), at(k, 3)).item<double>() - want), 1e-3);
 }
 
-TEST(Rope, PackedSequencesStartAtZero) {
+TEST(RopeTables, PackedSequencesStartAtZero) {
   const torch::Tensor places = token_positions(7, torch::tensor({0, 3, 3, 7}), torch::kCPU);
   EXPECT_TRUE(torch::equal(places, torch::tensor({0, 1, 2, 0, 1, 2, 3})));
   EXPECT_TRUE(torch::equal(token_positions(3, {}, torch::kCPU), torch::tensor({0, 1, 2})));
 }
 
-TEST(Rope, ItsGradientTurnsBack) {
-  for (const bool halves : {true, false}) {
-    const torch::Tensor angles = torch::randn({5, 4}, torch::kDouble);
-    const torch::Tensor x = torch::randn({2, 5, 3, 8}, torch::kDouble).requires_grad_();
-    const torch::Tensor out = rotate(x, table_of(angles, halves)), gradient = torch::randn_like(out);
-    out.backward(gradient);
-    // Lengths and products survive a rotation: <R x, g> is <x, R^T g>.
-    EXPECT_NEAR((out * gradient).sum().item<double>(), (x * x.grad()).sum().item<double>(), 1e-12);
-    EXPECT_TRUE(torch::allclose(rotate(x.grad(), table_of(angles, halves)), gradient, 1e-12, 1e-12));
-  }
+TEST(RopeTables, AGridKeepsItsTable) {
+  const Layout layout = Layout::grid2d(3, 4, 1, 1);
+  const torch::Tensor angles = rope_angles_grid(layout, 12, 100.0);
+  GridRope rope(layout, 12, 100.0);
+  const torch::Tensor f32 = torch::zeros({1}), bf16 = torch::zeros({1}, torch::kBFloat16);
+  const torch::Tensor kept = rope.at(f32).cos;
+  EXPECT_TRUE(torch::equal(kept, angles.cos().to(torch::kFloat)));
+  EXPECT_TRUE(rope.at(bf16).cos.is_same(kept));  // f32 beside 16-bit numbers
+  EXPECT_TRUE(torch::equal(rope.at(torch::zeros({1}, torch::kDouble)).sin, angles.sin()));
+  EXPECT_FALSE(rope.at(f32).halves);
 }
 
-TEST(Rope, ACacheHasTheSameTables) {
+TEST(RopeTables, ACacheHasTheSameTables) {
   const auto expect_same = [](const RopeTable& got, const torch::Tensor& positions) {
     const torch::Tensor angles = rope_angles_1d(positions, 8, 100.0);
     EXPECT_TRUE(got.halves);
@@ -111,7 +113,7 @@ TEST(Rope, ACacheHasTheSameTables) {
   expect_same(cache.packed(bounds, 7, f64), torch::tensor({0, 1, 2, 0, 1, 2, 3}));
 }
 
-TEST(Rope, SaysWhatIsWrong) {
+TEST(RopeTables, SaysWhatIsWrong) {
   EXPECT_EQ(message_of([] { rope_angles_1d(torch::arange(3), 7, 1e4); }),
             "rope: the head size is 7, expected a multiple of 2 in 1D");
   EXPECT_EQ(message_of([] { rope_angles_grid(Layout::grid2d(2, 2, 1, 1), 6, 1e4); }),

@@ -127,20 +127,15 @@ SoftmaxAttentionImpl::SoftmaxAttentionImpl(const AttentionConfig& c) : config_(c
   proj_ = register_module("proj", plain_linear(c.dim, c.dim, bias));
   if (c.lepe != 0) lepe_ = register_module("lepe", GridConv(c.layout, c.dim, c.lepe));
   rope_ = c.maybe_rope_cache ? c.maybe_rope_cache : std::make_shared<RopeCache>(c.dim / c.heads, kRopeBase);
+  if (c.rope && c.layout.rank > 1) grid_rope_ = GridRope(c.layout, c.dim / c.heads, kRopeBase);
 }
 
 std::vector<torch::Tensor> SoftmaxAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& positions,
                                                          std::int64_t count) {
   std::vector<torch::Tensor> qkv = qkv_(x).unflatten(-1, {3, config_.heads, -1}).unbind(2);
   if (config_.rope) {
-    RopeTable table;
-    if (config_.layout.rank > 1) {
-      const torch::Tensor angles = rope_angles_grid(config_.layout, qkv[0].size(-1), kRopeBase).to(x.device());
-      table = {angles.cos(), angles.sin(), /*halves=*/false};
-    } else {
-      table = rope_->at(positions, count, qkv[0]);
-    }
-    qkv[0] = rotate(qkv[0], table), qkv[1] = rotate(qkv[1], table);
+    const RopeTable table = config_.layout.rank > 1 ? grid_rope_.at(qkv[0]) : rope_->at(positions, count, qkv[0]);
+    std::tie(qkv[0], qkv[1]) = ops::rope(qkv[0], qkv[1], table);
   }
   return qkv;
 }

@@ -61,6 +61,7 @@ class SoftmaxAttentionImpl : public Attention, public ScoredAttention {
   std::vector<torch::Tensor> project(const torch::Tensor& x, const torch::Tensor& positions, std::int64_t count);
   AttentionConfig config_;
   std::shared_ptr<RopeCache> rope_;
+  GridRope grid_rope_;
   torch::nn::Linear qkv_{nullptr}, proj_{nullptr};
   GridConv lepe_{nullptr};
 };
@@ -198,7 +199,7 @@ class GatedImageAttentionImpl : public Attention, public ScoredAttention {
   Core core_;
   torch::nn::Linear qkvo_{nullptr}, proj_{nullptr};
   GridConv lepe_{nullptr};
-  RopeTable table_;
+  GridRope rope_;
 };
 TORCH_MODULE(GatedImageAttention);
 

@@ -366,7 +366,8 @@ TEST(Zoo, MalaAndRalaAreTheirFormulas) {
   EXPECT_LE(distance(GatedImageAttentionImpl::rala(q, k, v), torch::einsum("bhts,bshd->bthd", {rala, v})), 1e-12);
   const torch::Tensor angles = rope_angles_grid(kGrid, 8, 10000.0);
   const RopeTable table{angles.cos(), angles.sin(), false};
-  const torch::Tensor turned = torch::einsum("bthd,bshd->bhts", {rotate(q, table), rotate(k, table)}) / std::sqrt(8.0);
+  const auto [turned_q, turned_k] = ops::rope(q, k, table);
+  const torch::Tensor turned = torch::einsum("bthd,bshd->bhts", {turned_q, turned_k}) / std::sqrt(8.0);
   const torch::Tensor mala_turned = (1 + 1 / (z + 1e-6)) * turned / 24.0 - z / 24.0;  // the normaliser is not rotated
   EXPECT_LE(distance(GatedImageAttentionImpl::mala(q, k, v, table), torch::einsum("bhts,bshd->bthd", {mala_turned, v})),
             1e-12);
