@@ -16,6 +16,9 @@ from .functional import attention
 from .mixing import constrain_mix_, init_causal_mix, init_mix
 from .streaming import StreamingState
 
+is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+
+
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight over the last axis, statistics in float32. eps None: that of the dtype.
     Under autocast the result has its 16-bit dtype."""
@@ -286,9 +289,9 @@ class MHLA(nn.Module):
         if self.official_causal_clamp:
             constrain_mix_(self.mix, 1e-5, 1.0)
         positions = None
-        if self.rope or (self.short_conv and cu_seqlens is not None):
+        if cu_seqlens is not None and (self.rope or self.short_conv):
             positions = self._positions(x.shape[1], cu_seqlens, x.device)
-        y, q, k, v = self._project(x, None if cu_seqlens is None else positions)
+        y, q, k, v = self._project(x, positions)
         arguments = self._features(q, k, positions)
         layout = (
             {"causal": True, "chunk": self.chunk, "beyond_mix": self.beyond_mix}
@@ -318,11 +321,11 @@ class MHLA(nn.Module):
     def stream(self, x: Tensor, state: StreamingState) -> Tensor:
         """T more tokens ``[B, T, dim]`` of the sequences in ``state``: what :meth:`forward` gives over all of them."""
         y, q, k, v = self._project(x)
-        positions = None
+        positions, count = None, x.shape[1]
         if self.rope:
-            begin = torch.tensor(state.positions, device=x.device)
-            positions = begin[:, None] + torch.arange(x.shape[1], device=x.device)
-        arguments = self._features(q, k, positions)
+            positions = (torch.tensor(state.positions)[:, None] + torch.arange(x.shape[1])).to(x.device)
+            count += max(state.positions)
+        arguments = self._features(q, k, positions, count)
         arguments.pop("feature_map")
         return self._finish(y, v, state.append(v=v, **arguments))
 
@@ -374,46 +377,50 @@ class MHLA(nn.Module):
         heads = ((q, self.num_heads), (k, self.num_kv_heads), (v, self.num_kv_heads))
         return (y, *(part.unflatten(-1, (count, -1)) for part, count in heads))
 
-    def _features(self, q: Tensor, k: Tensor, positions: Optional[Tensor]) -> dict:
+    def _features(self, q: Tensor, k: Tensor, positions: Optional[Tensor], count: Optional[int] = None) -> dict:
+        """``positions`` are all below ``count``; None: 0, 1, 2, ... of all tokens."""
         if not self._maps_outside:
             return {"q": q, "k": k, "feature_map": self.feature_map}
-        if self.feature_map_q is None:
-            phi = feature_maps.FUSED[self.feature_map]
-            q, k = phi(q), phi(k)
-        else:
+        feature_map = self.feature_map if self.feature_map_q is None else "identity"
+        if self.feature_map_q is not None:
             q, k = self.feature_map_q(q), self.feature_map_k(k)
         if not self.rope:
             return {"q": q, "k": k, "feature_map": "identity"}
-        cos, sin = self._angles(positions, q.device)
-        halves = self.grid is None
-        den = {} if self.normalizer == "none" else {"q_den": q, "k_den": k}
-        return {
-            "q": rotary.rotate(q, cos, sin, halves),
-            "k": rotary.rotate(k, cos, sin, halves),
-            "feature_map": "identity",
-            **den,
-        }
+        den = {}
+        if self.normalizer != "none":  # which sees the features unrotated
+            phi, feature_map = feature_maps.FUSED[feature_map], "identity"
+            q, k = phi(q), phi(k)
+            den = {"q_den": q, "k_den": k}
+        cos, sin = self._table(positions, q.shape[1] if count is None else count, q)
+        q, k = torch.ops.mhla.rope(q, k, cos, sin, self.grid is None, feature_map)
+        return {"q": q, "k": k, "feature_map": "identity", **den}
 
-    def _positions(self, tokens: int, cu_seqlens: Optional[Tensor], device: torch.device) -> Optional[Tensor]:
-        """Places of tokens in their sequences; None on a grid."""
-        if self.grid is not None:
-            return None
-        places = torch.arange(tokens, device=device)
-        if cu_seqlens is None:
-            return places
+    def _positions(self, tokens: int, cu_seqlens: Tensor, device: torch.device) -> Tensor:
+        """Places of tokens in their packed sequences."""
         bounds = cu_seqlens.to(device=device, dtype=torch.int64)
         starts = torch.repeat_interleave(bounds[:-1], bounds[1:] - bounds[:-1], output_size=tokens)
-        return places - starts
+        return torch.arange(tokens, device=device) - starts
 
-    def _angles(self, positions: Optional[Tensor], device: torch.device) -> Tuple[Tensor, Tensor]:
-        if positions is not None:
-            angles = rotary.angles_1d(positions, self._feature_size, self.rope_base)
-            return angles.cos(), angles.sin()
-        if device not in self._tables:  # the tables of a grid never change
-            make = rotary.angles_2d if len(self.grid) == 2 else rotary.angles_3d
-            angles = make(self.grid, self._feature_size, self.rope_base).to(device)
-            self._tables[device] = angles.cos().float(), angles.sin().float()
-        return self._tables[device]
+    def _table(self, positions: Optional[Tensor], count: int, like: Tensor) -> Tuple[Tensor, Tensor]:
+        """cos and sin for x ``like`` this: of the grid, or of places in a sequence, all below ``count``."""
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        key = like.device, dtype
+        if self.grid is not None:
+            if key not in self._tables:  # the tables of a grid never change
+                make = rotary.angles_2d if len(self.grid) == 2 else rotary.angles_3d
+                angles = make(self.grid, self._feature_size, self.rope_base).to(like.device)
+                self._tables[key] = angles.cos().to(dtype), angles.sin().to(dtype)
+            return self._tables[key]
+        if is_compiling():  # what a graph made must not be kept
+            places = torch.arange(count, device=like.device) if positions is None else positions
+            angles = rotary.angles_1d(places, self._feature_size, self.rope_base)
+            return angles.cos().to(dtype), angles.sin().to(dtype)
+        if key not in self._tables or self._tables[key][0].shape[0] < count:
+            room = max(64, 1 << (count - 1).bit_length())
+            angles = rotary.angles_1d(torch.arange(room, device=like.device), self._feature_size, self.rope_base)
+            self._tables[key] = angles.cos().to(dtype), angles.sin().to(dtype)
+        cos, sin = self._tables[key]
+        return (cos[:count], sin[:count]) if positions is None else (cos[positions], sin[positions])
 
     def _finish(self, y: Tensor, v: Tensor, out: Tensor) -> Tensor:
         lepe_inside = self.lepe is not None and self.lepe_inside_gate

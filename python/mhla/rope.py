@@ -1,4 +1,5 @@
-"""Rotary position tables, as the published models use them: 1D halves, 2D and 3D adjacent pairs."""
+"""Angles of rotary positions, as the published models use them: 1D halves, 2D and 3D adjacent pairs. What turns by them
+is ``torch.ops.mhla.rope``."""
 
 from __future__ import annotations
 
@@ -40,15 +41,3 @@ def angles_3d(grid: Sequence[int], size: int, base: float = 10000.0) -> Tensor:
         shape[axis] = tokens
         parts.append(turn.view(shape).expand(*grid, -1))
     return torch.cat(parts, -1).flatten(0, 2)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, halves: bool) -> Tensor:
-    """Turns the pairs of the last axis. x ``[B, N, H, D]``, cos and sin ``[N, D / 2]`` or ``[B, N, D / 2]``; arithmetic in
-    float32 at least."""
-    wide = x if x.dtype == torch.float64 else x.float()
-    cos, sin = cos.to(wide.dtype).unsqueeze(-2), sin.to(wide.dtype).unsqueeze(-2)
-    if halves:
-        a, b = wide.chunk(2, -1)
-        return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)
-    a, b = wide.unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2).to(x.dtype)

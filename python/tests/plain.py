@@ -37,3 +37,11 @@ def attention(q, k, v, mix, block, *, causal=False, feature_map="relu_eps", norm
         return out
     den = eps + pairs(q if q_den is None else q_den, k if k_den is None else k_den).sum(-1)
     return out / den.transpose(1, 2)[..., None]
+
+
+def rope(x, cos, sin, halves, feature_map="identity"):
+    """The pairs of phi(x) ``[B, N, H, D]``, turned; cos and sin ``[N, D / 2]`` or ``[B, N, D / 2]``."""
+    x, cos, sin = PHI[feature_map](x), cos.unsqueeze(-2), sin.unsqueeze(-2)
+    a, b = x.chunk(2, -1) if halves else (x[..., ::2], x[..., 1::2])
+    first, second = a * cos - b * sin, a * sin + b * cos
+    return torch.cat([first, second], -1) if halves else torch.stack([first, second], -1).flatten(-2)

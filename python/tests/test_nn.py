@@ -158,7 +158,7 @@ def test_feature_maps_that_learn(name, size, rope):
     if rope:
         angles = mhla.nn.rotary.angles_1d(torch.arange(17), size, 10000.0)
         den = {"q_den": q, "k_den": k}
-        q, k = (mhla.nn.rotary.rotate(part, angles.cos(), angles.sin(), True) for part in (q, k))
+        q, k = (plain.rope(part, angles.cos(), angles.sin(), True) for part in (q, k))
     want = plain.attention(q, k, v, layer.mix, torch.arange(17) // 5, causal=True, feature_map="identity", **den)
     got = layer(x)
     torch.testing.assert_close(got, F.linear(want.flatten(-2), layer.out.weight, layer.out.bias))
