@@ -1,23 +1,27 @@
 # LibTorch is optional: MHLA_TORCH is ON where it is found, and rooms from ops/ on are built. Debian's libtorch-dev is
 # found by itself; MHLA_TORCH_DIR names the folder of another, such as the torch package of a Python. Only g++: the
-# headers of 1.13 refuse clang 14; and not under sanitizers, which LibTorch was not built for.
+# headers of 1.13 refuse clang 14. Under sanitizers, which LibTorch was not built for, only where it is asked for.
 set(MHLA_TORCH_DIR "" CACHE PATH "A LibTorch folder (with include/ and lib/) in the place of the system's")
 set(torch_found OFF)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT MHLA_SANITIZE)
+set(torch_wanted OFF)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   include(libtorch)
   set(torch_found ${mhla_libtorch_found})
   if(NOT torch_found AND MHLA_TORCH_DIR)
     message(FATAL_ERROR "MHLA_TORCH_DIR is ${MHLA_TORCH_DIR}, expected a folder with include/ATen and lib/libtorch.so")
   endif()
+  if(NOT MHLA_SANITIZE)
+    set(torch_wanted ${torch_found})
+  endif()
 endif()
-option(MHLA_TORCH "Build the rooms over LibTorch: ops and above" ${torch_found})
+option(MHLA_TORCH "Build the rooms over LibTorch: ops and above" ${torch_wanted})
 
 if(NOT MHLA_TORCH)
   message(STATUS "LibTorch is off (MHLA_TORCH): no ops, and `mhla bench op --rivals` will say so")
   return()
 endif()
 if(NOT torch_found)
-  message(FATAL_ERROR "MHLA_TORCH is ON, but LibTorch was not found (g++, no sanitizers; Debian package libtorch-dev)")
+  message(FATAL_ERROR "MHLA_TORCH is ON, but LibTorch was not found (g++; Debian package libtorch-dev)")
 endif()
 
 set(torch_cuda "")
