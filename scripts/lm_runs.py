@@ -3,15 +3,17 @@
 
 A run is NAME or NAME=FLAGS: `mhla softmax gla conv='--attention mhla --set short_conv=4'`; a bare name is an attention
 of the zoo. --lengths 512,2048 trains with each context; a batch has as many tokens as that of the recipe. For associative
-recall (`"data": "mqar"`) a length may have its number of pairs: --lengths 64:4,256:16. Some run at once (--jobs), as one
-small model does not fill a GPU; their speed is then not that of a run alone. What is complete in DIR is not made again.
-Behind --, flags for all runs. Python 3 alone, without packages.
+recall (`"data": "mqar"`) a length may have its number of pairs: --lengths 64:4,256:16. With --lrs 1e-3,3e-3 every run is
+made with each learning rate and the best one shown, by the figure of the table. Some run at once (--jobs), as one small
+model does not fill a GPU; their speed is then not that of a run alone. What is complete in DIR is not made again, what was
+cut short goes on. Behind --, flags for all runs. Python 3 alone, without packages.
 
 Text: perplexity by length, speed and parameters, then perplexity by place in the context. Recall: accuracy.
 """
 
 import argparse
 import functools
+import itertools
 import json
 import pathlib
 import shlex
@@ -64,6 +66,17 @@ def train_and_evaluate(mhla, config, folder, flags, task):
     }
 
 
+def best_of(made, recall):
+    """Of runs that differ in their learning rate alone, the best: {(name, length, seed): result}."""
+    score = lambda result: -result["eval"]["figures"]["acc"] if recall else result["eval"]["loss"]
+    best = {}
+    for (name, length, seed, lr), result in made.items():
+        key = name, length, seed
+        if key not in best or score(result) < score(best[key]):
+            best[key] = {**result, "lr": lr}
+    return best
+
+
 def print_by_length(made, names, lengths, cell, first):
     """A row for each name, a column for each length; `cell` makes a text of results of several seeds."""
     rows = []
@@ -99,6 +112,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     runs.add_arguments(parser, ["mhla", "linear", "softmax", "gla", "gdn", "mamba2"])
     parser.add_argument("--lengths", default="", help="CONTEXT or CONTEXT:PAIRS, with commas; the recipe's")
+    parser.add_argument("--lrs", default="", help="learning rates, with commas; the recipe's")
     parser.add_argument("--eval", default="", help="more flags of mhla eval lm, as one text")
     options, common = runs.parse(parser)
     recipe = json.loads(pathlib.Path(options.config).read_text())
@@ -112,8 +126,9 @@ def main():
 
     work = {}
     lengths = options.lengths.split(",") if options.lengths else [str(context)]
-    seeds, names = options.seeds.split(","), []
-    for seed in seeds:
+    lrs = options.lrs.split(",") if options.lrs else [""]
+    names = [runs.named(run)[0] for run in options.runs]
+    for seed, lr in itertools.product(options.seeds.split(","), lrs):
         for length in lengths:
             context, _, pairs = length.partition(":")
             shape = ["--context", context, "--set", f"context={context}"]
@@ -123,19 +138,19 @@ def main():
                 shape += ["--mqar-pairs", pairs]
             for run in options.runs:
                 name, flags = runs.named(run)
-                names.append(name)
-                folder = options.out / f"{name}-{length.replace(':', 'x')}-{seed}"
-                work[name, length, seed] = functools.partial(
-                    train_and_evaluate,
-                    options.mhla,
-                    options.config,
-                    folder,
-                    [*flags, *shape, "--seed", seed, *common],
-                    task,
+                folder = options.out / "-".join([name, length.replace(":", "x"), *([lr] if lr else []), seed])
+                flags = [*flags, *shape, *(["--lr", lr] if lr else []), "--seed", seed, *common]
+                work[name, length, seed, lr] = functools.partial(
+                    train_and_evaluate, options.mhla, options.config, folder, flags, task
                 )
-    made = runs.together(options.jobs, work)
-    names = [name for name in dict.fromkeys(names) if any(key[0] == name for key in made)]
+    all_made = runs.together(options.jobs, work)
+    made = best_of(all_made, recall)
+    names = [name for name in names if any(key[0] == name for key in made)]
     (print_recall if recall else print_text)(made, names, lengths)
+    if len(lrs) > 1:
+        print(f"Learning rates of the best, of {', '.join(lrs)}\n")
+        chosen = lambda results: ", ".join(dict.fromkeys(result["lr"] for result in results))
+        print_by_length(made, names, lengths, chosen, "attention")
     print("Thousand tokens a second in training, the median of the log\n")
     speed = lambda results: runs.spread([result["tokens_per_s"] / 1e3 for result in results], 1)
     print_by_length(made, names, lengths, speed, "attention")
@@ -143,7 +158,7 @@ def main():
     size = lambda results: f"{results[0]['parameters'] / 1e6:.3f}"
     print_by_length(made, names, lengths, size, "attention")
     print(f"{len(work)} runs, {time.time() - started:.0f} s, {options.jobs} at once", file=sys.stderr)
-    sys.exit(0 if len(made) == len(work) else 1)
+    sys.exit(0 if len(all_made) == len(work) else 1)
 
 
 if __name__ == "__main__":

@@ -45,9 +45,11 @@ def rows_of(path):
 
 
 def train(mhla, task, config, folder, flags):
-    """The rows of the log of the run in `folder`, made now unless it is complete; or what failed."""
+    """The rows of the log of the run in `folder`, made now unless it is complete; or what failed.
+
+    One that was cut short goes on from its newest checkpoint, or begins again where it has none."""
     if not (folder / "model.safetensors").exists():
-        command = [mhla, "train", task, "--config", config, "--out", str(folder), *flags]
+        command = [mhla, "train", task, "--resume", "--config", config, "--out", str(folder), *flags]
         log = pathlib.Path(f"{folder}.log")
         with open(log, "w") as to:
             status = subprocess.run(command, stdout=to, stderr=subprocess.STDOUT).returncode
@@ -64,7 +66,7 @@ def together(jobs, work):
     results = {key: job.result() for key, job in made.items()}
     for key, result in results.items():
         if "failed" in result:
-            print(f"{'-'.join(map(str, key))}: {result['failed']}", file=sys.stderr)
+            print(f"{' '.join(key)}: {result['failed']}", file=sys.stderr)
     return {key: result for key, result in results.items() if "failed" not in result}
 
 
