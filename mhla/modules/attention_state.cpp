@@ -143,7 +143,9 @@ AttentionState load(const SavedState& from, const std::string& prefix, const Att
 torch::Tensor next_positions(const std::vector<std::int64_t>& positions, std::int64_t tokens,
                              const torch::Device& device) {
   const torch::Tensor first = torch::tensor(positions, torch::kLong).unsqueeze(-1);
-  return (first + torch::arange(tokens, torch::kLong)).to(device);
+  const torch::Tensor all = first + torch::arange(tokens, torch::kLong);
+  // A copy from pageable memory would wait for everything that the device has to do before it.
+  return device.is_cuda() ? all.pin_memory().to(device, /*non_blocking=*/true) : all;
 }
 
 }  // namespace mhla
