@@ -3,7 +3,7 @@
 namespace mhla {
 namespace {
 
-// Products stay in f32 where autocast would round them: a delta rule in bf16 has gradients of another direction.
+// Products stay in f32 where autocast would round them: states are sums over a whole sequence.
 struct InFull {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };

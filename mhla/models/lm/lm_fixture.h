@@ -18,13 +18,13 @@ inline LmConfig small(const std::string& attention = "mhla") {
   return c;
 }
 
-inline LanguageModel make(const LmConfig& c) {
+inline LanguageModel make(const LmConfig& c, double larger = 5) {
   torch::manual_seed(1);
   LanguageModel model(c);
   // Weights of deviation 0.02 leave this few channels nearly linear: larger ones, so that the blocks matter.
   const torch::NoGradGuard no_gradient;
   for (const auto& item : model->named_parameters()) {
-    if (item.value().dim() == 2 && item.key().find(".mix") == std::string::npos) item.value().mul_(5);
+    if (item.value().dim() == 2 && item.key().find(".mix") == std::string::npos) item.value().mul_(larger);
   }
   return model;
 }
