@@ -38,10 +38,11 @@ std::string cell(const JsonValue& row, const char* key, const char* format) {
 }
 
 // The rows of one model, one pass and one size, one for each attention. `show` gets each with its rate over that of the
-// first.
+// first. One that fails, because it does not fit the machine, does not stop the others.
 int each_attention(const ModelBenchOptions& o, const Output& out, const JsonValue& sizes, const char* rate_key,
                    const std::function<void(const JsonValue& row, double of_first)>& show) {
   double first = 0;
+  int failed = kDone;
   for (const std::string& attention : o.attentions) {
     JsonValue request = sizes;
     request.set("command", "bench model")
@@ -58,9 +59,9 @@ int each_attention(const ModelBenchOptions& o, const Output& out, const JsonValu
       out.row(kept.set("of_first", rate / first));
       show(row, rate / first);
     });
-    if (code != kDone) return code;
+    if (failed == kDone) failed = code;
   }
-  return kDone;
+  return failed;
 }
 
 int bench_language_model(const ModelBenchOptions& o, const Output& out, const std::string& model) {

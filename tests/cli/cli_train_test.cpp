@@ -173,6 +173,9 @@ TEST_F(CliTrain, TimesWholeModels) {
   }
   EXPECT_TRUE(has(with({"--attention", "sofmax"}).err, "softmax"));
   EXPECT_EQ(with({"--attention", "sofmax"}).code, 2);
+  const ProgramRun partly = with({"--attention", "sofmax,linear", "--pass", "fwd"});  // the others go on
+  EXPECT_EQ(partly.code, 2);
+  EXPECT_EQ(lines_of(partly.out).size(), 1u) << partly.out;
   EXPECT_EQ(with({"--pass", "backward"}).code, 2);
 }
 
