@@ -1,8 +1,11 @@
-// A run of `mhla train lm` for tests, and one that is stopped.
+// A run of `mhla train lm` for tests, one that is stopped, and one that goes on.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <csignal>
 
+#include "mhla/io/file.h"
 #include "mhla/train/lm_task.h"
 #include "mhla/train/tiny_task_fixture.h"
 #include "mhla/train/trainer.h"
@@ -29,6 +32,19 @@ inline TrainResult train_lm(const LmOptions& given, const std::filesystem::path&
   LmTask task(options, std::move(data), network);
   Trainer trainer(task, options.train, folder, fields_to_json(options), rows);
   return trainer.run(resume);
+}
+
+// A run of 12 steps that is stopped behind the seventh and resumed has the weights of one that was not.
+inline void expect_resumes_to_the_same_bits(const LmOptions& options, const TemporaryRun& temporary) {
+  const std::filesystem::path whole = temporary.path("whole"), broken = temporary.path("broken");
+  Rows rows;
+  train_lm(options, whole, rows);
+  StopAt stops;
+  stops.step = 7;
+  EXPECT_EQ(train_lm(options, broken, stops).stopped, "SIGTERM");
+  EXPECT_EQ(train_lm(options, broken, rows, /*resume=*/true).step, 12);
+  EXPECT_TRUE(read_file(whole / "model.safetensors") == read_file(broken / "model.safetensors"));
+  std::filesystem::remove_all(whole), std::filesystem::remove_all(broken);
 }
 
 }  // namespace mhla::train

@@ -70,15 +70,7 @@ TEST(LmTask, StoppedAndResumedIsTheUnbrokenRun) {
   for (const bool recompute : {false, true}) {
     LmOptions options = small(temporary.path("data"));
     options.recompute = recompute;
-    Rows rows;
-    train_lm(options, temporary.path("whole"), rows);
-    StopAt stops;
-    stops.step = 7;
-    EXPECT_EQ(train_lm(options, temporary.path("broken"), stops).stopped, "SIGTERM");
-    EXPECT_EQ(train_lm(options, temporary.path("broken"), rows, /*resume=*/true).step, 12);
-    EXPECT_TRUE(read_file(temporary.path("whole") / "model.safetensors") ==
-                read_file(temporary.path("broken") / "model.safetensors"));
-    fs::remove_all(temporary.path("whole")), fs::remove_all(temporary.path("broken"));
+    expect_resumes_to_the_same_bits(options, temporary);
   }
 }
 

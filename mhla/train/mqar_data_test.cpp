@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "mhla/core/error.h"
-#include "mhla/io/file.h"
 #include "mhla/models/lm/head_loss.h"
 #include "mhla/testing/messages.h"
 #include "mhla/train/data/mqar_loader.h"
@@ -53,14 +52,7 @@ TEST(MqarData, StoppedAndResumedIsTheUnbrokenRun) {
   const TemporaryRun temporary;
   LmOptions options = small();
   options.train.log_every = 1, options.mqar_items = 160;  // an epoch of five batches
-  Rows rows;
-  train_lm(options, temporary.path("whole"), rows);
-  StopAt stops;
-  stops.step = 7;
-  EXPECT_EQ(train_lm(options, temporary.path("broken"), stops).stopped, "SIGTERM");
-  EXPECT_EQ(train_lm(options, temporary.path("broken"), rows, /*resume=*/true).step, 12);
-  EXPECT_TRUE(read_file(temporary.path("whole") / "model.safetensors") ==
-              read_file(temporary.path("broken") / "model.safetensors"));
+  expect_resumes_to_the_same_bits(options, temporary);
 }
 
 struct Judged {
