@@ -33,8 +33,8 @@ GradientNorms gradient_norms(const std::vector<ParamGroup>& groups, bool mix_apa
     }
     return parts.empty() ? norms.total : at::cat(parts).norm();
   };
-  const bool both = std::any_of(groups.begin(), groups.end(), [](const ParamGroup& group) { return group.mix; });
-  if (!mix_apart || !both) return norms;
+  const bool has_mix = std::any_of(groups.begin(), groups.end(), [](const ParamGroup& group) { return group.mix; });
+  if (!mix_apart || !has_mix) return norms;
   const torch::Tensor mix = norm_of(true), rest = norm_of(false);
   for (std::size_t i = 0; i < groups.size(); ++i) norms.clipped[i] = groups[i].mix ? mix : rest;
   return norms;
