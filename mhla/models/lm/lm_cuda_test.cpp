@@ -104,6 +104,19 @@ TEST_P(LanguageModelsOnAGpu, TrainInBf16) {
     return head_loss(model->hidden(all.narrow(1, 0, last)), model->head(), all.narrow(1, 1, last));
   };
   loss_of(cpu_, tokens).backward();
+  const auto want = cpu_->named_parameters();
+  const auto off = [&](const std::string& name, const torch::Tensor& got) {
+    const torch::Tensor& exact = want[name].grad();
+    return ((got - exact).norm() / exact.norm()).item<double>();
+  };
+  // What bf16 may cost is what rounding the weights alone does to the gradients; a layer rounds a few times more.
+  LanguageModel rounded = make(small(GetParam()), 2);
+  rounded->cast(torch::kBFloat16), rounded->cast(torch::kFloat);
+  loss_of(rounded, tokens).backward();
+  double bound = 0;
+  for (const auto& item : rounded->named_parameters()) {
+    if (item.value().requires_grad()) bound = std::max(bound, 5 * off(item.key(), item.value().grad()));
+  }
   std::vector<torch::Tensor> gradients[2];
   for (const bool again : {false, true}) {
     gpu_->zero_grad();
@@ -113,12 +126,10 @@ TEST_P(LanguageModelsOnAGpu, TrainInBf16) {
     ops::set_cuda_autocast(false);
     at::autocast::clear_cache();
     loss.backward();
-    const auto want = cpu_->named_parameters();
     for (const auto& item : gpu_->named_parameters()) {
       if (!item.value().requires_grad()) continue;
       gradients[again].push_back(cpu(item.value().grad()));
-      const torch::Tensor off = gradients[again].back() - want[item.key()].grad();
-      EXPECT_LE((off.norm() / want[item.key()].grad().norm()).item<double>(), 0.15) << item.key();
+      EXPECT_LE(off(item.key(), gradients[again].back()), bound) << item.key();
     }
   }
   for (std::size_t i = 0; i < gradients[0].size(); ++i)
