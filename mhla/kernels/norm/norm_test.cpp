@@ -164,10 +164,12 @@ void check(const Shape& s, DType dtype, DType out, bool device, std::int64_t gap
 }
 
 constexpr Shape kShapes[] = {
-    {1, 1, false, false, false},  {3, 7, true, true, true},       {64, 64, false, false, false},
-    {65, 192, true, true, false}, {9, 200, false, false, true},   {40, 256, false, true, true},
-    {33, 384, true, false, true}, {5000, 96, true, true, false},  {17, 1024, false, false, false},
-    {21, 1000, true, true, true}, {257, 513, false, false, true},
+    {1, 1, false, false, false},    {3, 7, true, true, true},        {64, 64, false, false, false},
+    {65, 192, true, true, false},   {9, 200, false, false, true},    {40, 256, false, true, true},
+    {33, 384, true, false, true},   {5000, 96, true, true, false},   {17, 1024, false, false, false},
+    {21, 1000, true, true, true},   {257, 513, false, false, true},  {4099, 64, false, false, true},
+    {131, 128, false, true, false}, {20001, 192, true, true, false}, {77, 192, false, false, true},
+    {50, 768, true, true, true},    {35, 640, false, false, false},  {260, 512, false, false, true},
 };
 
 TEST(Norm, OnTheCpuIsTheFormula) {
