@@ -1,6 +1,6 @@
 // What the way through PyTorch costs: the operator beside the kernel it calls, on a problem so small that nothing else
-// counts. Interleaved, best of many short runs. Exit 1 above 15 microseconds without gradients. Then rope at the size
-// of a layer of mhla_340m, beside the same in PyTorch's operators, which it must agree with.
+// counts. Interleaved, best of many short runs. Exit 1 above 15 microseconds without gradients. Then rope and norm at
+// the size of a layer of mhla_340m and of vit_256, beside the same in PyTorch's operators, which they must agree with.
 //   ninja ops_bench && bin/ops_bench [cuda]
 #include <torch/csrc/autograd/autograd.h>
 
@@ -35,6 +35,23 @@ std::function<void()> waiting(const at::Tensor& x) {
   return [x] {
     if (x.is_cuda()) device_synchronize(x.get_device(), current_stream(x));
   };
+}
+
+// Milliseconds of one call, the best of a few rounds.
+double milliseconds(const std::function<void()>& call, const at::Tensor& on) {
+  const int calls = on.is_cuda() ? 20 : 2;
+  const std::function<void()> wait = waiting(on);
+  call();
+  double best = 1e30;
+  for (int round = 0; round < 5; ++round) {
+    wait();
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) call();
+    wait();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, took.count() / calls);
+  }
+  return best;
 }
 
 // What one call of rope costs beyond its kernel, in microseconds.
@@ -94,25 +111,13 @@ bool rope_at_size(const at::TensorOptions& options, std::int64_t B) {
       const auto [plain_q, plain_k] = ways[1]();
       off = (q - plain_q).abs().max().item<double>() + (k - plain_k).abs().max().item<double>();
     }
-    const std::function<void()> passes[] = {[&] {
-                                              const at::NoGradGuard no_gradients;
-                                              ways[way]();
-                                            },
-                                            [&] { both(); }};
-    for (const int pass : {0, 1}) {
-      passes[pass]();
-      ms[way][pass] = 1e30;
-      for (int round = 0; round < 5; ++round) {
-        const int calls = qkv.is_cuda() ? 20 : 2;
-        const auto wait = waiting(qkv);
-        wait();
-        const auto begin = std::chrono::steady_clock::now();
-        for (int i = 0; i < calls; ++i) passes[pass]();
-        wait();
-        const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-        ms[way][pass] = std::min(ms[way][pass], took.count() / calls);
-      }
-    }
+    ms[way][0] = milliseconds(
+        [&] {
+          const at::NoGradGuard no_gradients;
+          ways[way]();
+        },
+        qkv);
+    ms[way][1] = milliseconds([&] { both(); }, qkv);
   }
   const double bytes = static_cast<double>(4 * B * N * H * D * dout.element_size());  // q and k in and out
   std::printf(
@@ -121,6 +126,38 @@ bool rope_at_size(const at::TensorOptions& options, std::int64_t B) {
       qkv.device().str().c_str(), static_cast<long long>(B), static_cast<long long>(N), ms[0][0],
       bytes / ms[0][0] * 1e-6, ms[0][1], ms[1][0], ms[1][1], off);
   return off <= 0.05;  // f32 has the same bits; 16 bits may round apart where products were fused
+}
+
+// LayerNorm of the sums of a vision transformer, f32, into what its linear layers take.
+bool norm_at_size(const at::TensorOptions& options, std::int64_t rows) {
+  const std::int64_t X = 192;
+  const at::Tensor x = at::randn({rows, X}, options.dtype(at::kFloat)).requires_grad_();
+  const at::Tensor weight = at::randn({X}, x.options()).detach().requires_grad_();
+  const at::Tensor bias = at::randn({X}, x.options()).detach().requires_grad_(), dout = at::randn({rows, X}, options);
+  NormOptions how;
+  how.bias = bias, how.centered = true, how.dtype = dout.scalar_type();
+  const std::function<at::Tensor()> ways[] = {
+      [&] { return norm(x, weight, how); },
+      [&] { return at::layer_norm(x, {X}, weight, bias, how.eps).to(dout.scalar_type()); }};
+  double ms[2][2];
+  for (const int way : {0, 1}) {
+    ms[way][0] = milliseconds(
+        [&] {
+          const at::NoGradGuard no_gradients;
+          ways[way]();
+        },
+        x);
+    ms[way][1] = milliseconds([&] { torch::autograd::grad({ways[way]()}, {x, weight, bias}, {dout}); }, x);
+  }
+  const double off = (ways[0]() - ways[1]()).abs().max().item<double>();
+  const double bytes = static_cast<double>(rows * X * (4 + dout.element_size()));
+  std::printf(
+      "norm          %s: %lld rows of %lld, forward %.3f ms (%.0f GB/s), and backward %.3f ms; PyTorch's operators "
+      "%.3f "
+      "and %.3f ms; largest difference %.1e\n",
+      x.device().str().c_str(), static_cast<long long>(rows), static_cast<long long>(X), ms[0][0],
+      bytes / ms[0][0] * 1e-6, ms[0][1], ms[1][0], ms[1][1], off);
+  return off <= (dout.scalar_type() == at::kFloat ? 1e-4 : 0.2);
 }
 
 int run(const at::Device& device) {
@@ -173,7 +210,8 @@ int run(const at::Device& device) {
     worst = std::max(worst, plain - raw);
   }
   worst = std::max(worst, rope_cost(options));
-  const bool agrees = rope_at_size(options, device.is_cuda() ? 16 : 1);
+  const bool rope_agrees = rope_at_size(options, device.is_cuda() ? 16 : 1);
+  const bool agrees = norm_at_size(options, device.is_cuda() ? 131072 : 8192) && rope_agrees;
   std::printf("ops_bench: +%.1f us at most, limit %.0f\n", worst, kLimit);
   return worst <= kLimit && agrees ? 0 : 1;
 }
