@@ -18,13 +18,44 @@ bool few_rows(const torch::Tensor& x, const torch::Tensor& weight) {
          weight.scalar_type() == torch::kFloat && x.numel() <= kFewRows * x.size(-1);
 }
 
+// The sum over all but the last axis, in f32. LibTorch's own takes five times as long on a GPU where rows are many and
+// short; cut in two it does not.
+torch::Tensor sum_of_rows(const torch::Tensor& x) {
+  constexpr std::int64_t kPart = 128;
+  const torch::Tensor rows = x.reshape({-1, x.size(-1)});
+  const std::int64_t even = rows.size(0) / kPart * kPart;
+  const torch::Tensor parts = rows.narrow(0, 0, even).view({-1, kPart, x.size(-1)});
+  torch::Tensor sum = parts.sum(1, /*keepdim=*/false, torch::kFloat).sum(0);
+  if (even < rows.size(0)) sum = sum + rows.narrow(0, even, rows.size(0) - even).sum(0, false, torch::kFloat);
+  return sum;
+}
+
+// The output of a linear layer as it is; its backward pass adds the gradient of the bias.
+struct BiasGradient : torch::autograd::Function<BiasGradient> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* /*context*/, const torch::Tensor& y,
+                               const torch::Tensor& /*bias*/) {
+    return y;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& dout) {
+    return {dout[0], sum_of_rows(dout[0])};
+  }
+};
+
+torch::Tensor linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) {
+  if (!x.is_cuda() || !bias.defined() || !torch::GradMode::is_enabled() || !bias.requires_grad() ||
+      bias.scalar_type() != torch::kFloat)
+    return torch::linear(x, weight, bias);
+  return BiasGradient::apply(torch::linear(x, weight, bias.detach()), bias);
+}
+
 }  // namespace
 
 ExactLayers::ExactLayers(bool on) : before_(exact) { exact = on; }
 ExactLayers::~ExactLayers() { exact = before_; }
 
 torch::Tensor apply_linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) {
-  if (!exact && !few_rows(x, weight)) return torch::linear(x, weight, bias);
+  if (!exact && !few_rows(x, weight)) return linear(x, weight, bias);
   if (torch::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad()))
     fail(kEntry, ": gradients are on, expected inference");
   const torch::Tensor flat = x.reshape({-1, x.size(-1)}).contiguous();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mhla/modules/exact.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/modules/zoo_parts.h"
 #include "mhla/ops/torch.h"
@@ -132,7 +133,7 @@ SoftmaxAttentionImpl::SoftmaxAttentionImpl(const AttentionConfig& c) : config_(c
 
 std::vector<torch::Tensor> SoftmaxAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& positions,
                                                          std::int64_t count) {
-  std::vector<torch::Tensor> qkv = qkv_(x).unflatten(-1, {3, config_.heads, -1}).unbind(2);
+  std::vector<torch::Tensor> qkv = apply_linear(qkv_, x).unflatten(-1, {3, config_.heads, -1}).unbind(2);
   if (config_.rope) {
     const RopeTable table = config_.layout.rank > 1 ? grid_rope_.at(qkv[0]) : rope_->at(positions, count, qkv[0]);
     std::tie(qkv[0], qkv[1]) = ops::rope(qkv[0], qkv[1], table);
@@ -177,7 +178,7 @@ torch::Tensor SoftmaxAttentionImpl::stream(const torch::Tensor& x, AttentionStat
   const torch::Tensor k = keep(keys, qkv[1]), v = keep(values, qkv[2]), q = qkv[0].transpose(1, 2);
   for (std::int64_t& position : state.positions) position += T;
   if (together && (T == 1 || first == 0))
-    return proj_(ops::softmax_attention(q, k, v, /*causal=*/T > 1).transpose(1, 2).flatten(-2));
+    return apply_linear(proj_, ops::softmax_attention(q, k, v, /*causal=*/T > 1).transpose(1, 2).flatten(-2));
   // Some queries at a time, so that a long past does not need queries x keys numbers at once.
   const std::int64_t piece = std::max<std::int64_t>(1, kScores / last);
   const torch::Tensor places = torch::arange(last, positions.options());
@@ -187,7 +188,7 @@ torch::Tensor SoftmaxAttentionImpl::stream(const torch::Tensor& x, AttentionStat
     const torch::Tensor seen = places <= positions.narrow(1, t, count).unsqueeze(-1);  // [B, count, last]
     parts.push_back(ops::softmax_attention(q.narrow(2, t, count), k, v, false, seen.unsqueeze(1)));
   }
-  return proj_(torch::cat(parts, 2).transpose(1, 2).flatten(-2));
+  return apply_linear(proj_, torch::cat(parts, 2).transpose(1, 2).flatten(-2));
 }
 
 torch::Tensor SoftmaxAttentionImpl::matrix(const torch::Tensor& x) {
@@ -234,7 +235,7 @@ torch::Tensor SoftmaxAttentionImpl::forward(const torch::Tensor& x, const torch:
   }
   torch::Tensor tokens = out.flatten(-2);
   if (config_.lepe != 0) tokens = tokens + lepe_(qkv[2].flatten(-2));
-  return proj_(tokens);
+  return apply_linear(proj_, tokens);
 }
 
 }  // namespace mhla

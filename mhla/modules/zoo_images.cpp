@@ -1,6 +1,7 @@
 // The attentions over a grid that are linear in the tokens: Focused, InLine, MALA, RALA. None has a causal form.
 #include <cmath>
 
+#include "mhla/modules/exact.h"
 #include "mhla/modules/zoo.h"
 #include "mhla/modules/zoo_parts.h"
 #include "mhla/ops/torch.h"
@@ -54,7 +55,7 @@ FocusedAttentionImpl::FocusedAttentionImpl(const AttentionConfig& c) : config_(c
 }
 
 AttentionScores FocusedAttentionImpl::scores(const torch::Tensor& x) {
-  const std::vector<torch::Tensor> qkv = qkv_(x).chunk(3, -1);
+  const std::vector<torch::Tensor> qkv = apply_linear(qkv_, x).chunk(3, -1);
   const torch::Tensor scale = torch::softplus(scale_);
   const auto features = [&](const torch::Tensor& y) {
     return by_heads(focus((y / scale).relu() + kEps), config_.heads).to(torch::kDouble);
@@ -68,7 +69,7 @@ AttentionScores FocusedAttentionImpl::scores(const torch::Tensor& x) {
 
 torch::Tensor FocusedAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
   refuse_packed("focused", cu_seqlens);
-  const std::vector<torch::Tensor> qkv = qkv_(x).chunk(3, -1);
+  const std::vector<torch::Tensor> qkv = apply_linear(qkv_, x).chunk(3, -1);
   const torch::Tensor scale = torch::softplus(scale_);
   const auto features = [&](const torch::Tensor& y) {
     return by_heads(focus((y / scale).relu() + kEps), config_.heads);
@@ -79,7 +80,7 @@ torch::Tensor FocusedAttentionImpl::forward(const torch::Tensor& x, const torch:
   // The convolution sees every head as an image of its own.
   const torch::Tensor images = v.transpose(1, 2).flatten(0, 1);  // [B H, N, D]
   const torch::Tensor local = dwc_(images).unflatten(0, {-1, config_.heads}).transpose(1, 2);
-  return proj_((mean_product(q, k, v) / den + local).flatten(-2));
+  return apply_linear(proj_, (mean_product(q, k, v) / den + local).flatten(-2));
 }
 
 InlineAttentionImpl::InlineAttentionImpl(const AttentionConfig& c) : config_(c) {
@@ -100,7 +101,7 @@ torch::Tensor InlineAttentionImpl::core(const torch::Tensor& q, const torch::Ten
 
 // A[t,s] = (q_t . c k_s + 1 - q_t . mean(c k)) / N: a product of D + 1 features.
 AttentionScores InlineAttentionImpl::scores(const torch::Tensor& x) {
-  const std::vector<torch::Tensor> qkv = qkv_(x).chunk(3, -1);
+  const std::vector<torch::Tensor> qkv = apply_linear(qkv_, x).chunk(3, -1);
   const torch::Tensor q = by_heads(qkv[0], config_.heads).to(torch::kDouble),
                       k = by_heads(qkv[1], config_.heads).to(torch::kDouble) * scale_of(q);
   const torch::Tensor rest = 1 - (q * k.mean(1, true)).sum(-1, true);
@@ -113,7 +114,7 @@ AttentionScores InlineAttentionImpl::scores(const torch::Tensor& x) {
 
 torch::Tensor InlineAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
   refuse_packed("inline", cu_seqlens);
-  const std::vector<torch::Tensor> qkv = qkv_(x).chunk(3, -1);
+  const std::vector<torch::Tensor> qkv = apply_linear(qkv_, x).chunk(3, -1);
   const torch::Tensor out =
       core(by_heads(qkv[0], config_.heads), by_heads(qkv[1], config_.heads), by_heads(qkv[2], config_.heads));
   // A 3x3 kernel per image and channel: one depth-wise convolution over B * C channels.
@@ -122,7 +123,7 @@ torch::Tensor InlineAttentionImpl::forward(const torch::Tensor& x, const torch::
   const torch::Tensor image = qkv[2].transpose(1, 2).reshape({1, B * C, rows, columns});
   const std::vector<std::int64_t> once{1, 1};
   const torch::Tensor local = torch::conv2d(image, kernels, {}, once, once, once, B * C);
-  return proj_(out.flatten(-2) + local.reshape({B, C, rows * columns}).transpose(1, 2));
+  return apply_linear(proj_, out.flatten(-2) + local.reshape({B, C, rows * columns}).transpose(1, 2));
 }
 
 GatedImageAttentionImpl::GatedImageAttentionImpl(const AttentionConfig& c, Core core) : config_(c), core_(core) {
@@ -151,7 +152,7 @@ torch::Tensor GatedImageAttentionImpl::rala(const torch::Tensor& q, const torch:
 }
 
 AttentionScores GatedImageAttentionImpl::scores(const torch::Tensor& x) {
-  const std::vector<torch::Tensor> parts = qkvo_(x).chunk(4, -1);
+  const std::vector<torch::Tensor> parts = apply_linear(qkvo_, x).chunk(4, -1);
   torch::Tensor q = by_heads(parts[0], config_.heads), k = by_heads(parts[1], config_.heads);
   AttentionScores scores;
   scores.v = by_heads(parts[2], config_.heads);
@@ -181,7 +182,7 @@ AttentionScores GatedImageAttentionImpl::scores(const torch::Tensor& x) {
 
 torch::Tensor GatedImageAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
   refuse_packed(name_of(core_), cu_seqlens);
-  const std::vector<torch::Tensor> parts = qkvo_(x).chunk(4, -1);
+  const std::vector<torch::Tensor> parts = apply_linear(qkvo_, x).chunk(4, -1);
   const torch::Tensor v = by_heads(parts[2], config_.heads);
   torch::Tensor q = by_heads(parts[0], config_.heads), k = by_heads(parts[1], config_.heads), out;
   if (core_ == Core::kSoftmax) {
@@ -191,7 +192,7 @@ torch::Tensor GatedImageAttentionImpl::forward(const torch::Tensor& x, const tor
     q = torch::elu(q) + 1, k = torch::elu(k) + 1;
     out = (core_ == Core::kMala ? mala : rala)(q, k, v, rope_.at(q));
   }
-  return proj_((out.flatten(-2) + lepe_(parts[2])) * parts[3]);
+  return apply_linear(proj_, (out.flatten(-2) + lepe_(parts[2])) * parts[3]);
 }
 
 }  // namespace mhla
