@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 
+#include "apps/bench_problem.h"
 #include "apps/candidates.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
@@ -21,8 +22,6 @@
 
 namespace mhla::apps {
 namespace {
-
-constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 // Cases of the size models use, beside the small ones: head sizes and blocks that take the fast paths.
 std::vector<Case> model_shapes(Form form) {
@@ -291,25 +290,28 @@ void SelfCheck::splits(const std::string& backend, DType dtype) {
 
 }  // namespace
 
-int verify_self(const std::string& backend, bool quick, const Output& out) {
+int verify_self(const std::string& backend, const std::vector<std::string>& dtypes, bool quick, const Output& out) {
+  std::vector<DType> types;
+  for (const std::string& name : dtypes) types.push_back(parse_dtype(name));
+  if (types.empty()) types = {DType::kF32, DType::kBF16, DType::kF16};
   // The candidates of a form and an element type, or the one that was asked for: it may take one of the types alone.
   const auto backends_of = [&](OpForm form, DType dtype) {
     std::vector<std::string> backends = available_candidates(form, dtype);
     if (!backend.empty()) std::erase_if(backends, [&](const std::string& name) { return name != backend; });
     return backends;
   };
-  const bool any = std::any_of(std::begin(kDTypes), std::end(kDTypes),
+  const bool any = std::any_of(types.begin(), types.end(),
                                [&](DType dtype) { return !backends_of(OpForm::kBidirectional, dtype).empty(); });
-  if (!any) require_available(backend, OpForm::kBidirectional, DType::kF32, "verify");
+  if (!any) require_available(backend, OpForm::kBidirectional, types.front(), "verify");
   SelfCheck check(out, quick);
   for (const Form form : {Form::kBidirectional, Form::kCausal}) {
-    for (const DType dtype : kDTypes) {
+    for (const DType dtype : types) {
       const auto backends = backends_of(form == Form::kCausal ? OpForm::kCausal : OpForm::kBidirectional, dtype);
       if (!backends.empty()) check.accuracy(form, backends, dtype);
       for (const std::string& name : backends) check.bits(form, name, dtype);
     }
   }
-  for (const DType dtype : kDTypes) {
+  for (const DType dtype : types) {
     for (const std::string& name : backends_of(OpForm::kDecode, dtype)) check.splits(name, dtype);
   }
   const bool good = check.failed == 0 && check.checked > 0;
