@@ -179,7 +179,10 @@ MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, 
         cu_seqlens.defined() ? token_positions(x.size(1), cu_seqlens, x.device()) : torch::Tensor();
     q = q_conv_(q, places), k = k_conv_(k, places), v = v_conv_(v, places);
   }
-  if (options_.qk_norm) q = q_norm_(q), k = k_norm_(k);
+  const auto normed = [&](RmsNorm& norm, const torch::Tensor& y) {
+    return plain_ ? plain_rms_norm(y, norm->weight, norm->eps_for(y)) : norm(y);
+  };
+  if (options_.qk_norm) q = normed(q_norm_, q), k = normed(k_norm_, k);
   p.q = q.unflatten(-1, {options_.heads, options_.head_dim});
   p.k = k.unflatten(-1, {options_.kv_heads, options_.head_dim});
   p.v = v.unflatten(-1, {options_.kv_heads, options_.value_dim});

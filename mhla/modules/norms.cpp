@@ -27,4 +27,6 @@ torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, std:
 RmsNormImpl::RmsNormImpl(std::int64_t size, std::optional<double> eps)
     : weight(register_parameter("weight", torch::ones({size}))), eps_(eps) {}
 
+double RmsNormImpl::eps_for(const torch::Tensor& x) const { return eps_.value_or(epsilon_of(x.scalar_type())); }
+
 }  // namespace mhla

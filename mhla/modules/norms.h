@@ -19,6 +19,8 @@ class RmsNormImpl : public torch::nn::Module {
     return rms_norm(x, weight, eps_, gate);
   }
 
+  [[nodiscard]] double eps_for(const torch::Tensor& x) const;
+
   torch::Tensor weight;  // [size]
 
  protected:

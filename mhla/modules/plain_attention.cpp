@@ -75,4 +75,8 @@ torch::Tensor plain_bidirectional(const ops::AttentionInputs& in, const ops::Bid
   return blocks.join(out);
 }
 
+torch::Tensor plain_rms_norm(const torch::Tensor& x, const torch::Tensor& weight, double eps) {
+  return x * torch::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps) * weight;
+}
+
 }  // namespace mhla
