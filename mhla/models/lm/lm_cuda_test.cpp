@@ -1,6 +1,7 @@
 // Language models on a GPU, held to the CPU: one pass, gradients, packed documents, streaming, states in files, bf16.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <filesystem>
 
 #include "mhla/models/lm/head_loss.h"
@@ -134,6 +135,55 @@ TEST_P(LanguageModelsOnAGpu, TrainInBf16) {
   }
   for (std::size_t i = 0; i < gradients[0].size(); ++i)
     EXPECT_LE(distance(gradients[1][i], gradients[0][i]), 1e-6) << "recomputed " << i;
+}
+
+// A named size with the weights it starts with: any split is one pass, to 1e-5 of the largest logit in f32 and to one
+// step of bf16 there; and 100 prompts go on greedily for 256 tokens as one pass over all of them says.
+TEST(ANamedLanguageModelOnAGpu, AgreesWithItself) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  const torch::NoGradGuard no_gradient;
+  torch::manual_seed(1);
+  LmConfig config = lm_config("mhla_30m");
+  config.vocab = 8192;
+  LanguageModel model(config);
+  model->to(torch::kCUDA);
+  const torch::Tensor tokens = tokens_of(1, 700, config.vocab).to(torch::kCUDA);
+  const auto worst_split = [&] {
+    const torch::Tensor want = model->forward(tokens)[0].to(torch::kFloat);
+    const double largest = want.abs().max().item<double>();
+    double worst = 0;
+    for (const std::vector<std::int64_t>& lengths :
+         {std::vector<std::int64_t>{1}, {64}, {63, 1, 2, 127}, {300, 7}, {511, 189}}) {
+      LmState state = model->begin();
+      std::size_t call = 0;
+      for (std::int64_t begin = 0; begin < tokens.size(1);) {
+        const std::int64_t count = std::min(lengths[std::min(call++, lengths.size() - 1)], tokens.size(1) - begin);
+        const torch::Tensor logits = model->prefill(tokens.narrow(1, begin, count), state);
+        begin += count;
+        const double off = (logits[0].to(torch::kFloat) - want[begin - 1]).abs().max().item<double>();
+        worst = std::max(worst, off / largest);
+      }
+    }
+    return worst;
+  };
+  EXPECT_LE(worst_split(), 1e-5);
+
+  const std::int64_t prompt = 40, more = 256;
+  torch::Tensor all = tokens_of(100, prompt, config.vocab).to(torch::kCUDA);
+  LmState state = model->begin(100);
+  torch::Tensor next = model->prefill(all, state).argmax(-1);
+  for (std::int64_t t = 0; t < more; ++t) {
+    all = torch::cat({all, next.unsqueeze(-1)}, 1);
+    next = model->decode(next, state).argmax(-1);
+  }
+  const torch::Tensor said = model->forward(all.narrow(1, 0, prompt + more - 1)).argmax(-1);
+  const torch::Tensor same = said.narrow(1, prompt - 1, more) == all.narrow(1, prompt, more);
+  EXPECT_EQ((~same.all(1)).sum().item<std::int64_t>(), 0) << "prompts of 100 that go another way";
+
+  model->cast(torch::kBFloat16);
+  const double half = worst_split();
+  std::printf("bf16: splits differ by %.5f of the largest logit\n", half);
+  EXPECT_LE(half, 0x1p-7);
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, LanguageModelsOnAGpu, testing::ValuesIn(kCausal),
