@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from . import feature_maps
 from . import rope as rotary
-from .functional import attention
+from .functional import bidirectional, chunkwise
 from .mixing import constrain_mix_, init_causal_mix, init_mix
 from .streaming import StreamingState
 
@@ -173,6 +173,10 @@ class MHLA(nn.Module):
         # q, k and v are heads of one size, and nothing stands between them and their projection.
         self._alike = len({num_heads, self.num_kv_heads}) == 1 and self.head_dim == self.value_dim and not (qk_norm or short_conv)
         value_width = num_heads * self.value_dim
+        # Asking a module for a part that it does not have is slow: these say what there is.
+        self._inner_norm, self._qk_norm = inner_norm, qk_norm
+        self._bare_output = not (gate or head_norm or lepe)
+        self._maps_outside = rope or feature_map not in feature_maps.FUSED  # whether features are made here
         self.norm = nn.LayerNorm(dim, **like) if inner_norm else None
         self.qkv = nn.Linear(dim, sum(widths), bias=qkv_bias, **like)
         self.q_norm = RMSNorm(widths[0], qk_norm_eps, **like) if qk_norm else None
@@ -292,15 +296,7 @@ class MHLA(nn.Module):
         if cu_seqlens is not None and (self.rope or self.short_conv):
             positions = self._positions(x.shape[1], cu_seqlens, x.device)
         y, q, k, v = self._project(x, positions)
-        arguments = self._features(q, k, positions)
-        layout = (
-            {"causal": True, "chunk": self.chunk, "beyond_mix": self.beyond_mix}
-            if self.causal
-            else {"block_size": self.block_size, "grid": self.grid, "blocks": self.blocks}
-        )
-        out = attention(v=v, mix=self.mix, normalizer=self.normalizer, eps=self.eps, scale=self.scale, cu_seqlens=cu_seqlens,
-                        **layout, **arguments)  # fmt: skip
-        return self._finish(y, v, out)
+        return self._finish(y, v, self._attend(v, cu_seqlens, **self._features(q, k, positions)))
 
     def streaming_state(self, batch: int = 1, rollback: Optional[int] = None) -> StreamingState:
         """An empty state of this layer for B sequences; mix is copied as it is now."""
@@ -354,25 +350,21 @@ class MHLA(nn.Module):
         return conv(channels, channels, kernel, padding=kernel // 2, groups=channels, **like)
 
     @property
-    def _maps_outside(self) -> bool:
-        """Whether features are made here, not by the operator."""
-        return self.rope or self.feature_map not in feature_maps.FUSED
-
-    @property
     def _feature_size(self) -> int:
         return self.head_dim if self.feature_map_q is None else self.feature_map_q.growth * self.head_dim
 
     def _project(self, x: Tensor, positions: Optional[Tensor] = None) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
         """What the gate sees, and q, k, v by heads: slices of one product where nothing stands between."""
-        y = x if self.norm is None else self.norm(x)
+        y = self.norm(x) if self._inner_norm else x
         qkv = self.qkv(y)
         if self._alike:  # one view instead of four
-            return (y, *qkv.view(*qkv.shape[:-1], 3, self.num_heads, self.head_dim).unbind(-3))
+            q, k, v = qkv.view(x.shape[0], x.shape[1], 3, self.num_heads, self.head_dim).unbind(2)
+            return y, q, k, v
         q, k, v = qkv.split(self._widths, -1)
         if self.short_conv:
             convolutions = ((self.q_conv, q), (self.k_conv, k), (self.v_conv, v))
             q, k, v = (conv(part, positions).contiguous() for conv, part in convolutions)
-        if self.q_norm is not None:
+        if self._qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         heads = ((q, self.num_heads), (k, self.num_kv_heads), (v, self.num_kv_heads))
         return (y, *(part.unflatten(-1, (count, -1)) for part, count in heads))
@@ -394,6 +386,23 @@ class MHLA(nn.Module):
         cos, sin = self._table(positions, q.shape[1] if count is None else count, q)
         q, k = torch.ops.mhla.rope(q, k, cos, sin, self.grid is None, feature_map)
         return {"q": q, "k": k, "feature_map": "identity", **den}
+
+    def _attend(
+        self,
+        v: Tensor,
+        cu_seqlens: Optional[Tensor],
+        q: Tensor,
+        k: Tensor,
+        feature_map: str,
+        q_den: Optional[Tensor] = None,
+        k_den: Optional[Tensor] = None,
+    ) -> Tensor:
+        if self.causal:
+            return chunkwise(q, k, v, self.mix, self.chunk, q_den, k_den, cu_seqlens, feature_map, self.normalizer, self.eps,
+                             self.scale, self.beyond_mix)  # fmt: skip
+        return bidirectional(q, k, v, self.mix, self.block_size or 0, self.grid or (), self.blocks or (), q_den, k_den,
+                             cu_seqlens, feature_map, self.normalizer, self.eps,
+                             1.0 if self.scale is None else self.scale)  # fmt: skip
 
     def _positions(self, tokens: int, cu_seqlens: Tensor, device: torch.device) -> Tensor:
         """Places of tokens in their packed sequences."""
@@ -423,6 +432,11 @@ class MHLA(nn.Module):
         return (cos[:count], sin[:count]) if positions is None else (cos[positions], sin[positions])
 
     def _finish(self, y: Tensor, v: Tensor, out: Tensor) -> Tensor:
+        out = self.out(out.flatten(-2) if self._bare_output else self._gated(y, v, out))
+        return self.dropout(out) if self.training and self.dropout.p > 0 else out
+
+    def _gated(self, y: Tensor, v: Tensor, out: Tensor) -> Tensor:
+        """Norm, gate and LePE of the heads' output, ``[B, N, H * E]``."""
         lepe_inside = self.lepe is not None and self.lepe_inside_gate
         gate = None if self.gate is None else self.gate(y)
         in_norm = gate is not None and self.head_norm is not None and self.gate_activation == "silu" and not lepe_inside
@@ -435,8 +449,7 @@ class MHLA(nn.Module):
             out = out * (F.silu(gate) if self.gate_activation == "silu" else gate)
         if self.lepe is not None and not self.lepe_inside_gate:
             out = out + self._lepe_of(v)
-        out = self.out(out)
-        return self.dropout(out) if self.training and self.dropout.p > 0 else out
+        return out
 
     def _lepe_of(self, v: Tensor) -> Tensor:
         """The convolution of v over the grid, ``[B, N, H * E]``: query heads that share a value head share it too."""
