@@ -21,6 +21,9 @@ torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, std:
   ops::NormOptions options;
   options.eps = eps.value_or(epsilon_of(x.scalar_type()));
   options.gate = gate;
+  // Sums of a model in 16 bits are f32: behind the norm they are what its linear layers take.
+  const bool narrow = weight.scalar_type() == torch::kBFloat16 || weight.scalar_type() == torch::kHalf;
+  if (narrow && x.scalar_type() == torch::kFloat) options.dtype = weight.scalar_type();
   return ops::norm(x, weight, options);
 }
 

@@ -157,7 +157,8 @@ void LanguageModelImpl::expect_tokens(const char* entry, const torch::Tensor& to
 }
 
 torch::Tensor LanguageModelImpl::embed(const torch::Tensor& tokens) const {
-  return torch::embedding(embeddings_->weight, tokens);
+  const torch::Tensor x = torch::embedding(embeddings_->weight, tokens);
+  return x.scalar_type() == torch::kDouble ? x : x.to(torch::kFloat);  // what blocks add up stays f32
 }
 
 void LanguageModelImpl::set_length_policy(LengthPolicy policy) {
