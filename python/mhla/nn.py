@@ -302,28 +302,33 @@ class MHLA(nn.Module):
         """An empty state of this layer for B sequences; mix is copied as it is now."""
         if not self.causal:
             raise RuntimeError("MHLA.streaming_state: the layer is not causal, expected causal=True")
-        if self.short_conv:
-            raise RuntimeError("MHLA.streaming_state: short_conv keeps tokens that a state does not hold")
         if self.official_causal_clamp:
             constrain_mix_(self.mix, 1e-5, 1.0)
-        return StreamingState(
+        state = StreamingState(
             self.mix, heads=self.num_heads, kv_heads=self.num_kv_heads, key_size=self._feature_size, value_size=self.value_dim,
             batch=batch, chunk=self.chunk, dtype=self.qkv.weight.dtype, normalizer=self.normalizer, eps=self.eps,
             scale=self.scale, beyond_mix=self.beyond_mix, rollback=rollback,
             feature_map="identity" if self._maps_outside else self.feature_map, den_features=self.rope and self.normalizer != "none",
         )  # fmt: skip
+        if self.short_conv:
+            state._tails = tuple(self.qkv.weight.new_empty(batch, 0, width) for width in self._widths)
+        return state
 
     @torch.no_grad()
     def stream(self, x: Tensor, state: StreamingState) -> Tensor:
         """T more tokens ``[B, T, dim]`` of the sequences in ``state``: what :meth:`forward` gives over all of them."""
-        y, q, k, v = self._project(x)
+        both: list = []  # what short convolutions saw and see
+        y, q, k, v = self._project(x, tails=state._tails, both=both)
         positions, count = None, x.shape[1]
         if self.rope:
             positions = (torch.tensor(state.positions)[:, None] + torch.arange(x.shape[1])).to(x.device)
             count += max(state.positions)
         arguments = self._features(q, k, positions, count)
         arguments.pop("feature_map")
-        return self._finish(y, v, state.append(v=v, **arguments))
+        out = state.append(v=v, **arguments)
+        room = self.short_conv - 1 + state.rollback_limit
+        state._tails = tuple(tokens[:, max(0, tokens.shape[1] - room) :].clone() for tokens in both)
+        return self._finish(y, v, out)
 
     @torch.no_grad()
     def constrain_(self) -> None:
@@ -353,8 +358,15 @@ class MHLA(nn.Module):
     def _feature_size(self) -> int:
         return self.head_dim if self.feature_map_q is None else self.feature_map_q.growth * self.head_dim
 
-    def _project(self, x: Tensor, positions: Optional[Tensor] = None) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What the gate sees, and q, k, v by heads: slices of one product where nothing stands between."""
+    def _project(
+        self,
+        x: Tensor,
+        positions: Optional[Tensor] = None,
+        tails: Sequence[Tensor] = (),
+        both: Optional[list] = None,
+    ) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the gate sees, and q, k, v by heads: slices of one product where nothing stands between. ``tails``: tokens
+        that short convolutions have seen; ``both`` gets them with those of x."""
         y = self.norm(x) if self._inner_norm else x
         qkv = self.qkv(y)
         if self._alike:  # one view instead of four
@@ -362,8 +374,12 @@ class MHLA(nn.Module):
             return y, q, k, v
         q, k, v = qkv.split(self._widths, -1)
         if self.short_conv:
-            convolutions = ((self.q_conv, q), (self.k_conv, k), (self.v_conv, v))
-            q, k, v = (conv(part, positions).contiguous() for conv, part in convolutions)
+            parts, count = (q, k, v), x.shape[1]
+            if tails:
+                both.extend(torch.cat(pair, 1) for pair in zip(tails, parts))
+                parts = tuple(tokens[:, max(0, tokens.shape[1] - count - self.short_conv + 1) :] for tokens in both)
+            convolutions = zip((self.q_conv, self.k_conv, self.v_conv), parts)
+            q, k, v = (conv(part, positions)[:, -count:].contiguous() for conv, part in convolutions)
         if self._qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         heads = ((q, self.num_heads), (k, self.num_kv_heads), (v, self.num_kv_heads))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 Snapshot = Tuple[Dict[str, Tensor], Dict[str, str]]
+_TAIL = "tail."  # how a snapshot names them
 
 
 class StreamingState:
@@ -49,11 +50,13 @@ class StreamingState:
             mix.detach(), batch, heads, kv_heads, key_size, value_size, chunk, dtype, feature_map, normalizer, eps, scale,
             beyond_mix, den_features, rollback,
         )  # fmt: skip
+        # What short convolutions of a layer still see, and what can be taken back of it: [B, at most so many, width] each.
+        self._tails: Tuple[Tensor, ...] = ()
 
     @classmethod
-    def _wrap(cls, state: torch.ScriptObject) -> "StreamingState":
+    def _wrap(cls, state: torch.ScriptObject, tails: Tuple[Tensor, ...] = ()) -> "StreamingState":
         wrapped = cls.__new__(cls)
-        wrapped._state = state
+        wrapped._state, wrapped._tails = state, tails
         return wrapped
 
     def append(
@@ -89,15 +92,17 @@ class StreamingState:
     @property
     def nbytes(self) -> int:
         """Memory held."""
-        return self._state.bytes()
+        return self._state.bytes() + sum(tail.numel() * tail.element_size() for tail in self._tails)
 
     def rollback(self, tokens: int) -> None:
         """Takes the last tokens of every sequence back, as if they had never come."""
         self._state.rollback(tokens)
+        self._tails = tuple(tail[:, : tail.shape[1] - tokens] for tail in self._tails)
 
     def reset(self) -> None:
         """As new."""
         self._state.reset()
+        self._tails = tuple(tail[:, :0] for tail in self._tails)
 
     def fork(self) -> "StreamingState":
         """An independent copy."""
@@ -105,23 +110,30 @@ class StreamingState:
 
     def select(self, sequences: Sequence[int]) -> "StreamingState":
         """A new state with copies of the sequences named, in that order: beams, a batch grown or shrunk."""
-        return self._wrap(self._state.select(list(sequences)))
+        chosen = list(sequences)
+        state = self._state.select(chosen)
+        return self._wrap(state, tuple(tail[chosen] for tail in self._tails))
 
     def snapshot(self) -> Snapshot:
         """Everything needed to go on elsewhere, as named tensors and text."""
         tensors, texts = self._state.snapshot()
-        return dict(tensors), dict(texts)
+        tails = {f"{_TAIL}{i}": tail.clone() for i, tail in enumerate(self._tails)}
+        return {**tensors, **tails}, dict(texts)
 
     @classmethod
     def load(cls, snapshot: Snapshot) -> "StreamingState":
         """The state of a :meth:`snapshot`."""
-        return cls._wrap(torch.ops.mhla.load_streaming_state(*snapshot))
+        tensors, texts = snapshot
+        own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_TAIL)}
+        tails = tuple(tensors[name] for name in sorted(tensors) if name.startswith(_TAIL))
+        return cls._wrap(torch.ops.mhla.load_streaming_state(own, texts), tails)
 
     def __getstate__(self) -> Snapshot:
         return self.snapshot()
 
     def __setstate__(self, snapshot: Snapshot) -> None:
-        self._state = torch.ops.mhla.load_streaming_state(*snapshot)
+        loaded = self.load(snapshot)
+        self._state, self._tails = loaded._state, loaded._tails
 
     def __repr__(self) -> str:
         return f"mhla.StreamingState(positions={self.positions}, nbytes={self.nbytes})"

@@ -90,7 +90,8 @@ def test_mistakes_are_named(tokens):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, dict(normalizer="paper", rope=True), dict(rope=False, feature_map="elu1"), dict(num_kv_heads=2)],
+    [{}, dict(normalizer="paper", rope=True), dict(rope=False, feature_map="elu1"), dict(num_kv_heads=2),
+     dict(short_conv=4), dict(short_conv=1, num_kv_heads=2)],
     ids=str,
 )
 def test_a_layer_streams_what_it_computes_at_once(options):
@@ -101,6 +102,33 @@ def test_a_layer_streams_what_it_computes_at_once(options):
     state = layer.streaming_state(batch=2)
     parts = [layer.stream(x[:, a:b], state) for a, b in ((0, 17), (17, 18), (18, 19), (19, 43))]
     torch.testing.assert_close(torch.cat(parts, 1), want, rtol=1e-4, atol=1e-5)
+
+
+def test_short_convolutions_stay_with_the_state():
+    layer = MHLA.lm(32, 2, chunk=5, max_tokens=60, short_conv=4)
+    x = torch.randn(3, 41, 32)
+    with torch.no_grad():
+        want = layer(x)
+    close = lambda got, sequences, begin: torch.testing.assert_close(
+        got, want[sequences][:, begin : begin + got.shape[1]], rtol=1e-4, atol=1e-5
+    )
+    state = layer.streaming_state(batch=3)
+    for begin, end in ((0, 1), (1, 3), (3, 4), (4, 17)):  # shorter than the convolution, too
+        close(layer.stream(x[:, begin:end], state), [0, 1, 2], begin)
+    copy, chosen = state.fork(), state.select([2, 0])
+    loaded = mhla.StreamingState.load(state.snapshot())
+    pickled = pickle.loads(pickle.dumps(state))
+    close(layer.stream(x[[2, 0], 17:30], chosen), [2, 0], 17)
+    for other in (copy, loaded, pickled):
+        assert other.nbytes == state.nbytes
+        layer.stream(torch.randn(3, 4, 32), other)
+        other.rollback(4)
+        close(layer.stream(x[:, 17:22], other), [0, 1, 2], 17)
+    with pytest.raises(RuntimeError, match="expected at most 60"):
+        layer.stream(torch.randn(3, 50, 32), state)
+    close(layer.stream(x[:, 17:41], state), [0, 1, 2], 17)  # nothing was lost
+    state.reset()
+    close(layer.stream(x, state), [0, 1, 2], 0)
 
 
 def test_only_causal_layers_stream():
