@@ -2,6 +2,8 @@
 // LibTorch's, whose BLAS chooses its sums by the number of rows; but a few rows without gradients, a decode step, go
 // through linear_forward, too. On (f32 on the CPU, no gradients): linear_forward of
 // mhla/kernels, and exp through the one vector path that LibTorch has for every place of a tensor.
+//
+// Models call apply_linear, not a torch::nn::Linear: the C++ one adds its bias in a pass of its own.
 #pragma once
 
 #include "mhla/modules/torch.h"
