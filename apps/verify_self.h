@@ -8,7 +8,8 @@
 
 namespace mhla::apps {
 
-// `backend` empty: every candidate there is. `dtypes` empty: f32, bf16 and f16. `quick`: a small part of the cases, for slow tools that watch memory.
+// `backend` empty: every candidate there is. `dtypes` empty: f32, bf16 and f16. `quick`: a small part of the cases, for
+// slow tools that watch memory.
 // Returns the exit code: 0 all good, 1 a check failed.
 int verify_self(const std::string& backend, const std::vector<std::string>& dtypes, bool quick, const Output& out);
 

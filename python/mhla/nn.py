@@ -45,6 +45,8 @@ class ShortConv(nn.Module):
     def forward(self, x: Tensor, positions: Optional[Tensor] = None) -> Tensor:
         """x ``[B, N, C]``. ``positions`` ``[N]``: places of the tokens in packed sequences, none of which reads another."""
         channels, _, taps = self.weight.shape
+        if x.shape[1] == 0:  # which conv1d refuses
+            return x
         if positions is None:
             padded = F.pad(x.transpose(1, 2), (taps - 1, 0))
             return F.silu(F.conv1d(padded, self.weight, groups=channels)).transpose(1, 2)
@@ -317,6 +319,9 @@ class MHLA(nn.Module):
     @torch.no_grad()
     def stream(self, x: Tensor, state: StreamingState) -> Tensor:
         """T more tokens ``[B, T, dim]`` of the sequences in ``state``: what :meth:`forward` gives over all of them."""
+        if bool(state._tails) != bool(self.short_conv):
+            has = "has" if state._tails else "has no"
+            raise RuntimeError(f"MHLA.stream: the state {has} tokens of short convolutions, expected one of this layer")
         both: list = []  # what short convolutions saw and see
         y, q, k, v = self._project(x, tails=state._tails, both=both)
         positions, count = None, x.shape[1]
@@ -379,7 +384,7 @@ class MHLA(nn.Module):
                 both.extend(torch.cat(pair, 1) for pair in zip(tails, parts))
                 parts = tuple(tokens[:, max(0, tokens.shape[1] - count - self.short_conv + 1) :] for tokens in both)
             convolutions = zip((self.q_conv, self.k_conv, self.v_conv), parts)
-            q, k, v = (conv(part, positions)[:, -count:].contiguous() for conv, part in convolutions)
+            q, k, v = (conv(part, positions)[:, part.shape[1] - count :].contiguous() for conv, part in convolutions)
         if self._qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         heads = ((q, self.num_heads), (k, self.num_kv_heads), (v, self.num_kv_heads))

@@ -128,7 +128,13 @@ def test_short_convolutions_stay_with_the_state():
         layer.stream(torch.randn(3, 50, 32), state)
     close(layer.stream(x[:, 17:41], state), [0, 1, 2], 17)  # nothing was lost
     state.reset()
+    assert layer.stream(x[:, :0], state).shape == (3, 0, 32)
     close(layer.stream(x, state), [0, 1, 2], 0)
+    other = MHLA.lm(32, 2, chunk=5, max_tokens=60)
+    with pytest.raises(RuntimeError, match="the state has no tokens of short convolutions, expected one of this layer"):
+        layer.stream(x, other.streaming_state(batch=3))
+    with pytest.raises(RuntimeError, match="the state has tokens of short convolutions"):
+        other.stream(x, layer.streaming_state(batch=3))
 
 
 def test_only_causal_layers_stream():
