@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 # The operators themselves: through torch.ops.mhla every call would look for the overload again.
-bidirectional, chunkwise = torch.ops.mhla.bidirectional.default, torch.ops.mhla.chunkwise.default
+_bidirectional, _chunkwise = torch.ops.mhla.bidirectional.default, torch.ops.mhla.chunkwise.default
 
 
 def attention(
@@ -65,7 +65,7 @@ def attention(
     if causal:
         if block_size is not None or grid is not None or blocks is not None:
             raise RuntimeError("mhla.attention: causal=True with block_size, grid or blocks, expected chunk")
-        return chunkwise(
+        return _chunkwise(
             q, k, v, mix, 64 if chunk is None else chunk, q_den, k_den, cu_seqlens, feature_map, normalizer or "none",
             eps, scale, beyond_mix,
         )  # fmt: skip
@@ -73,7 +73,7 @@ def attention(
         raise RuntimeError(
             "mhla.attention: chunk and beyond_mix belong to causal=True, expected block_size, or grid and blocks"
         )
-    return bidirectional(
+    return _bidirectional(
         q, k, v, mix, block_size or 0, grid or (), blocks or (), q_den, k_den, cu_seqlens, feature_map,
         normalizer or "paper", eps, 1.0 if scale is None else scale,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from . import feature_maps
 from . import rope as rotary
-from .functional import bidirectional, chunkwise
+from .functional import attention
 from .mixing import constrain_mix_, init_causal_mix, init_mix
 from .streaming import StreamingState
 
@@ -298,7 +298,14 @@ class MHLA(nn.Module):
         if cu_seqlens is not None and (self.rope or self.short_conv):
             positions = self._positions(x.shape[1], cu_seqlens, x.device)
         y, q, k, v = self._project(x, positions)
-        return self._finish(y, v, self._attend(v, cu_seqlens, **self._features(q, k, positions)))
+        layout = (
+            {"causal": True, "chunk": self.chunk, "beyond_mix": self.beyond_mix}
+            if self.causal
+            else {"block_size": self.block_size, "grid": self.grid, "blocks": self.blocks}
+        )
+        out = attention(v=v, mix=self.mix, normalizer=self.normalizer, eps=self.eps, scale=self.scale, cu_seqlens=cu_seqlens,
+                        **layout, **self._features(q, k, positions))  # fmt: skip
+        return self._finish(y, v, out)
 
     def streaming_state(self, batch: int = 1, rollback: Optional[int] = None) -> StreamingState:
         """An empty state of this layer for B sequences; mix is copied as it is now."""
@@ -407,23 +414,6 @@ class MHLA(nn.Module):
         cos, sin = self._table(positions, q.shape[1] if count is None else count, q)
         q, k = torch.ops.mhla.rope(q, k, cos, sin, self.grid is None, feature_map)
         return {"q": q, "k": k, "feature_map": "identity", **den}
-
-    def _attend(
-        self,
-        v: Tensor,
-        cu_seqlens: Optional[Tensor],
-        q: Tensor,
-        k: Tensor,
-        feature_map: str,
-        q_den: Optional[Tensor] = None,
-        k_den: Optional[Tensor] = None,
-    ) -> Tensor:
-        if self.causal:
-            return chunkwise(q, k, v, self.mix, self.chunk, q_den, k_den, cu_seqlens, feature_map, self.normalizer, self.eps,
-                             self.scale, self.beyond_mix)  # fmt: skip
-        return bidirectional(q, k, v, self.mix, self.block_size or 0, self.grid or (), self.blocks or (), q_den, k_den,
-                             cu_seqlens, feature_map, self.normalizer, self.eps,
-                             1.0 if self.scale is None else self.scale)  # fmt: skip
 
     def _positions(self, tokens: int, cu_seqlens: Tensor, device: torch.device) -> Tensor:
         """Places of tokens in their packed sequences."""
