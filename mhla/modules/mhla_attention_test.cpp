@@ -62,10 +62,11 @@ TEST(MhlaAttention, IsWhatItsPartsSay) {
 TEST(MhlaAttention, PlainCodeIsTheSame) {
   for (const Layout& layout : {Layout::grid2d(4, 6, 2, 3), Layout::grid3d({2, 3, 4}, {2, 1, 2}), Layout::line(8)}) {
     MhlaAttentionOptions o = small(layout);
-    o.kv_heads = 2, o.max_tokens = 24, o.qk_norm = true;
+    o.kv_heads = 2, o.max_tokens = 24, o.qk_norm = true, o.qk_norm_eps = 0.1;
     if (layout.rank == 2) o.heads = 6, o.rope = true;  // own features for the normaliser
     if (layout.rank == 1) o.features = Features::kElu1, o.normalizer = Normalizer::kNone;
     MhlaAttention layer = layer_of(o);
+    for (const char* name : {"q_norm.weight", "k_norm.weight"}) parameter(layer, name).data().uniform_(0.5, 1.5);
     const torch::Tensor x = tokens(2, 24, 24).requires_grad_();
     const auto run = [&] {
       layer->zero_grad();

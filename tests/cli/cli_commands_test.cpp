@@ -148,6 +148,21 @@ TEST(CliCommands, ABackendThatCannotRunHereIsACallersMistake) {
   }
 }
 
+TEST(CliCommands, VerifiesTheDtypesThatAreAskedFor) {
+  const ProgramRun run = run_program({"verify", "--backend", "simd", "--quick", "--dtype", "bf16,f16", "--json"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  int checks[2] = {0, 0};
+  for (const std::string& line : lines_of(run.out)) {
+    const JsonValue row = parse_json(line, "stdout");
+    if (row.at("kind").as_string() != "check") continue;
+    const std::string dtype = row.at("dtype").as_string();
+    ASSERT_TRUE(dtype == "bf16" || dtype == "f16") << line;
+    ++checks[dtype == "f16"];
+  }
+  EXPECT_GT(checks[0], 5);
+  EXPECT_EQ(checks[0], checks[1]);
+}
+
 TEST(CliCommands, HelpAndDoctorStartQuickly) {
   double help = 1e9, doctor = 1e9;
   for (int i = 0; i < 3; ++i) {

@@ -192,6 +192,21 @@ TEST(LanguageModels, CastButForMix) {
   EXPECT_LE(distance(model->prefill(tokens, state, 30).to(torch::kFloat), got.select(1, 99).to(torch::kFloat)), 0.02);
 }
 
+// Steps of bf16 at what sixteen blocks add up would be six times those of its last norm alone.
+TEST(LanguageModels, AddUpInF32) {
+  const torch::NoGradGuard no_gradient;
+  LmConfig config = small();
+  config.layers = 16;
+  LanguageModel half = make(config, 1), wide = make(config, 1);
+  for (LanguageModel* model : {&half, &wide}) {
+    (*model)->named_parameters()["model.embeddings.weight"].mul_(50);  // the blocks add little to it
+    (*model)->cast(torch::kBFloat16);
+  }
+  wide->cast(torch::kFloat);
+  const torch::Tensor tokens = tokens_of(1, 100), want = wide->hidden(tokens);
+  EXPECT_LE(((half->hidden(tokens).to(torch::kFloat) - want).norm() / want.norm()).item<double>(), 0.003);
+}
+
 TEST(LanguageModels, SayWhatIsWrong) {
   LanguageModel model = make(small());
   const auto said = [&](const auto& call) { return message_of(call); };
