@@ -106,7 +106,7 @@ test_() {
   echo "tests took $((SECONDS - started)) s"
 }
 
-verified_dtypes() { [ "$1" = sm90 ] && echo bf16 f16 || echo f32 bf16 f16; }  # of a candidate
+verified_dtypes() { [ "$1" = sm90 ] && echo bf16 || echo f32 bf16 f16; }  # of a candidate: sm90 takes no others
 
 sanitize() {
   say "compute-sanitizer"

@@ -3,7 +3,7 @@
     python python/benchmarks/layer.py [--device cuda] [--batch 64]
 
 Shape of DiT-S/2 at 256 px: 16 x 16 tokens, 384 channels, 6 heads, 4 x 4 blocks. Every candidate gets the same inputs and is
-checked against plain code before it is timed; median of CUDA events, or of wall time on the CPU. On a GPU the layer is also timed
+checked against plain code before it is timed; median of CUDA events, or of wall time on the CPU, in turns. On a GPU the layer is also timed
 as a CUDA graph, without what Python and autograd cost on the host.
 """
 
@@ -66,24 +66,26 @@ class Plain(nn.Module):
         return self.out(plain_attention(q, k, v, self.mix).flatten(-2))
 
 
-def milliseconds(call, device, seconds=1.0):
-    """Median time of one call."""
-    for _ in range(3):
-        call()
-    times, end = [], time.time() + seconds
-    while time.time() < end or len(times) < 5:
-        if device == "cuda":
-            begin, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
+def milliseconds(calls, device, seconds=1.0):
+    """Median time of each call. They take turns: a host that is slow for a while is slow for all of them."""
+    for call in calls.values():
+        for _ in range(3):
             call()
-            stop.record()
-            stop.synchronize()
-            times.append(begin.elapsed_time(stop))
-        else:
-            start = time.perf_counter()
-            call()
-            times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times)
+    times, end = {name: [] for name in calls}, time.time() + seconds * len(calls)
+    while time.time() < end or len(times["mhla"]) < 5:
+        for name, call in calls.items():
+            if device == "cuda":
+                begin, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                begin.record()
+                call()
+                stop.record()
+                stop.synchronize()
+                times[name].append(begin.elapsed_time(stop))
+            else:
+                start = time.perf_counter()
+                call()
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def graphed(call):
@@ -100,12 +102,12 @@ def graphed(call):
     return graph.replay
 
 
-def mebibytes(call, dout):
-    """The most memory of the device that a forward and backward pass holds beyond what was there."""
+def mebibytes(call):
+    """The most memory of the device that a call holds beyond what was there."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    call().backward(dout)
+    call()
     torch.cuda.synchronize()
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
@@ -122,7 +124,7 @@ def main():
     mhla.set_num_threads(options.threads or mhla.get_num_threads())
     torch.manual_seed(0)
 
-    layer = mhla.nn.MHLA(DIM, HEADS, grid=GRID, blocks=BLOCKS).to(device, dtype)
+    layer = mhla.nn.MHLA(DIM, HEADS, grid=GRID, blocks=BLOCKS, device=device, dtype=dtype)  # mix stays float32
     layers = {"mhla": layer, "plain": Plain(layer), "softmax": Softmax().to(device, dtype)}
     x = torch.randn(batch, GRID[0] * GRID[1], DIM, device=device, dtype=dtype, requires_grad=True)
     off = ((layers["mhla"](x) - layers["plain"](x)).float().norm() / layers["plain"](x).float().norm()).item()
@@ -141,26 +143,27 @@ def main():
     if hasattr(F, "scaled_dot_product_attention"):
         operators["softmax"] = lambda: F.scaled_dot_product_attention(heads(q), heads(k), heads(v))
 
+    forward = {name: (lambda layer=layer: layer(x)) for name, layer in layers.items()}
+    backward = lambda calls: {
+        name: (lambda call=call, dout=torch.randn_like(call()): call().backward(dout)) for name, call in calls.items()
+    }
+    columns, peaks = {}, {}
+    with torch.no_grad():
+        columns["op fwd"], columns["layer fwd"] = milliseconds(operators, device), milliseconds(forward, device)
+    columns["op fwd+bwd"] = milliseconds(backward(operators), device)
+    columns["layer fwd+bwd"] = milliseconds(backward(forward), device)
+    if device == "cuda":
+        peaks = {name: mebibytes(call) for name, call in backward(forward).items()}
+        columns["in a graph"] = milliseconds({name: graphed(call) for name, call in backward(forward).items()}, device)
+
     print(f"torch {torch.__version__}, {device}, {dtype}, batch {batch}, {mhla.get_num_threads()} threads; ms")
-    print(f"{'':10} {'op fwd':>9} {'op fwd+bwd':>11} {'layer fwd':>10} {'layer fwd+bwd':>14} {'in a graph':>11}")
-    rows, peaks, nan = {}, {}, float("nan")
-    for name in ("mhla", "plain", "softmax"):
-        row = []
-        for call in (operators.get(name), lambda: layers[name](x)):
-            if call is None:
-                row += [nan] * 2
-                continue
-            with torch.no_grad():
-                row.append(milliseconds(call, device))
-            dout = torch.randn_like(call())
-            row.append(milliseconds(lambda: call().backward(dout), device))
-        rows[name] = row
-        if device == "cuda":
-            peaks[name] = mebibytes(lambda: layers[name](x), dout)
-            row.append(milliseconds(graphed(lambda: layers[name](x).backward(dout)), device))
-        print(f"{name:10} {row[0]:9.3f} {row[1]:11.3f} {row[2]:10.3f} {row[3]:14.3f} {row[4] if len(row) > 4 else nan:11.3f}")
+    line = lambda name, cells: print(f"{name:15}" + "".join(f"{cell:>15}" for cell in cells))
+    nan = float("nan")
+    line("", columns)
+    for name in layers:
+        line(name, (f"{column.get(name, nan):.3f}" for column in columns.values()))
     for other in ("plain", "softmax"):
-        print(f"{other + ' / mhla':16}" + "  ".join(f"{a / b:6.2f}" for a, b in zip(rows[other], rows["mhla"])))
+        line(other + " / mhla", (f"{column.get(other, nan) / column['mhla']:.2f}" for column in columns.values()))
     if peaks:
         print("layer fwd+bwd, MiB at the peak: " + ", ".join(f"{name} {peak:.1f}" for name, peak in peaks.items()))
 
