@@ -5,6 +5,7 @@
 
 #include "apps/train/timed.h"
 #include "mhla/core/error.h"
+#include "mhla/models/lm/decoder.h"
 #include "mhla/models/lm/head_loss.h"
 #include "mhla/models/lm/lm.h"
 #include "mhla/modules/zoo.h"
@@ -88,7 +89,8 @@ void bench_lm(const JsonValue& request, Observer& observer) {
     model->set_length_policy(LengthPolicy::kExtend);
     LmState state = model->begin(options.batch);
     torch::Tensor next = model->prefill(tokens, state).argmax(-1);
-    timed = time_of(device, min_seconds, [&] { next = model->decode(next, state).argmax(-1); });
+    Decoder decoder(*model);
+    timed = time_of(device, min_seconds, [&] { next = decoder.decode(next, state).argmax(-1); });
     of_a_run = options.batch;
     const double bytes = static_cast<double>(bytes_of(*model)), roof_ms = 1e3 * bytes / copy_rate(device);
     share = roof_ms / timed.ms;

@@ -90,6 +90,23 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention {
   using Attention::stream;
   torch::Tensor stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) override;
 
+  // stream() in parts, for who records the first and the last of them (models/lm/decoder.h). A step is open until the
+  // operator has run, once, on its tensors.
+  struct Projected {
+    torch::Tensor y, q, k, v;  // what the gate sees; [B, N, H, D], [B, N, Hkv, D], [B, N, Hkv, E]
+  };
+  struct StreamStep {
+    Projected p;
+    ops::AttentionInputs inputs;
+    torch::Tensor out;  // [B, T, H, E]
+  };
+  void expect_room(const AttentionState& state, std::int64_t tokens) const;  // throws where mix has no rows for them
+  [[nodiscard]] RopeTable stream_table(const torch::Tensor& positions, std::int64_t end) const;  // all below `end`
+  StreamStep open_step(const torch::Tensor& x, const RopeTable& table,
+                       AttentionState* maybe_state);  // short_conv: given
+  static void run_step(const StreamStep& step, AttentionState& state);
+  torch::Tensor close_step(const StreamStep& step) { return finish(step.p, step.out); }
+
   // Causal: other chunks than it was made with, and what happens beyond the rows of mix; no weight changes. States that
   // were begun before stay as they are.
   void set_length(std::int64_t chunk, BeyondMix beyond_mix);
@@ -101,9 +118,6 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention {
   torch::Tensor mix;  // [M, M] or [H, M, M], f32 (f64 in a layer of f64)
 
  private:
-  struct Projected {
-    torch::Tensor y, q, k, v;  // what the gate sees; [B, N, H, D], [B, N, Hkv, D], [B, N, Hkv, E]
-  };
   Projected project(const torch::Tensor& x, const torch::Tensor& cu_seqlens, AttentionState* state = nullptr);
   // q, k, and with a normaliser q_den and k_den, ready for the operator; which map is still to be applied.
   // The table is empty without rotary positions.

@@ -9,6 +9,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/language/text_stream.h"
+#include "mhla/models/lm/decoder.h"
 
 namespace mhla {
 namespace {
@@ -85,11 +86,13 @@ Generated generate(LanguageModelImpl& model, const Tokenizer& tokenizer, TextCon
   std::vector<std::optional<LmState>> ended(writers.size());
   LmState state = std::move(context.state);
   std::vector<float> logits(static_cast<std::size_t>(vocab));
+  Decoder decoder(model);
   for (std::int64_t step = 0; step < options.max_tokens && !going.empty(); ++step) {
     torch::Tensor last = torch::empty({static_cast<std::int64_t>(going.size())}, torch::kLong);
     for (std::size_t i = 0; i < going.size(); ++i)
       last.data_ptr<std::int64_t>()[i] = context.tokens[static_cast<std::size_t>(going[i])].back();
-    const torch::Tensor rows = model.decode(last.to(model.device()), state).to(torch::kCPU, torch::kFloat).contiguous();
+    const torch::Tensor rows =
+        decoder.decode(last.to(model.device()), state).to(torch::kCPU, torch::kFloat).contiguous();
     ++all.steps;
     std::vector<std::int64_t> still, places;
     for (std::size_t i = 0; i < going.size(); ++i) {

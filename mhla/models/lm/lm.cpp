@@ -59,11 +59,11 @@ torch::Tensor LmBlockImpl::behind(const torch::Tensor& x, const torch::Tensor& a
 }
 
 torch::Tensor LmBlockImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
-  return behind(x, attn_->forward(attn_norm_(x), cu_seqlens));
+  return behind(x, attn_->forward(before(x), cu_seqlens));
 }
 
 torch::Tensor LmBlockImpl::stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) {
-  return behind(x, attn_->stream(attn_norm_(x), state, positions));
+  return behind(x, attn_->stream(before(x), state, positions));
 }
 
 std::int64_t LmState::bytes() const {
@@ -216,13 +216,17 @@ LmState LanguageModelImpl::begin(std::int64_t batch) const {
   return state;
 }
 
-torch::Tensor LanguageModelImpl::stream(const torch::Tensor& tokens, LmState& state) {
-  const torch::NoGradGuard no_gradient;
+void LanguageModelImpl::expect_step(const torch::Tensor& tokens, const LmState& state) const {
   expect_tokens("stream", tokens, 2);
   if (state.layers.size() != blocks_.size())
     fail(kEntry, "::stream: the state has ", state.layers.size(), " layers, expected ", blocks_.size());
   if (tokens.size(0) != state.batch())
     fail(kEntry, "::stream: tokens of ", tokens.size(0), " sequences, expected those of ", state.batch());
+}
+
+torch::Tensor LanguageModelImpl::stream(const torch::Tensor& tokens, LmState& state) {
+  const torch::NoGradGuard no_gradient;
+  expect_step(tokens, state);
   const torch::Tensor positions = next_positions(state.positions(), tokens.size(1), tokens.device());
   const ExactLayers exact(exact_);
   torch::Tensor x = embed(tokens);

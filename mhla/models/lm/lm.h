@@ -19,9 +19,10 @@ class LmBlockImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens);
   torch::Tensor stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions);
   [[nodiscard]] const AnyAttention& attention() const { return attn_; }
+  torch::Tensor before(const torch::Tensor& x) { return attn_norm_(x); }  // what the attention is given
+  torch::Tensor behind(const torch::Tensor& x, const torch::Tensor& attended);
 
  private:
-  torch::Tensor behind(const torch::Tensor& x, const torch::Tensor& attended);
   RmsNorm attn_norm_{nullptr}, mlp_norm_{nullptr};
   AnyAttention attn_;
   Swiglu mlp_{nullptr};
@@ -59,7 +60,7 @@ class LanguageModelImpl : public torch::nn::Module {
   // T more tokens of every sequence, [B, T], `piece` at a time so that a long prompt needs little memory: the logits
   // behind the last of them, [B, vocab].
   torch::Tensor prefill(const torch::Tensor& tokens, LmState& state, std::int64_t piece = 2048);
-  // One more token of every sequence, [B], wherever each stands: [B, vocab].
+  // One more token of every sequence, [B], wherever each stands: [B, vocab]. Many in a row: decoder.h.
   torch::Tensor decode(const torch::Tensor& tokens, LmState& state);
   torch::Tensor stream(const torch::Tensor& tokens, LmState& state);  // hidden of all of them, [B, T, dim]
 
@@ -85,10 +86,12 @@ class LanguageModelImpl : public torch::nn::Module {
 
   [[nodiscard]] const LmConfig& config() const { return config_; }
   [[nodiscard]] const std::vector<LmBlock>& blocks() const { return blocks_; }
+  [[nodiscard]] torch::Tensor embed(const torch::Tensor& tokens) const;       // [..., dim]
+  torch::Tensor normed(const torch::Tensor& x) { return norm_(x); }           // behind the last block
+  void expect_step(const torch::Tensor& tokens, const LmState& state) const;  // [B, T], of this model
   [[nodiscard]] torch::Device device() const { return embeddings_->weight.device(); }
 
  private:
-  torch::Tensor embed(const torch::Tensor& tokens) const;
   void expect_tokens(const char* entry, const torch::Tensor& tokens, std::int64_t axes) const;
 
   LmConfig config_;

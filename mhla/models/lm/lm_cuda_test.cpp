@@ -4,9 +4,11 @@
 #include <cmath>
 #include <filesystem>
 
+#include "mhla/models/lm/decoder.h"
 #include "mhla/models/lm/head_loss.h"
 #include "mhla/models/lm/lm_fixture.h"
 #include "mhla/ops/torch.h"
+#include "mhla/testing/messages.h"
 
 namespace mhla {
 namespace {
@@ -79,6 +81,35 @@ TEST_P(LanguageModelsOnAGpu, StreamWhatTheyComputeAtOnce) {
   // In bf16 every layer rounds; two ways to the same sum differ by a rounding in some of them.
   gpu_->cast(torch::kBFloat16);
   EXPECT_LE(streamed(gpu_, tokens, cpu(gpu_->forward(tokens.to(torch::kCUDA)))), 0.03);
+}
+
+// Chunks of 8 end on the way, sequences stand at different places, and one leaves.
+TEST_P(LanguageModelsOnAGpu, DecodeFromARecordingAsWithoutOne) {
+  for (const torch::ScalarType dtype : {torch::kFloat, torch::kBFloat16}) {
+    if (dtype == torch::kBFloat16) gpu_->cast(dtype);
+    const torch::Tensor tokens = tokens_of(3, 128).to(torch::kCUDA);
+    std::vector<LmState> alone;
+    for (const std::int64_t length : {64, 7, 97}) {
+      alone.push_back(gpu_->begin());
+      gpu_->prefill(tokens.narrow(0, 0, 1).narrow(1, 0, length), alone.back());
+    }
+    LmState state = join(std::move(alone)), want = select(state, {0, 1, 2});
+    Decoder decoder(*gpu_);
+    const bool records = GetParam() == "mhla" || GetParam() == "linear";
+    torch::Tensor next = tokens.select(1, 0);
+    for (int step = 0; step < 31; ++step) {
+      if (step == 20) state = select(state, {2, 0}), want = select(want, {2, 0}), next = next.narrow(0, 0, 2);
+      const torch::Tensor logits = decoder.decode(next, state);
+      ASSERT_TRUE(torch::equal(logits, gpu_->decode(next, want))) << GetParam() << " step " << step;
+      ASSERT_EQ(decoder.recorded(), records && step != 0 && step != 20) << GetParam() << " step " << step;
+      next = logits.argmax(-1);
+    }
+    EXPECT_EQ(state.positions(), want.positions());
+    if (GetParam() != "mhla") continue;
+    EXPECT_TRUE(
+        has(message_of([&] { decoder.decode(next, state); }), "pass the 128 that mix has rows for"));  // 97 + 31
+    EXPECT_EQ(state.positions(), want.positions());
+  }
 }
 
 TEST_P(LanguageModelsOnAGpu, StatesGoThroughFiles) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "mhla/core/error.h"
+#include "mhla/models/lm/decoder.h"
 #include "mhla/models/lm/lm_fixture.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/testing/messages.h"
@@ -105,6 +106,21 @@ TEST(LanguageModels, StreamWhatTheyComputeAtOnce) {
     }
     EXPECT_GT(state.bytes(), 0);
   }
+}
+
+// Where nothing can be recorded a decoder is decode().
+TEST(LanguageModels, DecodeThroughADecoder) {
+  LanguageModel model = make(small());
+  LmState state = model->begin(2), want = model->begin(2);
+  Decoder decoder(*model);
+  for (int step = 0; step < 3; ++step) {
+    const torch::Tensor next = tokens_of(2, 3).select(1, step);
+    EXPECT_TRUE(torch::equal(decoder.decode(next, state), model->decode(next, want)));
+    EXPECT_FALSE(decoder.recorded());
+  }
+  EXPECT_TRUE(
+      has(message_of([&] { decoder.decode(torch::zeros({3}, torch::kLong), state); }), "tokens of 3 sequences"));
+  EXPECT_EQ(state.positions(), (std::vector<std::int64_t>{3, 3}));
 }
 
 TEST(LanguageModels, StatesGoThroughFiles) {
