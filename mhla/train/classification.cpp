@@ -182,18 +182,21 @@ void ClassificationTask::open_loader() {
   if (!loader_) loader_ = std::make_unique<Loader>(data_.train, loader_options_);
 }
 
-BatchResult ClassificationTask::forward_next() {
+TrainBatch ClassificationTask::next_batch() {
   open_loader();
   do {
     if (!loader_->next(batch_)) fail("train: ", data_.train->name(), " came to an end");
     warnings_.insert(warnings_.end(), batch_.damaged.begin(), batch_.damaged.end());
   } while (batch_.size == 0);
-  const torch::Tensor labels = labels_of(batch_, device_);
-  const torch::Tensor logits = model_->forward(images_of(batch_, device_));
-  torch::Tensor targets = labels;
-  if (batch_.mixed) targets = soft_targets(batch_, model_->config().classes).to(device_);
+  TrainBatch batch{.inputs = {images_of(batch_, device_), labels_of(batch_, device_)}, .weight = batch_.size};
+  if (batch_.mixed) batch.inputs.push_back(soft_targets(batch_, model_->config().classes).to(device_));
+  return batch;
+}
+
+BatchResult ClassificationTask::forward(const TrainBatch& batch) {
+  const torch::Tensor &labels = batch.inputs.at(1), &targets = batch.inputs.back();
+  const torch::Tensor logits = model_->forward(batch.inputs.at(0));
   return {.loss = soft_cross_entropy(logits, targets, options_.label_smoothing),
-          .weight = batch_.size,
           .sums = {{"accuracy", (logits.detach().argmax(-1) == labels).sum()}}};
 }
 

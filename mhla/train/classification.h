@@ -49,7 +49,8 @@ class ClassificationTask : public Task {
   [[nodiscard]] JsonValue model_config() const override;
   [[nodiscard]] const char* samples() const override { return "images"; }
   [[nodiscard]] std::int64_t batches_per_epoch() const override;
-  BatchResult forward_next() override;
+  TrainBatch next_batch() override;  // images, labels, and the classes' shares where they are mixed
+  BatchResult forward(const TrainBatch& batch) override;
   [[nodiscard]] JsonValue cursor() const override;
   void seek(const JsonValue& cursor) override;
   void constrain() override { model_->constrain(); }

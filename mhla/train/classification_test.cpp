@@ -57,9 +57,9 @@ TrainResult train_quarters(const fs::path& folder, ClassifyOptions options, bool
   prepare(options.train);
   struct Stopped : ClassificationTask {
     using ClassificationTask::ClassificationTask;
-    BatchResult forward_next() override {
+    TrainBatch next_batch() override {
       if (count++ == at) ::raise(SIGINT);
-      return ClassificationTask::forward_next();
+      return ClassificationTask::next_batch();
     }
     std::int64_t count = 0, at = -1;
   } task(options, data, network);

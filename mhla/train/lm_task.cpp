@@ -82,14 +82,23 @@ LmTask::LmTask(const LmOptions& options, LmDataPtr data, const LmConfig& network
   peak_ = gemm_rate(device_, options_.train.precision == "bf16");
 }
 
-BatchResult LmTask::forward_next() {
+TrainBatch LmTask::next_batch() {
   batches_->next(batch_);
   at_ = batch_.next;
-  const LmBatch batch = batch_on(device_, batch_);
+  const LmBatch next = batch_on(device_, batch_);
+  return {.inputs = {next.tokens, next.maybe_cu_seqlens, next.maybe_places, next.targets},
+          .weight = std::max<std::int64_t>(1, next.known)};
+}
+
+BatchResult LmTask::forward(const TrainBatch& given) {
+  const LmBatch batch{.tokens = given.inputs.at(0),
+                      .maybe_cu_seqlens = given.inputs.at(1),
+                      .maybe_places = given.inputs.at(2),
+                      .targets = given.inputs.at(3),
+                      .known = given.weight};
   const torch::Tensor hidden = model_->hidden(batch.tokens, batch.maybe_cu_seqlens);
   const torch::Tensor sum = head_loss(batch.asked(hidden), model_->head(), batch.targets);
-  const auto weight = std::max<std::int64_t>(1, batch.known);
-  return {.loss = sum / static_cast<double>(weight), .weight = weight, .sums = {}};
+  return {.loss = sum / static_cast<double>(given.weight), .sums = {}};
 }
 
 JsonValue LmTask::cursor() const { return JsonValue().set("epoch", at_.epoch).set("position", at_.position); }

@@ -28,7 +28,8 @@ class LmTask : public Task {
   [[nodiscard]] JsonValue model_config() const override { return fields_to_json(model_->config()); }
   [[nodiscard]] const char* samples() const override { return data_->samples(); }
   [[nodiscard]] std::int64_t batches_per_epoch() const override { return batches_->batches_per_epoch(); }
-  BatchResult forward_next() override;
+  TrainBatch next_batch() override;  // the tensors of an LmBatch
+  BatchResult forward(const TrainBatch& batch) override;
   [[nodiscard]] JsonValue cursor() const override;
   void seek(const JsonValue& cursor) override;
   [[nodiscard]] Metrics derived(double loss, double samples_per_s) const override;

@@ -11,10 +11,15 @@
 
 namespace mhla::train {
 
+// What the loss of a batch is computed from: tensors where the model is, and in host memory what the host itself reads.
+struct TrainBatch {
+  std::vector<torch::Tensor> inputs;  // their order is the task's; undefined: not given
+  std::int64_t weight = 0;            // samples: images, or tokens
+};
+
 // The loss of one batch and what else is worth a line, all where the model is, so that nothing waits for a GPU.
 struct BatchResult {
-  torch::Tensor loss;                                       // [] f32, a mean over `weight` samples, with its graph
-  std::int64_t weight = 0;                                  // samples: images, or tokens
+  torch::Tensor loss;                                       // [] f32, a mean over the samples, with its graph
   std::vector<std::pair<std::string, torch::Tensor>> sums;  // [] each, over the samples; the log shows sum / weight
 };
 
@@ -28,8 +33,9 @@ class Task {
   [[nodiscard]] virtual const char* samples() const = 0;     // what a sample is: "images", "tokens"
 
   [[nodiscard]] virtual std::int64_t batches_per_epoch() const = 0;
-  virtual BatchResult forward_next() = 0;  // the next batch of the training data; the model is in training mode
-  // Where the training data goes on: saved in checkpoints. seek() comes before the first forward_next().
+  virtual TrainBatch next_batch() = 0;                       // of the training data
+  virtual BatchResult forward(const TrainBatch& batch) = 0;  // the model is in training mode
+  // Where the training data goes on: saved in checkpoints. seek() comes before the first next_batch().
   [[nodiscard]] virtual JsonValue cursor() const = 0;
   virtual void seek(const JsonValue& cursor) = 0;
 

@@ -54,13 +54,16 @@ class TinyTask : public Task {
   [[nodiscard]] JsonValue model_config() const override { return JsonValue().set("model", "tiny").set("dim", 8); }
   [[nodiscard]] const char* samples() const override { return "images"; }
   [[nodiscard]] std::int64_t batches_per_epoch() const override { return 10; }
-  BatchResult forward_next() override {
+  TrainBatch next_batch() override {
     const auto [x, label] = data(next_++);
-    torch::Tensor logits = model_->forward(x);
+    return {.inputs = {x, label}, .weight = batch_};
+  }
+  BatchResult forward(const TrainBatch& batch) override {
+    const torch::Tensor& label = batch.inputs[1];
+    torch::Tensor logits = model_->forward(batch.inputs[0]);
     if (next_ - 1 == poison_at) logits = logits * std::numeric_limits<double>::quiet_NaN();
     if (next_ - 1 == raise_at) std::raise(SIGTERM);
     return {.loss = torch::cross_entropy_loss(logits, label),
-            .weight = batch_,
             .sums = {{"accuracy", (logits.argmax(-1) == label).sum()}}};
   }
   [[nodiscard]] JsonValue cursor() const override { return JsonValue().set("next", next_); }

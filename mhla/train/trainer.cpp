@@ -183,21 +183,22 @@ struct Trainer::Loop {
     torch::Tensor loss;
     std::vector<torch::Tensor> sums;
     for (std::int64_t i = 0; i < options.accumulate; ++i) {
-      BatchResult batch;
+      const TrainBatch batch = task.next_batch();
+      BatchResult result;
       {
         const Autocast autocast(options, device);
-        batch = task.forward_next();
+        result = task.forward(batch);
       }
       const auto weight = static_cast<double>(batch.weight);
       // With one batch the mean is the loss; with several, gradients of sums are divided by all samples at the end.
-      const torch::Tensor part = options.accumulate == 1 ? batch.loss : batch.loss * weight;
+      const torch::Tensor part = options.accumulate == 1 ? result.loss : result.loss * weight;
       part.backward();
-      const torch::Tensor sum = batch.loss.detach().to(torch::kFloat) * weight;
+      const torch::Tensor sum = result.loss.detach().to(torch::kFloat) * weight;
       loss = loss.defined() ? loss + sum : sum;
       now.weight += weight;
-      for (std::size_t j = 0; j < batch.sums.size(); ++j) {
-        const torch::Tensor value = batch.sums[j].second.detach().to(torch::kFloat);
-        if (i == 0) now.sum_names.push_back(batch.sums[j].first), sums.push_back(value);
+      for (std::size_t j = 0; j < result.sums.size(); ++j) {
+        const torch::Tensor value = result.sums[j].second.detach().to(torch::kFloat);
+        if (i == 0) now.sum_names.push_back(result.sums[j].first), sums.push_back(value);
         if (i > 0) sums.at(j) = sums.at(j) + value;
       }
     }

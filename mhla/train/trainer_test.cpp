@@ -153,16 +153,18 @@ TEST(Trainer, AccumulatedBatchesAreOneLargeBatch) {
   // The same eight samples, once as one batch and once as two halves that are weighted by their sizes.
   struct Halves : TinyTask {
     explicit Halves(bool split) : TinyTask(8), split_(split) {}
-    BatchResult forward_next() override {
-      auto* net = dynamic_cast<TinyModelImpl*>(&model());
-      net->eval();  // no dropout
+    TrainBatch next_batch() override {
       at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(count_ / (split_ ? 2 : 1)));
       const torch::Tensor x = torch::randn({8, 16, 6}, generator),
                           label = torch::randint(4, {8}, generator, torch::kLong);
       const std::int64_t begin = split_ && count_ % 2 == 1 ? 3 : 0, end = split_ && count_ % 2 == 0 ? 3 : 8;
       ++count_;
-      const torch::Tensor logits = net->forward(x.slice(0, begin, end));
-      return {torch::cross_entropy_loss(logits, label.slice(0, begin, end)), end - begin, {}};
+      return {.inputs = {x.slice(0, begin, end), label.slice(0, begin, end)}, .weight = end - begin};
+    }
+    BatchResult forward(const TrainBatch& batch) override {
+      auto* net = dynamic_cast<TinyModelImpl*>(&model());
+      net->eval();  // no dropout
+      return {.loss = torch::cross_entropy_loss(net->forward(batch.inputs[0]), batch.inputs[1]), .sums = {}};
     }
     bool split_;
     std::int64_t count_ = 0;
