@@ -84,6 +84,8 @@ class MHLA(nn.Module):
         mix_range: what :meth:`constrain_` clips mix to after an optimiser step; None leaves it free.
         official_causal_clamp: clips mix to [1e-5, 1] before every forward, as the published language model does.
         dropout: behind the output projection, in training.
+        dtype: of all parameters but mix, which stays float32 for the kernels. ``layer.to(torch.bfloat16)`` narrows mix
+            as well; it works, but every pass widens it again.
     """
 
     def __init__(
