@@ -67,7 +67,8 @@ OpForm parse_form(const std::string& name) {
 std::vector<CandidateFact> candidate_facts(OpForm form, DType dtype) {
   std::vector<CandidateFact> facts;
   for (const char* name : {"sm90", "cuda", "simd", "ref"}) {
-    CandidateFact fact{name, missing_here(name)};
+    const bool exists = form != OpForm::kDecode || std::string(name) != "sm90";
+    CandidateFact fact{name, exists ? missing_here(name) : "no such kernels for this form"};
     if (fact.reason.empty()) {
       try {
         probe(form, name, dtype);

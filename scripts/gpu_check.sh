@@ -24,7 +24,6 @@ MIN_TIME=${MIN_TIME:-0.2}
 LIMIT=${LIMIT:-240}
 OUT=$BUILD/check
 MHLA=$BUILD/bin/mhla
-mkdir -p "$OUT"
 
 # Programs of GoogleTest: those that run whole, and those of which the candidates on the device matter here.
 WHOLE="cuda_test cuda_call_test cuda_stream_test c_device_test run_case_test call_test problem_test norm_test rope_test"
@@ -167,6 +166,11 @@ bench() {
 }
 
 [ $# -gt 0 ] || set -- build test sanitize bench
+if [ "$1" = --help ] || [ "$1" = -h ]; then
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+  exit 0
+fi
+mkdir -p "$OUT"
 for section in "$@"; do
   case $section in
     build) build || break ;;

@@ -150,8 +150,7 @@ void MhlaAttentionImpl::clamp_mix() const {
   if (!options_.official_causal_clamp) return;
   const torch::NoGradGuard no_gradient;
   const MixConstraint c = MixConstraint::official_causal();
-  torch::Tensor data = mix;
-  data.clamp_(c.lo, c.hi);
+  mix.variable_data().clamp_(c.lo, c.hi);  // not a change that a backward pass must refuse: it saw the same numbers
 }
 
 void MhlaAttentionImpl::constrain() {
@@ -160,7 +159,11 @@ void MhlaAttentionImpl::constrain() {
   const torch::NoGradGuard no_gradient;
   mix.clamp_(c.lo, c.hi);
   if (c.causal) mix.tril_();
-  if (c.renormalize_rows) mix.div_(mix.sum(-1, /*keepdim=*/true));
+  if (!c.renormalize_rows) return;
+  const torch::Tensor sums = mix.sum(-1, /*keepdim=*/true);
+  if ((sums == 0).any().item<bool>())
+    fail(kEntry, "::constrain: a row of mix sums to 0 and cannot be scaled to 1, expected a lo above 0");
+  mix.div_(sums);
 }
 
 MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& cu_seqlens,

@@ -62,6 +62,9 @@ MhlaAttentionImpl::StreamStep MhlaAttentionImpl::open_step(const torch::Tensor& 
   StreamStep step;
   step.p = project(x, {}, maybe_state);
   prepare(step.p, table, step.inputs);
+  for (torch::Tensor* part : {&step.inputs.q, &step.inputs.k, &step.inputs.v, &step.inputs.q_den, &step.inputs.k_den}) {
+    if (part->defined()) *part = part->to(qkv_->weight.scalar_type());  // a state's; autocast has another
+  }
   step.out = torch::empty({x.size(0), x.size(1), options_.heads, options_.value_dim}, step.inputs.v.options());
   return step;
 }

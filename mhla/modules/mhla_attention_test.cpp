@@ -281,5 +281,39 @@ TEST(MhlaAttention, SaysWhatIsWrong) {
   EXPECT_TRUE(has(message_of([&] { (void)layer->streaming_state(); }), "the layer is not causal"));
 }
 
+TEST(MhlaAttention, BoundsThatAreNoneAreNamedByTheOperator) {
+  const torch::Tensor x = torch::randn({1, 32, 48});
+  for (const std::int64_t taps : {0, 4}) {
+    MhlaAttentionOptions o = MhlaAttentionOptions::lm(48, 2);
+    o.chunk = 8, o.short_conv = taps;
+    MhlaAttention layer(o);
+    for (const std::vector<std::int64_t>& bounds :
+         {std::vector<std::int64_t>{0, -1, 32}, {0, 31}, {0, 20, 10, 32}, {1, 32}, {0, 40}, {32}}) {
+      const std::string message = message_of([&] { layer->forward(x, torch::tensor(bounds, torch::kLong)); });
+      EXPECT_TRUE(has(message, "cu_seqlens")) << message;
+    }
+  }
+}
+
+TEST(MhlaAttention, TrainsBehindInferenceMode) {
+  MhlaAttention sequences(MhlaAttentionOptions::lm(48, 2));
+  MhlaAttention grid(MhlaAttentionOptions::video(48, 2, Layout::grid3d({2, 4, 4}, {1, 2, 2})));
+  const torch::Tensor x = torch::randn({2, 32, 48}), bounds = torch::tensor({0, 20, 32}, torch::kLong);
+  {
+    const c10::InferenceMode inference;
+    (void)sequences->forward(x), (void)grid->forward(x);
+    (void)sequences->forward(x.narrow(0, 0, 1).clone(), bounds);
+  }
+  sequences->forward(x).sum().backward(), grid->forward(x).sum().backward();
+  sequences->forward(x.narrow(0, 0, 1), bounds).sum().backward();
+}
+
+TEST(MhlaAttention, TwoPassesOfTheOfficialClampBeforeOneBackward) {
+  MhlaAttention layer(MhlaAttentionOptions::lm(48, 2, /*official=*/true));
+  const torch::Tensor x = torch::randn({1, 20, 48});
+  (layer->forward(x) + layer->forward(x)).sum().backward();
+  EXPECT_GT(layer->mix.grad().abs().sum().item<double>(), 0.0);
+}
+
 }  // namespace
 }  // namespace mhla

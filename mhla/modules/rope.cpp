@@ -66,9 +66,12 @@ torch::Tensor rope_angles_grid(const Layout& layout, std::int64_t size, double b
 torch::Tensor token_positions(std::int64_t tokens, const torch::Tensor& cu_seqlens, const torch::Device& device) {
   const torch::Tensor places = torch::arange(tokens, torch::TensorOptions(torch::kLong).device(device));
   if (!cu_seqlens.defined()) return places;
-  const torch::Tensor bounds = cu_seqlens.to(device, torch::kLong);
-  const torch::Tensor starts = bounds.slice(0, 0, -1), lengths = bounds.slice(0, 1) - starts;
-  return places - torch::repeat_interleave(starts, lengths, 0, tokens);
+  // Bounds that are none make places that are wrong, but inside: the operator says what is wrong with them.
+  const torch::Tensor bounds = cu_seqlens.to(device, torch::kLong).contiguous();
+  if (bounds.dim() != 1 || bounds.size(0) < 2) return places;
+  const torch::Tensor sequences = torch::searchsorted(bounds, places, /*out_int32=*/false, /*right=*/true) - 1;
+  return (places - bounds.index_select(0, sequences.clamp(0, bounds.size(0) - 2)))
+      .clamp(0, std::max<std::int64_t>(0, tokens - 1));
 }
 
 GridRope::GridRope(const Layout& layout, std::int64_t size, double base) : layout_(layout), size_(size), base_(base) {
@@ -76,6 +79,7 @@ GridRope::GridRope(const Layout& layout, std::int64_t size, double base) : layou
 }
 
 const RopeTable& GridRope::at(const torch::Tensor& like) {
+  const c10::InferenceMode outlives_it(false);  // who trains later needs an ordinary table
   if (!fits(table_.cos, like)) {
     const torch::Tensor angles = rope_angles_grid(layout_, size_, base_);
     const auto as_wanted = [&](const torch::Tensor& x) { return x.to(like.device(), table_dtype(like)); };
@@ -85,6 +89,7 @@ const RopeTable& GridRope::at(const torch::Tensor& like) {
 }
 
 RopeTable RopeCache::at(const torch::Tensor& positions, std::int64_t count, const torch::Tensor& like) {
+  const c10::InferenceMode outlives_it(false);
   const auto split = [&](const torch::Tensor& rows) {
     const std::vector<torch::Tensor> parts = rows.split(size_ / 2, -1);
     return RopeTable{parts[0], parts[1], /*halves=*/true};
@@ -110,6 +115,7 @@ RopeTable RopeCache::at(const torch::Tensor& positions, std::int64_t count, cons
 }
 
 RopeTable RopeCache::packed(const torch::Tensor& cu_seqlens, std::int64_t count, const torch::Tensor& like) {
+  const c10::InferenceMode outlives_it(false);
   if (!last_packed_.is(cu_seqlens) || packed_positions_.size(0) != count ||
       packed_positions_.device() != like.device()) {
     packed_positions_ = token_positions(count, cu_seqlens, like.device());

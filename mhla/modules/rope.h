@@ -46,8 +46,11 @@ class RopeCache {
  private:
   struct Seen {  // a tensor, as it was
     Seen() = default;
-    explicit Seen(const torch::Tensor& x) : tensor(x), version(x._version()) {}
-    [[nodiscard]] bool is(const torch::Tensor& x) const { return tensor.is_same(x) && version == x._version(); }
+    explicit Seen(const torch::Tensor& x) : tensor(x), version(x.is_inference() ? -1 : x._version()) {}
+    // A tensor of inference mode has no version: it is a new one each time.
+    [[nodiscard]] bool is(const torch::Tensor& x) const {
+      return tensor.is_same(x) && !x.is_inference() && version == x._version();
+    }
     torch::Tensor tensor;
     std::int64_t version = 0;
   };

@@ -201,9 +201,17 @@ Weights to_published(const Weights& ours, std::string_view family_name, const st
   const Family& family = family_called(family_name);
   const Table names = all_names(family);
   Fit fit;
-  for (const auto& [name, parts] : family.required) {
-    if (ours.count(name) == 0) fit.missing.push_back(name);
+  const auto given = [&](const auto& entry) { return ours.count(entry.first) != 0; };
+  const auto want = [&](const Table& table) {
+    for (const auto& entry : table) {
+      if (!given(entry)) fit.missing.push_back(entry.first);
+    }
+  };
+  want(family.required);
+  for (const Table& group : family.optional) {
+    if (std::any_of(group.begin(), group.end(), given)) want(group);
   }
+  if (!family.mix.empty()) want({{"mix", {}}});
   for (const auto& [name, value] : ours) {
     if (names.count(name) == 0 && (name != "mix" || family.mix.empty())) fit.left_over.push_back(name);
   }
@@ -213,6 +221,9 @@ Weights to_published(const Weights& ours, std::string_view family_name, const st
     if (!value.defined()) continue;
     if (name == "mix") {
       std::vector<std::int64_t> shape = value.sizes().vec();
+      if (shape.size() != 2)
+        fail("weights: to ", family.name, ": mix has shape ", c10::str(value.sizes()),
+             ", expected [M, M]: it has one for all heads");
       shape.insert(shape.end(), static_cast<std::size_t>(family.mix_ones), 1);
       published[family.mix] = value.reshape(shape);
     } else if (const Names& parts = names.at(name); parts.size() == 1) {

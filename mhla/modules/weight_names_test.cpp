@@ -89,6 +89,20 @@ TEST(WeightNames, RefuseWhatDoesNotFit) {
   EXPECT_TRUE(has(message_of([&] { from_published(names, "vit"); }), "family is 'vit', expected one of image, linear"));
 }
 
+TEST(WeightNames, WriteNothingThatCouldNotBeRead) {
+  MhlaAttention layer = video_layer(true);
+  const auto said = [&](const std::string& without) {
+    Weights ours = weights_of(*layer);
+    ours.erase(without);
+    return message_of([&] { to_published(ours, "video", layer->widths()); });
+  };
+  EXPECT_EQ(said("mix"), "weights: to video: missing: mix; left over: nothing");
+  EXPECT_EQ(said("gate.bias"), "weights: to video: missing: gate.bias; left over: nothing");  // half a gate
+  Weights per_head = weights_of(*layer);
+  per_head["mix"] = torch::rand({2, 8, 8});
+  EXPECT_TRUE(has(message_of([&] { to_published(per_head, "video", layer->widths()); }), "expected [M, M]"));
+}
+
 TEST(WeightNames, KeepNegativeCoefficients) {
   Weights names = published(false);
   names["block_attn.conv.weight"].fill_(-0.5);

@@ -127,13 +127,20 @@ std::vector<at::Tensor> backward_kernel(const at::Tensor& dout, const AttentionI
 }
 
 // A tensor without memory among others would bring them here, and its answer would have no numbers.
-inline void expect_one_device(const AttentionInputs& in, const char* entry) {
-  constexpr const char* kNames[kGradients] = {"q", "k", "v", "mix", "q_den", "k_den"};
-  const auto inputs = differentiable(in);
-  for (std::size_t i = 1; i < kGradients; ++i) {
-    if (inputs[i]->defined() && inputs[i]->device() != in.q.device())
-      fail(entry, ": ", kNames[i], " is on ", inputs[i]->device().str(), ", expected ", in.q.device().str(), " like q");
+inline void expect_device_of(const at::Tensor& first,
+                             std::initializer_list<std::pair<const at::Tensor*, const char*>> others, const char* entry,
+                             const char* first_name) {
+  for (const auto& [x, name] : others) {
+    if (x->defined() && x->device() != first.device())
+      fail(entry, ": ", name, " is on ", x->device().str(), ", expected ", first.device().str(), " like ", first_name);
   }
+}
+inline void expect_one_device(const AttentionInputs& in, const char* entry, const at::Tensor& dout = {}) {
+  expect_device_of(
+      in.q, {{&in.k, "k"}, {&in.v, "v"}, {&in.mix, "mix"}, {&in.q_den, "q_den"}, {&in.k_den, "k_den"}, {&dout, "dout"}},
+      entry, "q");
+  if (in.cu_seqlens.defined() && !in.cu_seqlens.is_cpu())
+    expect_device_of(in.q, {{&in.cu_seqlens, "cu_seqlens"}}, entry, "q");
 }
 
 // Shapes alone. Sizes that are symbols, and packed sequences whose lengths nobody knows yet, are checked when the
@@ -156,9 +163,9 @@ at::Tensor forward_meta(const AttentionInputs& in, const Options<Form>& options)
 }
 
 template <class Form>
-std::vector<at::Tensor> backward_meta(const at::Tensor& /*dout*/, const AttentionInputs& in,
+std::vector<at::Tensor> backward_meta(const at::Tensor& dout, const AttentionInputs& in,
                                       const Options<Form>& /*options*/, const Wanted& wanted) {
-  expect_one_device(in, Form::kBackwardEntry);
+  expect_one_device(in, Form::kBackwardEntry, dout);
   std::vector<at::Tensor> gradients;
   const auto like = differentiable(in);
   for (std::size_t i = 0; i < kGradients; ++i) {
@@ -254,8 +261,9 @@ inline bool wants_gradient(const at::Tensor& x) {
   return x.defined() && (x.requires_grad() || x._fw_grad(/*level=*/0).defined());
 }
 
-inline void refuse_forward_mode(const AttentionInputs& in, const char* entry) {
-  for (const at::Tensor* x : differentiable(in)) {
+template <class Tensors>
+void refuse_forward_mode(const Tensors& inputs, const char* entry) {
+  for (const at::Tensor* x : inputs) {
     if (x->defined() && x->_fw_grad(/*level=*/0).defined())
       fail(entry, ": forward-mode derivatives are not implemented; use backward()");
   }
@@ -263,7 +271,7 @@ inline void refuse_forward_mode(const AttentionInputs& in, const char* entry) {
 
 template <class Form>
 at::Tensor forward_autograd(const AttentionInputs& in, const Options<Form>& options) {
-  refuse_forward_mode(in, Form::kForwardEntry);
+  refuse_forward_mode(differentiable(in), Form::kForwardEntry);
   bool differentiate = false;
   for (const at::Tensor* x : differentiable(in)) differentiate = differentiate || wants_gradient(*x);
   if (!differentiate || !at::GradMode::is_enabled()) {

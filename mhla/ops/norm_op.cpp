@@ -17,6 +17,8 @@ struct NormInputs {
 
 void expect_inputs(const NormInputs& in, const char* entry) {
   if (in.x.dim() < 1) fail(entry, ": x has no axis");
+  if (!at::isFloatingType(in.x.scalar_type()))
+    fail(entry, ": x has dtype ", c10::toString(in.x.scalar_type()), ", expected a float");
   for (const auto& [tensor, name] : {std::pair{&in.weight, "weight"}, std::pair{&in.bias, "bias"}}) {
     if (tensor->defined() && (tensor->dim() != 1 || tensor->sym_size(0) != in.x.sym_size(-1)))
       fail(entry, ": ", name, " has shape ", c10::str(tensor->sym_sizes()), ", expected [", c10::str(in.x.sym_size(-1)),
@@ -223,6 +225,8 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
 at::Tensor norm_autograd(const at::Tensor& x, const at::Tensor& weight, const Optional<at::Tensor>& bias,
                          const Optional<at::Tensor>& gate, double eps, bool centered,
                          const Optional<at::ScalarType>& dtype) {
+  const at::Tensor given_bias = value_or_undefined(bias), given_gate = value_or_undefined(gate);
+  refuse_forward_mode(std::array{&x, &weight, &given_bias, &given_gate}, "norm");
   return NormFunction::apply(x, weight, bias, gate, eps, centered, dtype);
 }
 

@@ -91,6 +91,7 @@ Two rope_kernel(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos,
 Two rope_meta(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin, bool halves,
               Text feature_map) {
   const FeatureMap map = parse_feature_map(view_of(feature_map));
+  expect_device_of(q, {{&k, "k"}, {&cos, "cos"}, {&sin, "sin"}}, "rope", "q");
   if (!symbolic(q) && !symbolic(k) && !symbolic(cos) && !symbolic(sin))
     check_rope(rope_params(q, k, {cos, sin, halves}, map, [](const at::Tensor& x, const char* name) {
       return shape_view(with_dense_rows(x), "rope", name);
@@ -119,9 +120,12 @@ Two rope_backward_kernel(const at::Tensor& dq_out, const at::Tensor& dk_out, con
   return {dq, dk};
 }
 
-Two rope_backward_meta(const at::Tensor& dq_out, const at::Tensor& dk_out, const Optional<at::Tensor>& /*q*/,
-                       const Optional<at::Tensor>& /*k*/, const at::Tensor& /*cos*/, const at::Tensor& /*sin*/,
+Two rope_backward_meta(const at::Tensor& dq_out, const at::Tensor& dk_out, const Optional<at::Tensor>& maybe_q,
+                       const Optional<at::Tensor>& maybe_k, const at::Tensor& cos, const at::Tensor& sin,
                        bool /*halves*/, Text /*feature_map*/) {
+  const at::Tensor q = value_or_undefined(maybe_q), k = value_or_undefined(maybe_k);
+  expect_device_of(dq_out, {{&dk_out, "dk_out"}, {&q, "q"}, {&k, "k"}, {&cos, "cos"}, {&sin, "sin"}}, "rope_backward",
+                   "dq_out");
   return {at::empty_symint(dq_out.sym_sizes(), dq_out.options()),
           at::empty_symint(dk_out.sym_sizes(), dk_out.options())};
 }
@@ -165,6 +169,7 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
 
 Two rope_autograd(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin, bool halves,
                   Text feature_map) {
+  refuse_forward_mode(std::array{&q, &k, &cos, &sin}, "rope");
   if (at::GradMode::is_enabled() && (wants_gradient(cos) || wants_gradient(sin)))
     fail("rope: ", wants_gradient(cos) ? "cos" : "sin", " wants a gradient, expected a table that does not");
   if (!at::GradMode::is_enabled() || (!wants_gradient(q) && !wants_gradient(k))) {

@@ -18,6 +18,9 @@ def _check(shape_of: Any, given: dict[str, Any]) -> None:
     for name in GRADIENTS:
         if given[name] is not None and given[name].device != device:
             raise RuntimeError(f"mhla.attention: {name} is on {given[name].device}, expected {device} like q")
+    bounds = given["cu_seqlens"]
+    if bounds is not None and bounds.device != device and bounds.device.type != "cpu":
+        raise RuntimeError(f"mhla.attention: cu_seqlens is on {bounds.device}, expected host memory, or {device} like q")
     tensors = [x for x in given.values() if isinstance(x, torch.Tensor)]
     if any(not isinstance(size, int) for x in tensors for size in (*x.shape, *x.stride())):
         return

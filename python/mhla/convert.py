@@ -138,6 +138,13 @@ def to_published(weights: Mapping[str, Tensor], family: str, widths: Tuple[int, 
     names = table.names()
     unknown = [name for name in weights if name not in names and not (name == "mix" and table.mix[0])]
     missing = [name for name in table.required if name not in weights]
+    for group in table.optional:
+        if any(name in weights for name in group):
+            missing += [name for name in group if name not in weights]
+    if table.mix[0]:
+        missing += [] if "mix" in weights else ["mix"]
+        if "mix" in weights and weights["mix"].dim() != 2:
+            raise RuntimeError(f"convert: mix has shape {list(weights['mix'].shape)}, expected [M, M]: {family} has one for all heads")
     if unknown or missing:
         raise RuntimeError(
             f"convert: {family} has no name for {', '.join(unknown) or 'nothing'} and needs {', '.join(missing) or 'nothing'}"
@@ -163,16 +170,22 @@ def load_safetensors(path: Union[str, Path]) -> Tuple[Weights, Dict[str, str]]:
     if len(data) < 8 or 8 + struct.unpack("<Q", data[:8])[0] > len(data):
         raise RuntimeError(f"{path}: {len(data)} bytes are no safetensors file")
     begin = 8 + struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:begin].decode())
-    metadata = header.pop("__metadata__", {})
+    try:
+        header = json.loads(data[8:begin].decode())
+        metadata = header.pop("__metadata__", {})
+        entries = [(name, entry["dtype"], entry["shape"], *entry["data_offsets"]) for name, entry in header.items()]
+        if not all(isinstance(number, int) for _, _, shape, *ends in entries for number in (*shape, *ends)):
+            raise TypeError("sizes that are no integers")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RuntimeError(f"{path}: its header is no safetensors header: {type(error).__name__}: {error}") from error
     tensors = {}
-    for name, entry in header.items():
-        if entry["dtype"] not in _DTYPES:
-            raise RuntimeError(f"{path}: {name} has dtype {entry['dtype']}, expected one of {', '.join(_DTYPES)}")
-        dtype, (first, last) = _DTYPES[entry["dtype"]], entry["data_offsets"]
+    for name, text, shape, first, last in entries:
+        if text not in _DTYPES:
+            raise RuntimeError(f"{path}: {name} has dtype {text}, expected one of {', '.join(_DTYPES)}")
+        dtype = _DTYPES[text]
         size = torch.empty((), dtype=dtype).element_size()
         count = 1
-        for length in entry["shape"]:
+        for length in shape:
             count *= length
         if last - first != count * size or begin + last > len(data) or first < 0:
             raise RuntimeError(
@@ -183,5 +196,5 @@ def load_safetensors(path: Union[str, Path]) -> Tuple[Weights, Dict[str, str]]:
             if count
             else torch.empty(0, dtype=dtype)
         )
-        tensors[name] = flat.reshape(entry["shape"]).clone()
+        tensors[name] = flat.reshape(shape).clone()
     return tensors, metadata

@@ -19,7 +19,7 @@ def init_mix(
     """Initial values by distance between blocks: ``[M, M]`` float32, M the product of ``blocks`` (1 to 3 axes).
 
     ``transform`` is ``linear``, ``cos``, ``exp``, ``gaussian``, ``local`` or ``uniform``. Rows sum to 1; with ``official``
-    columns do, as in the published code.
+    columns do, as in the published code, but for ``gaussian``, which it leaves as it is.
     """
     return torch.ops.mhla.init_mix(list(blocks), transform, official, exp_sigma, local_threshold)
 
@@ -54,5 +54,8 @@ def constrain_mix_(
     if causal:
         mix.tril_()
     if renormalize_rows:
-        mix.div_(mix.sum(-1, keepdim=True))
+        sums = mix.sum(-1, keepdim=True)
+        if bool((sums == 0).any()):
+            raise RuntimeError("constrain_mix: a row sums to 0 and cannot be scaled to 1, expected a lo above 0")
+        mix.div_(sums)
     return mix

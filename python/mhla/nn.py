@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -84,8 +84,8 @@ class MHLA(nn.Module):
         mix_range: what :meth:`constrain_` clips mix to after an optimiser step; None leaves it free.
         official_causal_clamp: clips mix to [1e-5, 1] before every forward, as the published language model does.
         dropout: behind the output projection, in training.
-        dtype: of all parameters but mix, which stays float32 for the kernels. ``layer.to(torch.bfloat16)`` narrows mix
-            as well; it works, but every pass widens it again.
+        dtype: of all parameters but mix, which is float32 for the kernels (float64 with float64). ``layer.to(torch.bfloat16)``
+            narrows mix as well; it works, but every pass widens it again.
     """
 
     def __init__(
@@ -143,6 +143,22 @@ class MHLA(nn.Module):
             raise RuntimeError(
                 f"MHLA: the layout is {given or 'not given'}, expected one of block_size, grid with blocks, causal"
             )
+        sizes = {"dim": dim, "num_heads": num_heads, "block_size": block_size, "chunk": chunk, "max_tokens": max_tokens,
+                 "head_dim": head_dim, "value_dim": value_dim}  # fmt: skip
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise RuntimeError(f"MHLA: {name} is {size}, expected at least 1")
+        if beyond_mix not in ("error", "extend"):
+            raise RuntimeError(f"MHLA: beyond_mix is '{beyond_mix}', expected error or extend")
+        if not causal and (beyond_mix != "error" or official_causal_clamp):
+            name = "official_causal_clamp" if official_causal_clamp else f"beyond_mix {beyond_mix}"
+            raise RuntimeError(f"MHLA: {name} in a layer that is not causal, expected causal=True")
+        if causal and mix_official:
+            raise RuntimeError("MHLA: mix_official in a causal layer, expected block_size, or grid and blocks")
+        if lepe_inside_gate and not lepe:
+            raise RuntimeError("MHLA: lepe_inside_gate without lepe, expected its kernel size")
+        if mix_range is not None and not mix_range[0] <= mix_range[1]:
+            raise RuntimeError(f"MHLA: mix_range is {tuple(mix_range)}, expected the lower end first")
         if dim % num_heads and (head_dim is None or value_dim is None):
             raise RuntimeError(f"MHLA: dim is {dim}, expected a multiple of num_heads = {num_heads}")
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -173,7 +189,7 @@ class MHLA(nn.Module):
 
         like = {"device": device, "dtype": dtype}
         widths = (num_heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_dim)
-        self._widths = widths
+        self.widths = widths
         # q, k and v are heads of one size, and nothing stands between them and their projection.
         self._alike = len({num_heads, self.num_kv_heads}) == 1 and self.head_dim == self.value_dim and not (qk_norm or short_conv)
         value_width = num_heads * self.value_dim
@@ -208,10 +224,15 @@ class MHLA(nn.Module):
         if mix_per_head:
             values = values.expand(num_heads, -1, -1).clone()
         # float32 whatever the layer's dtype: the kernels mix in it.
+        wide = (torch.get_default_dtype() if dtype is None else dtype) == torch.float64
+        place = torch.empty(0).device if device is None else device  # that of a context, where there is one
         self.mix = nn.Parameter(
-            values.to(device=device, dtype=dtype if dtype == torch.float64 else None), requires_grad=learn_mix
+            values.to(device=place, dtype=torch.float64 if wide else torch.float32), requires_grad=learn_mix
         )
-        self._tables: dict = {}
+        self._tables: dict = {}  # of rotary positions, by device and dtype; made where they are needed
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_tables": {}}  # a copy may go to another device
 
     # ---- The published settings
 
@@ -292,10 +313,8 @@ class MHLA(nn.Module):
 
     def forward(self, x: Tensor, cu_seqlens: Optional[Tensor] = None) -> Tensor:
         """x ``[B, N, dim]`` to ``[B, N, dim]``. ``cu_seqlens`` ``[S + 1]``: B = 1 holds packed sequences (1D and causal)."""
-        if x.dim() != 3 or x.shape[2] != self.dim:
-            raise RuntimeError(f"MHLA: x has shape {list(x.shape)}, expected [B, N, {self.dim}]")
-        if self.official_causal_clamp:
-            constrain_mix_(self.mix, 1e-5, 1.0)
+        self._expect(x)
+        self._clamp()
         positions = None
         if cu_seqlens is not None and (self.rope or self.short_conv):
             positions = self._positions(x.shape[1], cu_seqlens, x.device)
@@ -313,8 +332,7 @@ class MHLA(nn.Module):
         """An empty state of this layer for B sequences; mix is copied as it is now."""
         if not self.causal:
             raise RuntimeError("MHLA.streaming_state: the layer is not causal, expected causal=True")
-        if self.official_causal_clamp:
-            constrain_mix_(self.mix, 1e-5, 1.0)
+        self._clamp()
         state = StreamingState(
             self.mix, heads=self.num_heads, kv_heads=self.num_kv_heads, key_size=self._feature_size, value_size=self.value_dim,
             batch=batch, chunk=self.chunk, dtype=self.qkv.weight.dtype, normalizer=self.normalizer, eps=self.eps,
@@ -322,12 +340,13 @@ class MHLA(nn.Module):
             feature_map="identity" if self._maps_outside else self.feature_map, den_features=self.rope and self.normalizer != "none",
         )  # fmt: skip
         if self.short_conv:
-            state._tails = tuple(self.qkv.weight.new_empty(batch, 0, width) for width in self._widths)
+            state._tails = tuple(self.qkv.weight.new_empty(batch, 0, width) for width in self.widths)
         return state
 
     @torch.no_grad()
     def stream(self, x: Tensor, state: StreamingState) -> Tensor:
         """T more tokens ``[B, T, dim]`` of the sequences in ``state``: what :meth:`forward` gives over all of them."""
+        self._expect(x, state.batch)
         if bool(state._tails) != bool(self.short_conv):
             has = "has" if state._tails else "has no"
             raise RuntimeError(f"MHLA.stream: the state {has} tokens of short convolutions, expected one of this layer")
@@ -339,7 +358,8 @@ class MHLA(nn.Module):
             count += max(state.positions)
         arguments = self._features(q, k, positions, count)
         arguments.pop("feature_map")
-        out = state.append(v=v, **arguments)
+        # A state has the dtype of the weights; autocast may have another.
+        out = state.append(**{name: part.to(self.qkv.weight.dtype) for name, part in {**arguments, "v": v}.items()})
         room = self.short_conv - 1 + state.rollback_limit
         state._tails = tuple(tokens[:, max(0, tokens.shape[1] - room) :].clone() for tokens in both)
         return self._finish(y, v, out)
@@ -361,6 +381,16 @@ class MHLA(nn.Module):
         )
 
     # ---- Parts
+
+    def _expect(self, x: Tensor, batch: Optional[int] = None) -> None:
+        if x.dim() != 3 or x.shape[2] != self.dim or batch not in (None, x.shape[0]):
+            raise RuntimeError(
+                f"MHLA: x has shape {list(x.shape)}, expected [{'B' if batch is None else batch}, N, {self.dim}]"
+            )
+
+    def _clamp(self) -> None:
+        if self.official_causal_clamp:  # through .data: a backward pass that is still to come saw the same numbers
+            constrain_mix_(self.mix.data, 1e-5, 1.0)
 
     def _make_lepe(self, kernel: int, channels: int, like: dict) -> Optional[nn.Module]:
         if not kernel:
@@ -386,7 +416,7 @@ class MHLA(nn.Module):
         if self._alike:  # one view instead of four
             q, k, v = qkv.view(x.shape[0], x.shape[1], 3, self.num_heads, self.head_dim).unbind(2)
             return y, q, k, v
-        q, k, v = qkv.split(self._widths, -1)
+        q, k, v = qkv.split(self.widths, -1)
         if self.short_conv:
             parts, count = (q, k, v), x.shape[1]
             if tails:
@@ -419,30 +449,43 @@ class MHLA(nn.Module):
 
     def _positions(self, tokens: int, cu_seqlens: Tensor, device: torch.device) -> Tensor:
         """Places of tokens in their packed sequences."""
-        bounds = cu_seqlens.to(device=device, dtype=torch.int64)
-        starts = torch.repeat_interleave(bounds[:-1], bounds[1:] - bounds[:-1], output_size=tokens)
-        return torch.arange(tokens, device=device) - starts
+        bounds = cu_seqlens.to(device=device, dtype=torch.int64).contiguous()
+        places = torch.arange(tokens, device=device)
+        if bounds.dim() != 1 or bounds.shape[0] < 2:
+            return places
+        # Bounds that are none make places that are wrong, but inside: the operator says what is wrong with them.
+        sequences = (torch.searchsorted(bounds, places, right=True) - 1).clamp(0, bounds.shape[0] - 2)
+        return (places - bounds[sequences]).clamp(0, max(0, tokens - 1))
 
     def _table(self, positions: Optional[Tensor], count: int, like: Tensor) -> Tuple[Tensor, Tensor]:
         """cos and sin for x ``like`` this: of the grid, or of places in a sequence, all below ``count``."""
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         key = like.device, dtype
         if self.grid is not None:
-            if key not in self._tables:  # the tables of a grid never change
-                make = rotary.angles_2d if len(self.grid) == 2 else rotary.angles_3d
-                angles = make(self.grid, self._feature_size, self.rope_base).to(like.device)
-                self._tables[key] = angles.cos().to(dtype), angles.sin().to(dtype)
-            return self._tables[key]
+            if key in self._tables:  # the tables of a grid never change
+                return self._tables[key]
+            make = rotary.angles_2d if len(self.grid) == 2 else rotary.angles_3d
+            return self._kept(key, lambda: make(self.grid, self._feature_size, self.rope_base).to(like.device))
         if is_compiling():  # what a graph made must not be kept
             places = torch.arange(count, device=like.device) if positions is None else positions
             angles = rotary.angles_1d(places, self._feature_size, self.rope_base)
             return angles.cos().to(dtype), angles.sin().to(dtype)
         if key not in self._tables or self._tables[key][0].shape[0] < count:
             room = max(64, 1 << (count - 1).bit_length())
-            angles = rotary.angles_1d(torch.arange(room, device=like.device), self._feature_size, self.rope_base)
-            self._tables[key] = angles.cos().to(dtype), angles.sin().to(dtype)
-        cos, sin = self._tables[key]
+            places = lambda: torch.arange(room, device=like.device)
+            cos, sin = self._kept(key, lambda: rotary.angles_1d(places(), self._feature_size, self.rope_base))
+        else:
+            cos, sin = self._tables[key]
         return (cos[:count], sin[:count]) if positions is None else (cos[positions], sin[positions])
+
+    def _kept(self, key: Tuple[torch.device, torch.dtype], make: Callable[[], Tensor]) -> Tuple[Tensor, Tensor]:
+        """cos and sin of the angles that ``make`` makes, for the next calls too: ordinary tensors, also in inference mode."""
+        with torch.inference_mode(False):
+            angles = make()
+            table = angles.cos().to(key[1]), angles.sin().to(key[1])
+        if type(table[0]) is Tensor:  # not what a tracer made
+            self._tables[key] = table
+        return table
 
     def _finish(self, y: Tensor, v: Tensor, out: Tensor) -> Tensor:
         out = self.out(out.flatten(-2) if self._bare_output else self._gated(y, v, out))

@@ -13,9 +13,11 @@ _TAIL = "tail."  # how a snapshot names them
 
 class StreamingState:
     """What the causal form remembers of B sequences. However a sequence is split into ``append`` calls, the outputs have
-    the bits of one ``mhla.attention(..., causal=True)`` over all of it.
+    the bits of one pass over all of it: of ``mhla.attention(..., causal=True)``, but on Hopper in bfloat16, where that takes
+    other kernels and agrees to rounding.
 
-    A state can be copied (``fork``, ``select``), taken back (``rollback``), pickled and saved with ``torch.save``.
+    A state can be copied (``fork``, ``select``), taken back (``rollback``), pickled and saved with ``torch.save``
+    (``torch.load`` wants ``weights_only=False`` for it; a :meth:`snapshot` is tensors and text and needs nothing).
 
     Args:
         mix: ``[L, L]`` or ``[H, L, L]``; copied. The state is on its device.

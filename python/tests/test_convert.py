@@ -9,7 +9,7 @@ from mhla.nn import MHLA
 
 def published(**options):
     layer = MHLA.video(48, 2, (2, 4, 4), (2, 2, 2), **options)
-    return layer, convert.to_published(layer.state_dict(), "video", layer._widths)
+    return layer, convert.to_published(layer.state_dict(), "video", layer.widths)
 
 
 def test_a_layer_out_of_a_model():
@@ -27,7 +27,7 @@ def test_a_layer_out_of_a_model():
 def test_language_models_with_options(gated, feature_map, names, short_conv):
     layer = MHLA.lm(32, 2, gated=gated, feature_map=feature_map, short_conv=short_conv)
     family = "lm_gated" if gated else "lm"
-    weights = convert.to_published(layer.state_dict(), family, layer._widths)
+    weights = convert.to_published(layer.state_dict(), family, layer.widths)
     assert sum("feature_map" in name for name in weights) == names
     assert ("k_conv1d.weight" in weights) == bool(short_conv)
     assert convert.family_of(weights) == family

@@ -24,7 +24,7 @@ def judge(module, layer, family, case, limit=LIMIT):
     assert golden.error(out, case["out"]) <= limit
     assert golden.error(x.grad, case["grad.in.x"]) <= limit
     gradients = {name: parameter.grad for name, parameter in layer.named_parameters()}
-    published = convert.to_published(gradients, family, layer._widths)
+    published = convert.to_published(gradients, family, layer.widths)
     expected = golden.part(case, "grad.param.")
     assert set(published) == set(expected)
     for name, want in expected.items():
@@ -71,7 +71,7 @@ def test_linear_attention(config, case):
     assert golden.error(out, case["out"]) <= LIMIT
     assert golden.error(x.grad, case["grad.in.x"]) <= LIMIT
     gradients = {name: parameter.grad for name, parameter in layer.named_parameters() if name != "mix"}
-    for name, got in convert.to_published(gradients, "linear", layer._widths).items():
+    for name, got in convert.to_published(gradients, "linear", layer.widths).items():
         assert golden.error(got, case["grad.param." + name]) <= LIMIT, name
 
 

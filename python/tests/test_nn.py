@@ -173,7 +173,7 @@ def test_short_convolutions():
     """Tap by tap, and packed sequences that do not reach into each other."""
     layer = MHLA.lm(32, 4, chunk=5, max_tokens=40, short_conv=4).double()
     x = torch.randn(1, 17, 32, dtype=torch.float64)
-    parts = F.linear(x, layer.qkv.weight).split(layer._widths, -1)
+    parts = F.linear(x, layer.qkv.weight).split(layer.widths, -1)
     wanted = []
     for part, conv in zip(parts, (layer.q_conv, layer.k_conv, layer.v_conv)):
         assert conv.weight.shape == (part.shape[-1], 1, 4)

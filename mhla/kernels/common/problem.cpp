@@ -189,12 +189,14 @@ void check_problem(Problem& p) {
     fail(p.entry, ": only ", p.maybe_q_den.given() ? "q_den" : "k_den", " is given, expected q_den and k_den together");
   }
   if (p.has_den()) {
-    if (!p.normalized()) fail(p.entry, ": q_den and k_den are given with normalizer none, expected paper or official");
+    if (!p.normalized())
+      fail(p.entry, ": q_den and k_den are given with normalizer none, expected paper", p.causal ? "" : " or official");
     check.tensor(p.maybe_q_den, "q_den", {p.B, p.N, p.H, p.D}, dtype, device);
     check.tensor(p.maybe_k_den, "k_den", {p.B, p.N, p.Hkv, p.D}, dtype, device);
   }
   if (!std::isfinite(p.eps)) fail(p.entry, ": eps is ", p.eps, ", expected a finite number");
   if (!std::isfinite(p.scale)) fail(p.entry, ": scale is ", p.scale, ", expected a finite number");
+  if (p.causal && p.layout.block_size < 1) fail(p.entry, ": chunk is ", p.layout.block_size, ", expected at least 1");
   check_layout(p.layout, p.N, p.entry);
   find_sequences(p);
   p.M = p.C = 0;

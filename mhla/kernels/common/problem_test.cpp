@@ -266,7 +266,7 @@ TEST(Problem, Layouts) {
       {kBoth,
        {"axis 0 cuts 3 tokens into 4 blocks", "nearest count that works is 3"},
        layout(Layout::grid2d(3, 4, 4, 1))},
-      {kBoth, {"chunk", "0"}, [](Call& c) { c.chunk = 0; }},
+      {kBoth, {": chunk is 0, expected at least 1"}, [](Call& c) { c.chunk = 0; }},
   });
 }
 
