@@ -55,6 +55,8 @@ JsonValue request_of(const ConvertOptions& o) {
 int convert(const ConvertOptions& o) {
   const Output out(o.json);
   if (!std::filesystem::exists(o.in)) fail("convert: ", o.in, " does not exist");
+  if (std::filesystem::exists(std::filesystem::path(o.out) / "train.json"))
+    fail("convert: ", o.out, " is the folder of a run, expected another: its weights would be lost");
   if (!o.config.empty() && !o.model.empty()) fail("convert: --config and --model are given, expected one of them");
   const bool model = is_model(o);
   if (model && (!o.family.empty() || !o.widths.empty() || !o.prefix.empty()))

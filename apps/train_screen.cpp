@@ -66,9 +66,13 @@ std::string bar_text(const JsonValue& row, int columns) {
   bar.resize(kWidth, ' ');
   JsonValue shown;
   for (const JsonValue::Member& member : row.members()) {
-    if (member.key != "lr" && member.key != "grad_norm" && member.key != "epoch") shown.set(member.key, member.value);
+    const bool aside =
+        member.key == "lr" || member.key == "grad_norm" || member.key == "epoch" || member.key == "eta_s";
+    if (!aside) shown.set(member.key, member.value);
   }
-  const std::string text = fmt::format("[{}] {:3.0f} %  {}", bar, 100.0 * share, row_text(shown));
+  const JsonValue* eta = row.find("eta_s");  // first: a narrow terminal cuts the end
+  const std::string left = eta == nullptr ? "" : row_text(JsonValue().set("eta_s", *eta)) + "  ";
+  const std::string text = fmt::format("[{}] {:3.0f} %  {}{}", bar, 100.0 * share, left, row_text(shown));
   return text.substr(0, static_cast<std::size_t>(std::max(columns, 1)));
 }
 

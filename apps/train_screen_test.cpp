@@ -39,7 +39,7 @@ TEST(TrainScreen, ALineHasEveryNumberOfItsRow) {
 TEST(TrainScreen, TheBarFillsAndIsCutToTheTerminal) {
   EXPECT_EQ(bar_text(step_row(0), 18), "[>         ]   0 %");
   EXPECT_EQ(bar_text(step_row(100), 200),
-            "[=====>    ]  50 %  step 100/200  loss 0.5130  accuracy 81.25 %  3412 images/s  2:05 left");
+            "[=====>    ]  50 %  2:05 left  step 100/200  loss 0.5130  accuracy 81.25 %  3412 images/s");
   EXPECT_EQ(bar_text(step_row(200), 18), "[==========] 100 %");
 }
 

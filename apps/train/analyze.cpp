@@ -100,21 +100,23 @@ void image_row(const Samples& samples, std::int64_t sample, const ImageSet& set,
 }
 
 // The last numbers of the log: accuracy and speed of the training.
-void add_log(const fs::path& folder, JsonValue& row) {
+void add_log(const fs::path& folder, const JsonValue& request, JsonValue& row) {
+  const bool other_data = !request.at("data").as_string().empty();  // of which the log knows nothing
+  const char* key = request.at("weights").as_string() == "ema" ? "ema_top1" : "top1";
   JsonValue top1, speed;
   if (fs::exists(folder / "log.jsonl")) {
     const std::vector<std::byte> bytes = read_file(folder / "log.jsonl", std::uint64_t{256} << 20);
     std::istringstream lines(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
     for (std::string line; std::getline(lines, line);) {
       const JsonValue entry = parse_json(line, (folder / "log.jsonl").string());
-      if (const JsonValue* value = entry.find("top1")) top1 = *value;
+      if (const JsonValue* value = entry.find(key); value != nullptr && !other_data) top1 = *value;
       if (const JsonValue* value = entry.find("images_per_s")) speed = *value;
     }
   }
   row.set("top1", top1).set("images_per_s", speed);
 }
 
-JsonValue run_row(const fs::path& folder, const RunFolder& run, const Samples& samples) {
+JsonValue run_row(const fs::path& folder, const RunFolder& run, const Samples& samples, const JsonValue& request) {
   const ImageConfig& c = run.network;
   const Layout& layout = run.model->attention_layers().front().layout;
   JsonValue row = JsonValue()
@@ -130,7 +132,7 @@ JsonValue run_row(const fs::path& folder, const RunFolder& run, const Samples& s
                       .set("seed", run.options.train.seed)
                       .set("data", run.images->name())
                       .set("samples", samples.images.size(0));
-  add_log(folder, row);
+  add_log(folder, request, row);
   return row;
 }
 
@@ -350,7 +352,7 @@ void analyze(const JsonValue& request, Observer& observer) {
       fail(kCommand, ": ", folder.as_string(), " was tested on ", run.images->name(), ", expected ", data,
            " as the runs before it; --data sets one for all");
     const Samples samples = take_samples(run, run.network, std::min(look_at.samples, run.images->size()));
-    observer.row(run_row(folder.as_string(), run, samples));
+    observer.row(run_row(folder.as_string(), run, samples, request));
     if (index == 0)
       for (const std::int64_t sample : one_of_each_class(samples, look_at.maps))
         image_row(samples, sample, *run.images, observer);

@@ -28,7 +28,8 @@ void train_classify(const JsonValue& request, Observer& observer) {
 void eval_classify(const JsonValue& request, Observer& observer) {
   const RunFolder run = open_run("eval classify", request.at("run").as_string(), request, observer);
   const auto& [options, network, weights, images, model] = run;
-  const Score result = score(*model, images, augment_of(options, network, *images), options.train);
+  const Score result = score(*model, images, augment_of(options, network, *images), options);
+  for (const std::string& text : result.warnings) observer.row(JsonValue().set("kind", "warning").set("text", text));
   JsonValue names = JsonValue::array(), confusion = JsonValue::array();
   const auto classes = static_cast<std::size_t>(network.classes);
   for (std::size_t i = 0; i < classes; ++i) {

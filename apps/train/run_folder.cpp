@@ -12,6 +12,11 @@ namespace fs = std::filesystem;
 RunWeights find_weights(const std::string& command, const fs::path& run, const std::string& which, Observer& observer) {
   if (!fs::is_directory(run)) fail(command, ": ", run.string(), " is no folder of a run");
   if (!fs::exists(run / "train.json")) fail(command, ": ", run.string(), " has no train.json: is it a run?");
+  if (which == "ema") {
+    const JsonValue options = read_json(run / "train.json");
+    if (const JsonValue* ema = options.find("ema"); ema == nullptr || ema->as_double() == 0.0)
+      fail(command, ": --weights is ema, but ", run.string(), " has no average of its weights (ema 0)");
+  }
   const fs::path final_file = run / (which + ".safetensors");
   if (fs::exists(final_file)) return {run, final_file, ""};
   std::vector<std::string> complaints;
@@ -33,20 +38,33 @@ void change_options(const JsonValue& request, TrainOptions& options) {
 }
 
 RunFolder open_run(const std::string& command, const fs::path& run, const JsonValue& request, Observer& observer) {
-  const RunWeights found = find_weights(command, run, request.at("weights").as_string(), observer);
+  const std::string& data = request.at("data").as_string();
   RunFolder opened;
   ClassifyOptions& options = opened.options;
-  fields_from_json(options, read_json(run / "train.json"), (run / "train.json").string());
-  if (!request.at("data").as_string().empty()) {
-    options.data = request.at("data").as_string();
-    options.test_images = options.train_images = 0;
+  RunWeights found;
+  // A model alone, as `mhla convert` writes it, says nothing of data.
+  const bool alone =
+      !fs::exists(run / "train.json") && fs::exists(run / "config.json") && fs::exists(run / "model.safetensors");
+  if (alone) {
+    if (data.empty()) fail(command, ": ", run.string(), " is a model without a run, expected --data");
+    found = {run, run / "model.safetensors", ""};
+    options.augment = "none";
+  } else {
+    found = find_weights(command, run, request.at("weights").as_string(), observer);
+    fields_from_json(options, read_json(run / "train.json"), (run / "train.json").string());
   }
+  const bool other = !data.empty() && data != options.data;
+  if (!data.empty()) options.data = data, options.test_images = options.train_images = 0;
   change_options(request, options.train);
   prepare(options.train);
 
   opened.weights = found.file;
   opened.network = read_image_config(found.folder / "config.json");
-  opened.images = open_data(options).test;
+  // Of other data without a test set all of it: the model has seen none.
+  opened.images = other && !has_split(data, Split::kTest) ? open_images(data, Split::kTrain) : open_data(options).test;
+  if (opened.images->channels() != opened.network.channels && opened.network.channels != 3)
+    fail(command, ": ", opened.images->name(), " has ", opened.images->channels(), " channels, expected the ",
+         opened.network.channels, " of the model");
   if (opened.images->classes() != opened.network.classes)
     fail(command, ": ", opened.images->name(), " has ", opened.images->classes(), " classes, expected the ",
          opened.network.classes, " of the model");

@@ -67,7 +67,14 @@ svg .missing { fill: #8a8f98; }
 svg .marked { fill: none; stroke: #ff2d55; stroke-width: 0.18; }
 .s0 { --c: var(--s0); } .s1 { --c: var(--s1); } .s2 { --c: var(--s2); } .s3 { --c: var(--s3); }
 .s4 { --c: var(--s4); } .s5 { --c: var(--s5); } .s6 { --c: var(--s6); } .s7 { --c: var(--s7); }
-@media print { body { padding: 0; max-width: none; } figure, table, .key { break-inside: avoid; } }
+@media print {
+  body { padding: 0; max-width: none; }
+  figure, tr, .key { break-inside: avoid; }
+  .table { overflow: visible; }
+  table { font-size: 10px; width: 100%; }
+  th, td { white-space: normal; padding: 3px 8px 3px 0; font-size: 10px; }
+  th.n, td.n { padding: 3px 0 3px 8px; }
+}
 )css";
 }
 

@@ -56,7 +56,8 @@ std::filesystem::path new_name(const std::filesystem::path& folder) {
 EventFile::EventFile(const std::filesystem::path& folder, std::int64_t first_step)
     : path_(new_name(folder)), file_(std::make_unique<AppendFile>(path_)) {
   write_event(0, kFileVersion, "brain.Event:2");
-  if (first_step > 0) write_event(first_step, kSessionLog, std::string("\x08\x01", 2));
+  // A reader forgets what other files have from this step on: what comes, not what was there.
+  if (first_step > 0) write_event(first_step + 1, kSessionLog, std::string("\x08\x01", 2));
 }
 
 void EventFile::scalar(std::string_view tag, std::int64_t step, double value) {

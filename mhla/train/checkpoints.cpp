@@ -62,7 +62,7 @@ Checkpoint CheckpointFolder::save(std::int64_t step, const std::function<void(co
   const fs::path partial = folder_ / str(".part-", ::getpid(), "-", name_of(step));
   const Checkpoint saved{folder_ / name_of(step), step};
   try {
-    if (fs::create_directories(folder_)) sync_directory(folder_.parent_path());
+    if (fs::create_directory(folder_)) sync_directory(folder_.parent_path());  // a run that went away is not made again
     fs::remove_all(partial);
     fs::create_directory(partial);
     write(partial);

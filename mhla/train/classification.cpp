@@ -28,6 +28,12 @@ torch::Tensor labels_of(const Batch& batch, const torch::Device& device) {
 }  // namespace
 
 ClassifyData open_data(const ClassifyOptions& options) {
+  const auto expect_between = [](const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
+    if (value < least || value > most) fail("train: ", field, " is ", value, ", expected ", least, " to ", most);
+  };
+  expect_between("max_damaged", options.max_damaged, 0, INT32_MAX);
+  if (options.repeats) expect_between("repeats", *options.repeats, 1, 1000);
+  if (options.shift) expect_between("shift", *options.shift, 0, 4096);
   ClassifyData data;
   const auto seed = static_cast<std::uint64_t>(options.train.seed);
   data.train = open_images(options.data, Split::kTrain);
@@ -54,10 +60,19 @@ ClassifyData open_data(const ClassifyOptions& options) {
 
 ImageConfig network_of(const ClassifyOptions& options, const ImageSet& set) {
   const bool is_file = options.model.size() > 5 && options.model.substr(options.model.size() - 5) == ".json";
-  ImageConfig network =
-      is_file ? read_image_config(options.model) : image_config(options.model, options.attention, options.official);
-  network.channels = set.channels();
-  network.classes = set.classes();
+  ImageConfig network;
+  JsonValue file = JsonValue::object();
+  if (is_file) {
+    file = read_json(options.model);
+    if (!file.is_object()) fail(options.model, ": is no object, expected the fields of a model");
+    if (options.attention) file.set("attention", *options.attention);
+    if (options.official) file.set("official", true);
+    network = parse_image_config(file, options.model);
+  } else {
+    network = image_config(options.model, options.attention.value_or("mhla"), options.official);
+  }
+  if (file.find("channels") == nullptr) network.channels = set.channels();
+  if (file.find("classes") == nullptr) network.classes = set.classes();
   fields_from_json(network, options.network, "network");
   if (network.channels != set.channels() && network.channels != 3)
     fail("network: channels is ", network.channels, ", expected the ", set.channels(), " of ", set.name(), ", or 3");
@@ -69,6 +84,8 @@ ImageConfig network_of(const ClassifyOptions& options, const ImageSet& set) {
 
 ClassifyOptions resolved(const ClassifyOptions& options, const ImageConfig& network, const ImageSet& set) {
   ClassifyOptions o = options;
+  o.attention = network.attention, o.official = network.official;
+  if (o.normalize.empty()) o.normalize = normalization_name(set);
   if (o.official) o.train.mix_weight_decay = o.train.weight_decay, o.train.clip_mix_apart = false;  // V30
   if (o.augment.empty()) {
     const bool small = network.image[0] <= 64 && network.image[1] <= 64;
@@ -81,6 +98,12 @@ Augment augment_of(const ClassifyOptions& o, const ImageConfig& network, const I
   Augment augment =
       augment_recipe(o.augment, set, static_cast<int>(network.image[0]), static_cast<int>(network.image[1]));
   augment.channels = static_cast<int>(network.channels);
+  if (!o.normalize.empty()) {
+    const Normalization by = normalization_called(o.normalize);
+    if (by.mean.size() != 1 && by.mean.size() != static_cast<std::size_t>(set.channels()))
+      fail("augment: normalize is ", o.normalize, ", of colour, but ", set.name(), " has ", set.channels(), " channel");
+    augment.mean = by.mean, augment.std = by.std;
+  }
   if (o.flip) augment.flip = *o.flip;
   if (o.shift) augment.shift = static_cast<int>(*o.shift);
   if (o.color_jitter) augment.color_jitter = *o.color_jitter;
@@ -107,7 +130,8 @@ torch::Tensor soft_targets(const Batch& batch, std::int64_t classes) {
   return targets;
 }
 
-Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment, const TrainOptions& options) {
+Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& given) {
+  const TrainOptions& options = given.train;
   const auto start = std::chrono::steady_clock::now();
   const torch::NoGradGuard no_gradient;
   const torch::Device device = device_of(options.device);
@@ -115,6 +139,7 @@ Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment
   loader_options.batch_size = options.batch, loader_options.epochs = 1;
   loader_options.shuffle = loader_options.drop_last = false;
   loader_options.threads = static_cast<int>(options.threads);
+  loader_options.max_damaged = given.max_damaged;
   loader_options.augment = without_chance(augment);
   Loader loader(images, loader_options);
   const std::int64_t classes = images->classes();
@@ -125,6 +150,7 @@ Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment
   Score score;
   Batch batch;
   while (loader.next(batch)) {
+    score.warnings.insert(score.warnings.end(), batch.damaged.begin(), batch.damaged.end());
     if (batch.size == 0) continue;
     const torch::Tensor labels = labels_of(batch, device);
     torch::Tensor logits;
@@ -166,7 +192,8 @@ ClassificationTask::ClassificationTask(const ClassifyOptions& options, const Cla
   loader_options_.batch_size = options_.train.batch;
   loader_options_.seed = static_cast<std::uint64_t>(options_.train.seed);
   loader_options_.threads = static_cast<int>(options_.train.threads);
-  loader_options_.repeats = static_cast<int>(options_.repeats.value_or(options_.augment == "deit" ? 3 : 1));
+  loader_options_.repeats =
+      static_cast<int>(options_.repeats.value_or(options_.augment == "deit" || options_.augment == "vlt" ? 3 : 1));
   loader_options_.max_damaged = options_.max_damaged;
   loader_options_.augment = augment_;
   if (batches_per_epoch() < 1)
@@ -211,7 +238,8 @@ void ClassificationTask::seek(const JsonValue& cursor) {
 }
 
 Metrics ClassificationTask::evaluate() {
-  const Score now = score(*model_, data_.test, augment_, options_.train);
+  const Score now = score(*model_, data_.test, augment_, options_);
+  warnings_.insert(warnings_.end(), now.warnings.begin(), now.warnings.end());
   return {{"loss", now.loss}, {"top1", now.top1}, {"top5", now.top5}};
 }
 

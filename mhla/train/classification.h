@@ -33,12 +33,13 @@ torch::Tensor soft_targets(const Batch& batch, std::int64_t classes);
 
 struct Score {
   std::int64_t images = 0, damaged = 0;
+  std::vector<std::string> warnings;    // names of the damaged ones
   double loss = 0, top1 = 0, top5 = 0;  // top5 of at most as many as there are classes
   std::vector<std::int64_t> confusion;  // [K, K]: row the true class, column the predicted one
   double seconds = 0;
 };
 // In evaluation mode without gradients. `batch` images at a time, every image once.
-Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment, const TrainOptions& options);
+Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& options);
 
 class ClassificationTask : public Task {
  public:

@@ -107,7 +107,7 @@ TEST(Classification, TheScoreCountsEveryImageOnce) {
   const ImageConfig network = network_of(options, *images);
   prepare(options.train);
   const AnyImageModel model = make_image_model(network);
-  const Score got = score(*model, images, augment_of(options, network, *images), options.train);
+  const Score got = score(*model, images, augment_of(options, network, *images), options);
   EXPECT_EQ(got.images, 37);
   std::int64_t all = 0, right = 0;
   for (std::size_t i = 0; i < 16; ++i) all += got.confusion[i], right += i % 5 == 0 ? got.confusion[i] : 0;
@@ -136,6 +136,42 @@ TEST(Classification, WhatDoesNotFitIsNamed) {
               ClassificationTask(o, {images, images}, network);
             }),
             "train: batch is 17, expected at most the 16 images of train");
+}
+
+TEST(Classification, WhatWasAskedForIsWhatTheRunSays) {
+  const ImageSetPtr images = quarters("test", 40, 1);
+  const TemporaryRun run;
+  fs::create_directories(run.path());
+  const fs::path file = run.path() / "tiny.json";
+  const auto network_with = [&](const char* text, const std::function<void(ClassifyOptions&)>& change) {
+    write_file(file, std::string(text));
+    ClassifyOptions o = small_options();
+    o.model = file.string(), o.network = JsonValue::object(), o.attention.reset();
+    change(o);
+    return network_of(o, *images);
+  };
+  const char* linear = R"({"model": "vit_demo", "attention": "linear"})";
+  EXPECT_EQ(network_with(linear, [](ClassifyOptions&) {}).attention, "linear");
+  EXPECT_EQ(network_with(linear, [](ClassifyOptions& o) { o.attention = "softmax"; }).attention, "softmax");
+  EXPECT_TRUE(has(message_of([&] { network_with(R"({"model": "vit_demo", "classes": 7})", [](ClassifyOptions&) {}); }),
+                  "classes is 7, expected the 4"));
+  EXPECT_TRUE(has(message_of([&] { network_with("[]", [](ClassifyOptions&) {}); }), "tiny.json: is no object"));
+  const ClassifyOptions o = resolved(small_options(), network_of(small_options(), *images), *images);
+  EXPECT_EQ(o.attention, "mhla");
+  EXPECT_EQ(o.normalize, "half");  // of grey images that nobody knows
+  ClassifyOptions other = o;
+  other.normalize = "mnist";
+  EXPECT_EQ(augment_of(other, network_of(o, *images), *images).mean, std::vector<float>{0.1307f});
+  other.normalize = "cifar10";
+  EXPECT_TRUE(has(message_of([&] { augment_of(other, network_of(o, *images), *images); }), "of colour"));
+  for (const auto& [change, text] :
+       {std::pair<std::function<void(ClassifyOptions&)>, const char*>{[](auto& c) { c.repeats = 0; }, "repeats is 0"},
+        {[](auto& c) { c.shift = std::int64_t{1} << 32; }, "shift is 4294967296"},
+        {[](auto& c) { c.max_damaged = -1; }, "max_damaged is -1"}}) {
+    ClassifyOptions bad = small_options();
+    change(bad);
+    EXPECT_TRUE(has(message_of([&] { open_data(bad); }), text)) << text;
+  }
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 // Plain values, as there.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "mhla/io/fields.h"
 #include "mhla/train/options.h"
 
@@ -9,7 +12,7 @@ namespace mhla::train {
 
 struct ClassifyOptions {
   std::string model = "deit_tiny";
-  std::string attention = "mhla";
+  std::optional<std::string> attention;  // none: mhla, or what the file of the model says
   bool official = false;
   JsonValue network = JsonValue::object();
   std::string data = "fashion-mnist";
@@ -19,7 +22,7 @@ struct ClassifyOptions {
   std::int64_t max_damaged = 100;
   double label_smoothing = 0.1;
 
-  std::string augment;  // empty: by the data, as resolved()
+  std::string augment, normalize;  // empty: by the data, as resolved()
   std::optional<double> flip, color_jitter, erase, mixup, cutmix;
   std::optional<std::int64_t> shift, repeats;
   std::optional<std::string> rand_augment;
@@ -30,7 +33,9 @@ struct ClassifyOptions {
     visit("model", o.model,
           "deit_tiny, deit_small, deit_base, vlt_tiny, vlt_small, vit_demo, vit_256 or a config.json");
     visit("attention", o.attention,
-          "of the zoo: mhla, softmax, linear, gla, mamba, mamba2, gdn, focused, inline, mala, rala");
+          "of the zoo: mhla, softmax, linear, gla, mamba, mamba2, gdn, focused, inline, mala, rala; none: mhla, or "
+          "that of a "
+          "config.json");
     visit("official", o.official, "compute and train as the published code does");
     visit("network", o.network, "fields of the model that differ from the named one");
     visit("data", o.data,
@@ -41,6 +46,9 @@ struct ClassifyOptions {
     visit("max_damaged", o.max_damaged, "images that cannot be read are left out; more than these end the run");
     visit("label_smoothing", o.label_smoothing, "of the targets");
     visit("augment", o.augment, "recipe: none, small, strong, official, deit, vlt; empty: by the data");
+    visit(
+        "normalize", o.normalize,
+        "by the mean and deviation of fashion-mnist, mnist, cifar10, cifar100, imagenet, or half; empty: by the data");
     visit("flip", o.flip, "chance to swap left and right, in the place of the recipe's");
     visit("shift", o.shift, "pixels a batch is moved by at most, in the place of the recipe's");
     visit("color_jitter", o.color_jitter, "strength, in the place of the recipe's");

@@ -83,14 +83,14 @@ struct Trainer::Loop {
     checkpoints.sweep();
     std::vector<std::string> complaints;
     const std::vector<Checkpoint> all = checkpoints.list();
-    const bool ended = fs::exists(folder / "model.safetensors");
-    if (!resume && (ended || !all.empty()))
-      fail(folder.string(), ": has a run already (", ended ? "model.safetensors" : all.back().path.filename().string(),
-           "), expected --resume or another folder");
+    if (!resume) expect_no_run(folder);
     const std::optional<Checkpoint> start = checkpoints.newest(complaints);
     if (!start && !all.empty()) fail(complaints.front(), "; no other checkpoint is sound");
     std::uint64_t keep_bytes = 0;
     if (start) keep_bytes = restore(*start);
+    if (start && step < total) {  // the run goes on beyond an earlier end, whose weights are in the checkpoint
+      fs::remove(folder / "model.safetensors"), fs::remove(folder / "ema.safetensors");
+    }
     write_file(folder / "train.json", write_json(run_config, 2) + "\n");
     write_file(folder / "config.json", write_json(task.model_config(), 2) + "\n");
     log.emplace(folder, step, keep_bytes);
@@ -123,6 +123,7 @@ struct Trainer::Loop {
                                                    .set("step", step)
                                                    .set("cursor", task.cursor())
                                                    .set("window", window.to_json())
+                                                   .set("evaluated", evaluated_at == step)
                                                    .set("log_bytes", static_cast<std::int64_t>(log->bytes())),
                                                2) +
                                         "\n");
@@ -152,6 +153,8 @@ struct Trainer::Loop {
     optimizer.set_steps(step);
     task.seek(state.at("cursor"));
     window = Window::from_json(state.at("window"));
+    if (const JsonValue* evaluated = state.find("evaluated"); evaluated == nullptr || evaluated->as_bool())
+      evaluated_at = step;
     last_saved = step;
     last_good = checkpoint.path.string();
     return state.at("log_bytes").as_uint();
@@ -278,6 +281,7 @@ struct Trainer::Loop {
     task.model().train();
     for (const auto& [name, value] : metrics) row.set(name, value);
     note(row.set("seconds", seconds_since(start)));
+    evaluated_at = step;
     timed_from = Clock::now(), samples_timed = 0, steps_timed = 0;
   }
 
@@ -296,6 +300,8 @@ struct Trainer::Loop {
       if (waiting && device.is_cuda()) judge(*waiting);
       waiting.reset();
     };
+    if (step > 0 && step < total && evaluated_at != step && evaluation_is_due())
+      evaluate();  // the checkpoint came before
     while (step < total && signal.name() == nullptr) {
       std::optional<Launched> now = launch();
       if (device.is_cuda() && waiting) judge(*waiting);
@@ -304,8 +310,8 @@ struct Trainer::Loop {
       const bool saves = options.checkpoint_every > 0 && step % options.checkpoint_every == 0;
       const bool evaluates = step < total && evaluation_is_due();
       if (saves || evaluates) settle();
+      if (saves) save();  // first: an evaluation may take long, or fail
       if (evaluates) evaluate();
-      if (saves) save();
     }
     settle();
     TrainResult result{.step = step, .stopped = {}, .metrics = {}};
@@ -314,8 +320,8 @@ struct Trainer::Loop {
       save();
       note(JsonValue().set("kind", "stopped").set("step", step).set("signal", result.stopped).set("path", last_good));
     } else {
-      evaluate();
       save();
+      evaluate();
       finish();
       note(JsonValue().set("kind", "end").set("step", step).set("path", (folder / "model.safetensors").string()));
     }
@@ -354,7 +360,7 @@ struct Trainer::Loop {
   std::optional<Ema> ema;
   std::optional<RunLock> lock;
   std::optional<RunLog> log;
-  std::int64_t step = 0, last_saved = -1;
+  std::int64_t step = 0, last_saved = -1, evaluated_at = -1;
   std::string last_good;
   Window window;
   Metrics metrics;
@@ -362,6 +368,14 @@ struct Trainer::Loop {
   double samples_timed = 0;
   std::int64_t steps_timed = 0;
 };
+
+void expect_no_run(const fs::path& folder) {
+  const std::vector<Checkpoint> all = CheckpointFolder(folder / "checkpoints", 1).list();
+  const bool ended = fs::exists(folder / "model.safetensors");
+  if (ended || !all.empty())
+    fail(folder.string(), ": has a run already (", ended ? "model.safetensors" : all.back().path.filename().string(),
+         "), expected --resume or another folder");
+}
 
 Trainer::Trainer(Task& task, const TrainOptions& options, fs::path folder, JsonValue run_config, Observer& observer) {
   check(options);

@@ -54,6 +54,8 @@ class Trainer {
   std::unique_ptr<Loop> loop_;
 };
 
+// Throws where a folder has checkpoints or weights of a run.
+void expect_no_run(const std::filesystem::path& folder);
 // "cpu", "cuda" or "cuda:N", which must be there.
 torch::Device device_of(const std::string& name);
 // Threads, deterministic algorithms and the seed of LibTorch's generators: before the model is made.

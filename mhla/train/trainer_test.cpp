@@ -217,6 +217,63 @@ TEST(Trainer, OnAGpuItLearnsStopsAndResumes) {
   }
 }
 
+TEST(Trainer, BeyondAnEarlierEndItsWeightsAreNotTheRuns) {
+  const TemporaryRun run;
+  TrainOptions options = tiny_options();
+  options.max_steps = 8;
+  train_tiny(run.path(), options);
+  EXPECT_TRUE(fs::exists(run.path() / "model.safetensors"));
+  train_tiny(run.path(), tiny_options(), true, [](TinyTask& task) { task.raise_at = 12; });
+  EXPECT_FALSE(fs::exists(run.path() / "model.safetensors"));
+  EXPECT_FALSE(fs::exists(run.path() / "ema.safetensors"));
+}
+
+TEST(Trainer, AFolderThatWentAwayIsNotMadeAgain) {
+  const TemporaryRun run;
+  struct Removing : TinyTask {
+    TrainBatch next_batch() override {
+      if (count_++ == 5) fs::remove_all(folder);
+      return TinyTask::next_batch();
+    }
+    fs::path folder;
+    int count_ = 0;
+  };
+  prepare(tiny_options());
+  Removing task;
+  task.folder = run.path();
+  Rows rows;
+  Trainer trainer(task, tiny_options(), run.path(), JsonValue::object(), rows);
+  EXPECT_ANY_THROW(trainer.run(false));
+  EXPECT_FALSE(fs::exists(run.path()));
+}
+
+TEST(Trainer, AnEvaluationThatFailsLosesNothing) {
+  const TemporaryRun run;
+  struct Failing : TinyTask {
+    Metrics evaluate() override {
+      if (left-- == 0) fail("nothing to evaluate on");
+      return TinyTask::evaluate();
+    }
+    int left = 0;
+  };
+  TrainOptions options = tiny_options();
+  options.checkpoint_every = 5;
+  train_tiny(run.path("whole"), options);
+  for (const int good : {0, 2}) {  // the one of step 10, of the end
+    const fs::path folder = run.path(str("failed", good));
+    prepare(options);
+    Failing task;
+    task.left = good * 2;  // of the weights and of their average
+    Rows rows;
+    Trainer trainer(task, options, folder, JsonValue().set("seed", options.seed), rows);
+    EXPECT_TRUE(has(message_of([&] { trainer.run(false); }), "nothing to evaluate on"));
+    EXPECT_TRUE(fs::exists(folder / (good == 0 ? "checkpoints/step-00000010" : "checkpoints/step-00000024")));
+    train_tiny(folder, options, true);
+    EXPECT_EQ(logged(folder), logged(run.path("whole")));
+    expect_same_run(folder, run.path("whole"));
+  }
+}
+
 TEST(Trainer, RefusesWhatDoesNotFit) {
   const TemporaryRun run;
   train_tiny(run.path(), tiny_options(), false, [](TinyTask& task) { task.raise_at = 5; });

@@ -211,6 +211,31 @@ TEST_F(CliTrain, MistakesAreOneLineAndExitCode2) {
                  {"train-images-idx3-ubyte"});
 }
 
+TEST_F(CliTrain, OtherDataAndModelsWithoutARun) {
+  const std::string out = folder.path("run"), model = folder.path("model");
+  ASSERT_EQ(run_program(words(out, {"--max-steps", "4"})).code, 0);
+  const auto top1 = [&](const std::string& run, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"eval", "classify", "--run", run, "--json", "--threads", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramRun eval = run_program(arguments);
+    EXPECT_EQ(eval.code, 0) << eval.err;
+    return parse_json(lines_of(eval.out).at(0), "score").at("loss").as_double();
+  };
+  // The same images under another name: normalised as in training.
+  EXPECT_EQ(read_json(out + "/train.json").at("normalize").as_string(), "fashion-mnist");
+  EXPECT_DOUBLE_EQ(top1(out, {"--data", "mnist:" + data}), top1(out, {}));
+  // A model alone says nothing of data, and a run is not written over.
+  ASSERT_EQ(run_program({"convert", out, model}).code, 0);
+  expect_refused({"eval", "classify", "--run", model}, {"is a model without a run, expected --data"});
+  EXPECT_DOUBLE_EQ(top1(model, {"--data", "fashion-mnist:" + data}), top1(out, {}));
+  const auto before = read_file(out + "/model.safetensors");
+  expect_refused({"convert", model, out}, {"is the folder of a run"});
+  EXPECT_TRUE(read_file(out + "/model.safetensors") == before);
+  expect_refused({"eval", "classify", "--run", out, "--weights", "ema"}, {"has no average of its weights"});
+  expect_refused(words(folder.path("none"), {"--repeats", "0"}), {"repeats is 0"});
+  EXPECT_FALSE(fs::exists(folder.path("none")));
+}
+
 TEST_F(CliTrain, WhatARunLearnsCannotChangeWhenItGoesOn) {
   const std::string out = folder.path("run");
   ASSERT_EQ(run_program(words(out, {"--max-steps", "2"})).code, 0);

@@ -79,15 +79,45 @@ Augment augment_recipe(const std::string& name, const ImageSet& set, int height,
   return augment;
 }
 
-Normalization normalization_of(const ImageSet& set) {
-  const std::string kind = set.kind();
-  if (kind == "fashion-mnist") return {{0.2860f}, {0.3530f}};
-  if (kind == "mnist") return {{0.1307f}, {0.3081f}};
-  if (kind == "cifar10") return {{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}};
-  if (kind == "cifar100") return {{0.5071f, 0.4866f, 0.4409f}, {0.2673f, 0.2564f, 0.2762f}};
-  if (set.channels() == 1) return {{0.5f}, {0.5f}};
-  return {{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
+namespace {
+
+struct NamedNormalization {
+  const char* name;
+  Normalization values;
+};
+
+const std::vector<NamedNormalization>& normalizations() {
+  static const std::vector<NamedNormalization> all{
+      {"fashion-mnist", {{0.2860f}, {0.3530f}}},
+      {"mnist", {{0.1307f}, {0.3081f}}},
+      {"cifar10", {{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}}},
+      {"cifar100", {{0.5071f, 0.4866f, 0.4409f}, {0.2673f, 0.2564f, 0.2762f}}},
+      {"imagenet", {{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}}},
+      {"half", {{0.5f}, {0.5f}}},
+  };
+  return all;
 }
+
+}  // namespace
+
+Normalization normalization_called(const std::string& name) {
+  std::string known;
+  for (const NamedNormalization& one : normalizations()) {
+    if (name == one.name) return one.values;
+    known += str(known.empty() ? "" : ", ", one.name);
+  }
+  fail("augment: normalize is '", name, "', expected one of ", known);
+}
+
+std::string normalization_name(const ImageSet& set) {
+  const std::string kind = set.kind();
+  for (const NamedNormalization& one : normalizations()) {
+    if (kind == one.name) return kind;
+  }
+  return set.channels() == 1 ? "half" : "imagenet";
+}
+
+Normalization normalization_of(const ImageSet& set) { return normalization_called(normalization_name(set)); }
 
 void check_augment(const Augment& augment) {
   check_side("height", augment.height);

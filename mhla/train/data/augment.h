@@ -72,6 +72,8 @@ struct Normalization {
   std::vector<float> mean, std;
 };
 Normalization normalization_of(const ImageSet& set);
+std::string normalization_name(const ImageSet& set);
+Normalization normalization_called(const std::string& name);  // also imagenet, and half: 0.5 for all
 
 // Throws what is wrong with `augment`, by field.
 void check_augment(const Augment& augment);
