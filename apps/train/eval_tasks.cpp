@@ -25,6 +25,7 @@ struct Settings {
   std::int64_t items = 0, max_prompt = 0, needles = 8;
   MqarOptions mqar;
   std::vector<std::int64_t> lengths;
+  bool as_in_training = false;  // the lengths: an answer must fit behind a prompt
   std::uint64_t seed = 0;
 };
 
@@ -99,7 +100,8 @@ class Runner {
         more.set("pairs", o.pairs).set("vocab", o.vocab_size).set("skew", o.skew);
       } else {
         NeedleOptions o;
-        o.length = length, o.needles = task == "passkey" ? 1 : settings_.needles, o.seed = settings_.seed;
+        o.length = settings_.as_in_training ? std::max<std::int64_t>(1, length - kAnswerTokens) : length;
+        o.needles = task == "passkey" ? 1 : settings_.needles, o.seed = settings_.seed;
         result = run_needles(o, items, model_);
         more.set("needles", o.needles);
       }
@@ -160,7 +162,8 @@ void eval_lm_tasks(const JsonValue& request, Observer& observer) {
   options.limit = request.at("length").as_int();
   LmTextModel model(run.model, run.maybe_tokenizer, options);
   settings.mqar = mqar_of(request, run, model);
-  if (settings.lengths.empty()) settings.lengths = {settings.mqar.length};
+  settings.as_in_training = settings.lengths.empty();
+  if (settings.as_in_training) settings.lengths = {settings.mqar.length};
   model.progress = [&](std::int64_t done, std::int64_t of) {
     observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", of));
   };

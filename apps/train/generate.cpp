@@ -80,6 +80,11 @@ void generate_text(const JsonValue& request, Observer& observer) {
   std::vector<std::string> prompts = texts_of(request.at("prompts"));
   const std::int64_t piece = request.at("piece").as_int();
   const std::string &from = request.at("load_state").as_string(), &to = request.at("save_state").as_string();
+  if (!to.empty()) {  // before anything is read or written
+    const std::filesystem::path parent = std::filesystem::absolute(to).parent_path();
+    if (!std::filesystem::is_directory(parent))
+      fail(kCommand, ": --save-state is ", to, ", but ", parent.string(), " is no folder");
+  }
   TextContext context;
   std::int64_t known = 0;
   auto start = std::chrono::steady_clock::now();
@@ -91,7 +96,7 @@ void generate_text(const JsonValue& request, Observer& observer) {
     if (prompts.empty()) prompts.resize(loaded.tokens.size());
     if (static_cast<std::int64_t>(prompts.size()) != loaded.texts() && loaded.texts() != 1)
       fail(kCommand, ": ", prompts.size(), " prompts behind the ", loaded.texts(), " texts of ", from,
-           ", expected as many, or one");
+           ", expected one for each of them, or a state of one text");
     check_lengths(model, *tokenizer, &loaded, prompts, options.max_tokens);
     known = loaded.texts() == 1 ? tokens_in(loaded) * static_cast<std::int64_t>(prompts.size()) : tokens_in(loaded);
     start = std::chrono::steady_clock::now();

@@ -25,12 +25,21 @@ std::string hex(std::uint64_t value) {
   return text;
 }
 
+std::string known_fingerprint(const fs::path& run) {  // or none
+  if (!fs::exists(run / kFingerprint)) return {};
+  const std::vector<std::byte> bytes = read_file(run / kFingerprint, 64);
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()).substr(0, 16);
+}
+
 // Beside the model, which is of no use without.
 void keep_tokenizer(const Tokenizer& tokenizer, const fs::path& folder) {
   std::error_code error;  // which the trainer will tell
   fs::create_directories(folder, error);
   if (error) return;
   const fs::path file = folder / tokenizer.file_name();
+  if (const std::string known = known_fingerprint(folder); !known.empty() && known != hex(tokenizer.fingerprint()))
+    fail("train lm: the data has tokens of another tokenizer (", hex(tokenizer.fingerprint()), ") than ",
+         folder.string(), " was trained with (", known, ")");
   if (!fs::exists(file)) tokenizer.save(file);
   write_file(folder / kFingerprint, hex(tokenizer.fingerprint()) + "\n");
 }
@@ -40,13 +49,9 @@ TokenizerPtr run_tokenizer(const std::string& command, const fs::path& run, cons
   const bool pieces = !fs::exists(run / "tokenizer.json") && fs::exists(run / "tokenizer.model");
   const std::string file = (run / (pieces ? "tokenizer.model" : "tokenizer.json")).string();
   TokenizerPtr tokenizer = open_tokenizer(file);
-  if (fs::exists(run / kFingerprint)) {
-    const std::vector<std::byte> bytes = read_file(run / kFingerprint, 64);
-    const std::string known = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()).substr(0, 16);
-    if (known != hex(tokenizer->fingerprint()))
-      fail(command, ": ", file, " is another tokenizer (", hex(tokenizer->fingerprint()),
-           ") than the one the model was trained with (", known, ")");
-  }
+  if (const std::string known = known_fingerprint(run); !known.empty() && known != hex(tokenizer->fingerprint()))
+    fail(command, ": ", file, " is another tokenizer (", hex(tokenizer->fingerprint()),
+         ") than the one the model was trained with (", known, ")");
   if (tokenizer->vocab_size() > network.vocab)
     fail(command, ": ", file, " has ", tokenizer->vocab_size(), " tokens, expected at most the ", network.vocab,
          " of the model");
@@ -59,7 +64,9 @@ void train_lm(const JsonValue& request, Observer& observer) {
   LmOptions options;
   fields_from_json(options, request.at("options"), "train lm");
   const fs::path folder = request.at("out").as_string();
+  const bool resume = request.at("resume").as_bool();
   check(options);
+  if (!resume) expect_no_run(folder);  // before anything is written into it
   prepare(options.train);
   LmDataPtr data = open_data(options, folder.string(), [&](const std::string& text) {
     observer.row(JsonValue().set("kind", "tokens").set("text", text));
@@ -70,7 +77,7 @@ void train_lm(const JsonValue& request, Observer& observer) {
   LmTask task(options, std::move(data), network);
   Trainer trainer(task, options.train, folder, fields_to_json(options), observer);
   if (maybe_tokenizer != nullptr) keep_tokenizer(*maybe_tokenizer, folder);
-  const TrainResult result = trainer.run(request.at("resume").as_bool());
+  const TrainResult result = trainer.run(resume);
   if (!result.stopped.empty())
     throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
                         ", which is saved; go on with --resume --out ", folder.string()));
@@ -112,22 +119,36 @@ namespace {
 
 // The tokens to evaluate on: those held out of the run's data, or of other tokens or text, which are tokenized into a
 // folder of their own beside the run's.
-TokenSet tokens_of(const JsonValue& request, const LmRun& run) {
+TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observer) {
   const TokenizerPtr tokenizer = text_of("eval lm", run);
   std::string data = request.at("data").as_string();
   const fs::path folder = request.at("run").as_string();
-  if (data.empty()) data = is_token_set(run.options.data) ? run.options.data : (folder / "tokens").string();
-  if (data.empty() || !is_token_set(data)) {
+  if (data.empty()) {
+    data = is_token_set(run.options.data)     ? run.options.data
+           : is_token_set(run.options.tokens) ? run.options.tokens
+                                              : (folder / "tokens").string();
+    if (!is_token_set(data))
+      fail("eval lm: the tokens of the run are not at ", data, " any more, expected --data, tokens or text");
+  }
+  if (!is_token_set(data)) {
     TokenizeOptions how;
     how.data = data, how.tokenizer = (folder / tokenizer->file_name()).string();
     how.out = request.at("tokens").as_string();
     if (how.out.empty()) fail("eval lm: data is ", data, ", which is text: expected --tokens, a folder for its tokens");
+    if (!fs::exists(data) && data != "default") fail("eval lm: data is ", data, ", which is not there");
     if (!is_token_set(how.out)) tokenize_corpus(how);
+    if (const std::string source = TokenSet::open(how.out).info().source; source != how.data)
+      fail("eval lm: ", how.out, " has the tokens of ", source, ", expected those of ", how.data);
     data = how.out;
   }
   const TokenSetInfo info = TokenSet::open(data).info();
   if (info.fingerprint != tokenizer->fingerprint())
     fail("eval lm: ", data, " has tokens of another tokenizer than the run's");
+  if (info.valid.documents == 0 && request.at("data").as_string().empty())
+    observer.row(
+        JsonValue()
+            .set("kind", "warning")
+            .set("text", str("nothing was held out of ", data, ": these are the tokens the run was trained on")));
   return TokenSet::open(data, info.valid.documents > 0);
 }
 
@@ -135,7 +156,7 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run) {
 
 void eval_lm(const JsonValue& request, Observer& observer) {
   LmRun run = open_lm_run("eval lm", request, observer);
-  const TokenSet set = tokens_of(request, run);
+  const TokenSet set = tokens_of(request, run, observer);
   PerplexityOptions o;
   const LmConfig& network = run.model->config();
   const auto number = [&](const char* key, std::int64_t otherwise) {

@@ -81,7 +81,7 @@ TaskResult run_needles(NeedleOptions options, std::int64_t items, TextModel& mod
   for (std::int64_t item = 0; item < items; ++item) {
     options.depth = items == 1 ? 0.5 : static_cast<double>(item) / static_cast<double>(items - 1);
     const NeedleItem asked = needle_item(options, item, model.tokenizer());
-    const std::string said = model.generate(model.tokenizer().encode(asked.prompt), 12, {"\n"});
+    const std::string said = model.generate(model.tokenizer().encode(asked.prompt), kAnswerTokens, {"\n"});
     const std::size_t at = said.find_first_of("0123456789");
     const std::size_t end = said.find_first_not_of("0123456789", std::min(at, said.size()));
     right.push_back(at != std::string::npos && said.substr(at, end - at) == asked.answer ? 1.0 : 0.0);

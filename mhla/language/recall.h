@@ -10,6 +10,8 @@ namespace mhla {
 
 TaskResult run_mqar(const MqarOptions& options, std::int64_t items, TextModel& model);
 
+inline constexpr std::int64_t kAnswerTokens = 12;  // that a model may write when it is asked for a number
+
 struct NeedleOptions {
   std::int64_t length = 1024;  // tokens of the prompt, at most
   std::int64_t needles = 1;    // up to 24; one is asked for

@@ -42,7 +42,8 @@ struct LmOptions {
         "a folder of data tokenize, a text file, .jsonl (field text), a folder of these, default: dict-gcide, or mqar: "
         "associative recall, made on the fly");
     visit("tokenizer", o.tokenizer,
-          "for text: bytes, a tokenizer.json, or train:SIZE; empty: train, of the model's vocabulary");
+          "for text: bytes, a tokenizer.json, a SentencePiece .model, or train:SIZE; empty: train, of the model's "
+          "vocabulary");
     visit("tokens", o.tokens, "for text: folder of its tokens, made on first use; empty: tokens in the run");
     visit("valid", o.valid, "for text: part of the documents to evaluate on, 0 to 0.5");
     visit("packing", o.packing, "documents: none sees another; concatenate: windows over all of them, as published");

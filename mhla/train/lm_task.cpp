@@ -39,7 +39,8 @@ void check(const LmOptions& o) {
   if (o.packing != "documents" && o.packing != "concatenate")
     fail("train: packing is '", o.packing, "', expected documents or concatenate");
   if (!(o.valid >= 0.0 && o.valid <= 0.5)) fail("train: valid is ", o.valid, ", expected 0 to 0.5");
-  if (o.context < 0) fail("train: context is ", o.context, ", expected at least 1, or 0 for the model's");
+  if (o.context < 0 || o.context == 1)
+    fail("train: context is ", o.context, ", expected at least 2, or 0 for the model's");
   if (o.eval_tokens < 0) fail("train: eval_tokens is ", o.eval_tokens, ", expected at least 0");
   const LmConfig network = with_fields(named_network(o), o);
   check(network);
@@ -56,7 +57,8 @@ LmConfig network_of(const LmOptions& o, const LmData& data) {
   c = with_fields(c, o);
   if (c.vocab < data.vocab())
     fail("network: vocab is ", c.vocab, ", expected at least the ", data.vocab(), " of ", data.whose());
-  if (o.context > 0 && o.context > c.context) c.context = o.context;
+  // Rows of mix for what is trained, and no others; `context` among the fields of the network says otherwise.
+  if (o.context > 0 && (o.context > c.context || o.network.find("context") == nullptr)) c.context = o.context;
   check(c);
   return c;
 }

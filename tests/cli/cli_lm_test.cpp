@@ -194,5 +194,49 @@ TEST_F(CliLm, MistakesAreOneLineAndExitCode2) {
   EXPECT_FALSE(fs::exists(out + "/train.json"));
 }
 
+TEST_F(CliLm, WhatWouldSpoilARunIsRefused) {
+  const std::string out = folder.path("run");
+  const auto replaced = [](std::vector<std::string> all, const std::string& flag, const std::string& value) {
+    *(std::find(all.begin(), all.end(), flag) + 1) = value;
+    return all;
+  };
+  ASSERT_EQ(run_program(replaced(words(out, {"--max-steps", "4"}), "--valid", "0")).code, 0);
+  const auto fingerprint = read_file(out + "/tokenizer.fingerprint");
+  // A finished run, another tokenizer: not a file of it changes.
+  expect_refused({"train", "lm", "--out", out, "--data", data, "--tokenizer", "train:300"}, {"has a run already"});
+  EXPECT_TRUE(read_file(out + "/tokenizer.fingerprint") == fingerprint);
+  EXPECT_EQ(run_program({"generate", "--run", out, "--prompt", "to", "--max-tokens", "2"}).code, 0);
+  // Its tokens in the place of others.
+  const std::string tokens = folder.path("pieces");
+  ASSERT_EQ(run_program({"data", "tokenize", "--data", data, "--tokenizer", "train:280", "--out", tokens}).code, 0);
+  const std::string moved = folder.path("moved");
+  ASSERT_EQ(run_program(words(moved, {"--max-steps", "4", "--tokens", folder.path("set")})).code, 0);
+  fs::remove_all(folder.path("set"));
+  fs::copy(tokens, folder.path("set"));
+  expect_refused({"train", "lm", "--resume", "--out", moved, "--max-steps", "8"}, {"another tokenizer"});
+  expect_refused({"eval", "lm", "--run", moved}, {"another tokenizer"});
+  fs::remove_all(folder.path("set"));
+  expect_refused({"eval", "lm", "--run", moved}, {"are not at ", "any more"});
+  expect_refused({"eval", "lm", "--run", out, "--data", folder.path("none"), "--tokens", folder.path("new")},
+                 {"which is not there"});
+  write_file(folder.path("other.txt"), std::string("to be or not to be"));
+  expect_refused({"eval", "lm", "--run", out, "--data", folder.path("other.txt"), "--tokens", out + "/tokens"},
+                 {"has the tokens of " + data});
+  // What was never trained, and what is not there.
+  const ProgramRun beyond = run_program({"eval", "lm", "--run", out, "--length", "128"});
+  EXPECT_EQ(beyond.code, 2);
+  EXPECT_TRUE(has(beyond.err, "128 tokens need 8 chunks of 16, mix has 4 rows")) << beyond.err;
+  expect_refused({"eval", "lm", "--run", out, "--weights", "ema"}, {"has no average of its weights"});
+  expect_refused(replaced(words(folder.path("short")), "--context", "1"), {"context is 1, expected at least 2"});
+  expect_refused({"generate", "--run", out, "--prompt", "to", "--save-state", folder.path("none/x")}, {"is no folder"});
+  const ProgramRun all = run_program({"eval", "lm", "--run", out, "--threads", "1"});
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_TRUE(has(all.err, "these are the tokens the run was trained on")) << all.err;
+  const std::string longer = folder.path("longer");
+  ASSERT_EQ(run_program(replaced(words(longer, {"--max-steps", "2"}), "--context", "256")).code, 0);
+  const ProgramRun key = run_program({"eval", "lm", "--run", longer, "--task", "passkey", "--items", "1"});
+  EXPECT_EQ(key.code, 0) << key.err;
+}
+
 }  // namespace
 }  // namespace mhla

@@ -335,7 +335,8 @@ std::string write_tokenizer_json(const BpeTable& table) {
   std::size_t special = 0;  // the next of table.specials, which are in the order of their ids
   for (std::uint32_t id = 0; id < table.tokens.size(); ++id) {
     const bool is_special = special < table.specials.size() && table.specials[special].id == id;
-    if (is_special) ++special;
+    // Special tokens stand here too: readers give one that does not a new id behind the last.
+    if (is_special) vocab.push_back({table.specials[special++].text, id});
     if (!table.tokens[id].empty() && !is_special) vocab.push_back({to_letters(table.tokens[id]), id});
   }
   JsonValue::Array merges;

@@ -32,6 +32,16 @@ TEST(TokenizerJson, ThereAndBack) {
   }
 }
 
+// Readers give a special token that the vocabulary does not have a new id.
+TEST(TokenizerJson, SpecialTokensStandInTheVocabulary) {
+  const BpeTable table = trained(300)->table();
+  ASSERT_FALSE(table.specials.empty());
+  const JsonValue file = parse_json(write_tokenizer_json(table), "file");
+  for (const SpecialToken& token : table.specials)
+    EXPECT_EQ(file.at("model").at("vocab").at(token.text).as_uint(), token.id) << token.text;
+  EXPECT_EQ(file.at("model").at("vocab").size(), table.tokens.size());
+}
+
 TEST(TokenizerJson, OtherWaysToSayTheSame) {
   const JsonValue file = small_file();
   const std::uint64_t want = fingerprint_of(file);
@@ -123,8 +133,8 @@ TEST(TokenizerJson, RefusedByName) {
     return model_with("vocab", vocab.set(text, id));
   };
   EXPECT_EQ(token("zz", 65), "f: tokens \"zz\" and \"A\" have both id 65");
-  EXPECT_EQ(token("zz", 5000), "f: token \"zz\" has id 5000, expected 0 to 1625");
-  EXPECT_EQ(token("zz", -1), "f: token \"zz\" has id -1, expected 0 to 1625");
+  EXPECT_EQ(token("zz", 5000), "f: token \"zz\" has id 5000, expected 0 to 1627");
+  EXPECT_EQ(token("zz", -1), "f: token \"zz\" has id -1, expected 0 to 1627");
   EXPECT_EQ(token("\xe4\xb8\xad", 300), "f: token \"\xe4\xb8\xad\" is no byte-level text, as every token should be");
   JsonValue added = file.at("added_tokens").at(0);
   EXPECT_TRUE(

@@ -185,7 +185,8 @@ TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(
   train.close();
   valid.close();
   if (info.train.documents == 0 || (every > 0 && info.valid.documents == 0))
-    fail("tokenize: ", counts.documents, " documents are too few for a valid part of ", o.valid);
+    fail("tokenize: ", counts.documents, " documents are too few for a valid part of ", o.valid,
+         ", expected valid 0, a larger part, or valid_data");
   info.bytes = counts.bytes;
   info.empty = counts.empty;
   tokenizer->save(fs::path(o.out) / tokenizer->file_name());
