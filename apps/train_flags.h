@@ -55,7 +55,8 @@ void add_train_flags(CLI::App& command, TrainFlags& given, const char* example) 
     } else if constexpr (std::is_same_v<Field, bool>) {
       command.add_flag_function(
           flag + ",!--no" + flag.substr(1),
-          [&given, field_name](std::int64_t n) { given.switches[field_name] = n > 0; }, help);
+          [&given, field_name](std::int64_t n) { given.switches[field_name] = n > 0; },
+          fmt::format("{} [{}]", help, field ? "on" : "off"));
     } else {
       const std::string start = write_json(fields::to_json(field));
       const std::string text = start == "null" || start == "\"\"" ? help : fmt::format("{} [{}]", help, start);

@@ -126,7 +126,7 @@ CorpusCounts read_corpus(const std::string& data, const Take& take) {
   } else if (fs::is_directory(data, none)) {
     std::vector<fs::path> files;
     for (const auto& entry : fs::recursive_directory_iterator(data))
-      if (entry.is_regular_file() && is_text_file(entry.path())) files.push_back(entry.path());
+      if (entry.is_regular_file(none) && is_text_file(entry.path())) files.push_back(entry.path());
     if (files.empty()) fail("data: no .txt, .md or .jsonl file in ", data);
     std::sort(files.begin(), files.end());
     for (const fs::path& file : files) reader.file(file);

@@ -32,6 +32,13 @@ std::vector<std::string> folders_in(const fs::path& folder) {
 }
 
 // Images below `folder` at any depth, relative to it, sorted.
+// A link to a folder above it would bring the images of all classes, again and again.
+void expect_no_loop(const fs::path& link) {
+  const std::string above = fs::canonical(link).string() + "/",
+                    place = fs::canonical(link.parent_path()).string() + "/";
+  if (place.rfind(above, 0) == 0) fail(link.string(), ": is a link to a folder that it is in, expected images");
+}
+
 std::vector<std::string> images_in(const fs::path& folder) {
   std::vector<std::string> paths;
   std::error_code error;
@@ -39,6 +46,7 @@ std::vector<std::string> images_in(const fs::path& folder) {
   for (fs::recursive_directory_iterator entry(folder, options, error), end; !error && entry != end;
        entry.increment(error)) {
     std::error_code none;
+    if (entry->is_symlink(none) && entry->is_directory(none)) expect_no_loop(entry->path());
     if (is_image(entry->path()) && !entry->is_directory(none))
       paths.push_back(entry->path().lexically_relative(folder).string());
   }

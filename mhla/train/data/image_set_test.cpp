@@ -207,6 +207,16 @@ TEST(FolderImages, WithoutSplitFolders) {
       << refused(folder.path());
 }
 
+TEST(FolderImages, ALinkToAFolderAboveIsRefused) {
+  const ScratchFolder folder;
+  folder.write("a/1.png", encode_png(noise_image(3, 3, 3, 1)));
+  folder.write("b/1.png", encode_png(noise_image(3, 3, 3, 2)));
+  std::filesystem::create_directory_symlink("../b", folder.path("a/other"));  // elsewhere: taken
+  EXPECT_EQ(open_images(folder.path(), Split::kTrain)->size(), 3);
+  std::filesystem::create_directory_symlink("..", folder.path("a/loop"));
+  EXPECT_TRUE(has(refused(folder.path()), "a/loop: is a link to a folder that it is in")) << refused(folder.path());
+}
+
 TEST(FolderImages, ADamagedImageIsNamedWhenItIsDecoded) {
   const ScratchFolder folder;
   folder.write("a/1.png", encode_png(noise_image(3, 3, 3, 1)));
