@@ -67,6 +67,7 @@ OpForm parse_form(const std::string& name) {
 std::vector<CandidateFact> candidate_facts(OpForm form, DType dtype) {
   std::vector<CandidateFact> facts;
   for (const char* name : {"sm90", "cuda", "simd", "ref"}) {
+    // Whether there is a device or not: states have no kernels of their own for Hopper.
     const bool exists = form != OpForm::kDecode || std::string(name) != "sm90";
     CandidateFact fact{name, exists ? missing_here(name) : "no such kernels for this form"};
     if (fact.reason.empty()) {

@@ -47,6 +47,9 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
       !fs::exists(run / "train.json") && fs::exists(run / "config.json") && fs::exists(run / "model.safetensors");
   if (alone) {
     if (data.empty()) fail(command, ": ", run.string(), " is a model without a run, expected --data");
+    if (request.at("weights").as_string() != "model")
+      fail(command, ": --weights is ", request.at("weights").as_string(), ", but ", run.string(),
+           " is a model without a run");
     found = {run, run / "model.safetensors", ""};
     options.augment = "none";
   } else {
