@@ -29,11 +29,12 @@ std::size_t contraction(std::string_view text, bool any_case) {
 bool is_break(char c) { return c == '\r' || c == '\n'; }
 
 // A run of spaces, the text opening with one: all of it at the end of the text, else without the last character, which
-// the next piece may take along; a lone one is a piece.
-std::size_t spaces(std::string_view text) {
+// the next piece may take along; a lone one is a piece. The text ends at a number where those stand apart.
+std::size_t spaces(std::string_view text, bool numbers_apart = false) {
   std::size_t end = 0, last = 0;
   while (end < text.size()) {
     const Character c = first_character(text.substr(end));
+    if (c.kind == CharClass::kNumber && numbers_apart) return end;
     if (c.kind != CharClass::kSpace) break;
     last = end;
     end += c.length;
@@ -41,16 +42,22 @@ std::size_t spaces(std::string_view text) {
   return end == text.size() || last == 0 ? end : last;
 }
 
-std::size_t gpt2_piece(std::string_view text) {
+std::size_t gpt2_piece(std::string_view text, bool numbers_apart = false) {
   if (text[0] == '\'')
     if (const std::size_t length = contraction(text, false)) return length;
   const Character first = first_character(text);
   if (first.kind != CharClass::kSpace) return run_end(text, first.length, first.kind);
   if (text[0] == ' ' && text.size() > 1) {
     const Character second = first_character(text.substr(1));
+    if (second.kind == CharClass::kNumber && numbers_apart) return 1;
     if (second.kind != CharClass::kSpace) return run_end(text, 1 + second.length, second.kind);
   }
-  return spaces(text);
+  return spaces(text, numbers_apart);
+}
+
+std::size_t digits_piece(std::string_view text) {
+  const Character first = first_character(text);
+  return first.kind == CharClass::kNumber ? first.length : gpt2_piece(text, true);
 }
 
 std::size_t llama3_piece(std::string_view text) {
@@ -84,12 +91,25 @@ std::size_t llama3_piece(std::string_view text) {
 }  // namespace
 
 const char* name_of(PieceRule rule) {
-  return rule == PieceRule::kGpt2 ? "gpt2" : rule == PieceRule::kLlama3 ? "llama3" : "whole";
+  switch (rule) {
+    case PieceRule::kGpt2: return "gpt2";
+    case PieceRule::kLlama3: return "llama3";
+    case PieceRule::kWhole: return "whole";
+    case PieceRule::kDigits: return "digits";
+    case PieceRule::kNumbers: return "numbers";
+  }
+  return "";
 }
 
 std::size_t piece_length(PieceRule rule, std::string_view text) {
-  if (rule == PieceRule::kWhole) return text.size();
-  return rule == PieceRule::kGpt2 ? gpt2_piece(text) : llama3_piece(text);
+  switch (rule) {
+    case PieceRule::kGpt2: return gpt2_piece(text);
+    case PieceRule::kLlama3: return llama3_piece(text);
+    case PieceRule::kWhole: break;
+    case PieceRule::kDigits: return digits_piece(text);
+    case PieceRule::kNumbers: return gpt2_piece(text, true);
+  }
+  return text.size();
 }
 
 }  // namespace mhla

@@ -3,6 +3,8 @@
 //   kLlama3  the same endings in either case | [^ CR LF L N]?L+ | N{1,3} | ?[^ s L N]+[CR LF]* | spaces up to the last
 //            line break | spaces but the last before a word | spaces
 //   kWhole   the text is one piece
+//   kDigits  every digit a piece, what stands between them cut by kGpt2: no space goes with a digit
+//   kNumbers the same with runs of digits as one piece
 // Pieces are never empty and together are the text, whatever its bytes.
 #pragma once
 
@@ -12,7 +14,7 @@
 
 namespace mhla {
 
-enum class PieceRule : std::uint8_t { kGpt2, kLlama3, kWhole };
+enum class PieceRule : std::uint8_t { kGpt2, kLlama3, kWhole, kDigits, kNumbers };
 
 const char* name_of(PieceRule rule);
 std::size_t piece_length(PieceRule rule, std::string_view text);  // of the first piece; `text` is not empty

@@ -49,8 +49,23 @@ TEST(Pieces, Llama3) {
   EXPECT_EQ(cut("  12"), (Pieces{" ", " ", "12"}));
 }
 
+TEST(Pieces, DigitsApart) {
+  const auto each = [](std::string_view text) { return pieces_of(PieceRule::kDigits, text); };
+  const auto runs = [](std::string_view text) { return pieces_of(PieceRule::kNumbers, text); };
+  EXPECT_EQ(each("in 1984, x=12"), (Pieces{"in", " ", "1", "9", "8", "4", ",", " x", "=", "1", "2"}));
+  EXPECT_EQ(runs("in 1984, x=12"), (Pieces{"in", " ", "1984", ",", " x", "=", "12"}));
+  EXPECT_EQ(each("a   1  b"), (Pieces{"a", "   ", "1", " ", " b"}));  // what stands before a digit ends there
+  EXPECT_EQ(runs("a   1  b"), (Pieces{"a", "   ", "1", " ", " b"}));
+  EXPECT_EQ(runs("a   b"), (Pieces{"a", "  ", " b"}));
+  EXPECT_EQ(each("\n\n7's"), (Pieces{"\n\n", "7", "'s"}));
+  EXPECT_EQ(each("\xc2\xbd\xd9\xa3 \xe2\x85\xa7"),
+            (Pieces{"\xc2\xbd", "\xd9\xa3", " ", "\xe2\x85\xa7"}));  // 1/2, 3, VIII
+  EXPECT_EQ(runs("\xc2\xbd\xd9\xa3 \xe2\x85\xa7"), (Pieces{"\xc2\xbd\xd9\xa3", " ", "\xe2\x85\xa7"}));
+}
+
 RC_GTEST_PROP(Pieces, AreTheTextWhateverItsBytes, (const std::string& text)) {
-  for (const PieceRule rule : {PieceRule::kGpt2, PieceRule::kLlama3, PieceRule::kWhole}) {
+  for (const PieceRule rule :
+       {PieceRule::kGpt2, PieceRule::kLlama3, PieceRule::kWhole, PieceRule::kDigits, PieceRule::kNumbers}) {
     std::string joined;
     for (const std::string& piece : pieces_of(rule, text)) {
       RC_ASSERT(!piece.empty());

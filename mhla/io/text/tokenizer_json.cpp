@@ -109,6 +109,21 @@ void read_byte_level(const JsonValue& value, const std::string& name, BpeTable& 
   use_regex = part.flag("use_regex", true);
 }
 
+PieceRule split_rule(const JsonValue& value) {
+  const Part split(value, "pretokenizers[0]", {"type", "pattern", "behavior", "invert"});
+  split.only("behavior", "Isolated");
+  split.only("invert", false);
+  const std::string pattern = Part(split.at("pattern"), "pattern", {"Regex"}).at("Regex").as_string();
+  if (pattern != kLlama3Pattern && pattern != kGpt2Pattern)
+    fail("pattern is ", json_quote(pattern).substr(0, 200), ", expected the one of GPT-2 or of Llama 3");
+  return pattern == kLlama3Pattern ? PieceRule::kLlama3 : PieceRule::kGpt2;
+}
+
+PieceRule digits_rule(const JsonValue& value) {
+  const Part digits(value, "pretokenizers[0]", {"type", "individual_digits"});
+  return digits.at("individual_digits").as_bool() ? PieceRule::kDigits : PieceRule::kNumbers;
+}
+
 void read_pre_tokenizer(const JsonValue& value, BpeTable& table) {
   const std::string type = type_of(value, "pre_tokenizer");
   bool use_regex = true;
@@ -118,22 +133,19 @@ void read_pre_tokenizer(const JsonValue& value, BpeTable& table) {
     return;
   }
   if (type != "Sequence")
-    fail("pre_tokenizer is ", json_quote(type).substr(0, 80), ", expected ByteLevel, or a Split and ByteLevel");
+    fail("pre_tokenizer is ", json_quote(type).substr(0, 80),
+         ", expected ByteLevel, or a Split or Digits and ByteLevel");
   const Part sequence(value, "pre_tokenizer", {"type", "pretokenizers"});
   const JsonValue& list = sequence.at("pretokenizers");
-  if (!list.is_array() || list.size() != 2 || type_of(list.at(0), "pretokenizers[0]") != "Split" ||
-      type_of(list.at(1), "pretokenizers[1]") != "ByteLevel")
-    fail("pre_tokenizer is a Sequence of ", shown(list), ", expected a Split and ByteLevel");
-  const Part split(list.at(0), "pretokenizers[0]", {"type", "pattern", "behavior", "invert"});
-  split.only("behavior", "Isolated");
-  split.only("invert", false);
-  const std::string pattern = Part(split.at("pattern"), "pattern", {"Regex"}).at("Regex").as_string();
-  if (pattern != kLlama3Pattern && pattern != kGpt2Pattern)
-    fail("pattern is ", json_quote(pattern).substr(0, 200), ", expected the one of GPT-2 or of Llama 3");
-  table.rule = pattern == kLlama3Pattern ? PieceRule::kLlama3 : PieceRule::kGpt2;
+  const std::string first = list.is_array() && list.size() == 2 ? type_of(list.at(0), "pretokenizers[0]") : "";
+  if ((first != "Split" && first != "Digits") || type_of(list.at(1), "pretokenizers[1]") != "ByteLevel")
+    fail("pre_tokenizer is a Sequence of ", shown(list), ", expected a Split or Digits and ByteLevel");
+  table.rule = first == "Split" ? split_rule(list.at(0)) : digits_rule(list.at(0));
   read_byte_level(list.at(1), "pretokenizers[1]", table, use_regex);
-  if (use_regex) fail("pretokenizers[1].use_regex is true behind a Split, expected false");
-  if (table.add_prefix_space) fail("pretokenizers[1].add_prefix_space is true behind a Split, expected false");
+  if (use_regex != (first == "Digits"))
+    fail("pretokenizers[1].use_regex is ", use_regex ? "true" : "false", " behind ", first, ", expected ",
+         use_regex ? "false" : "true");
+  if (table.add_prefix_space) fail("pretokenizers[1].add_prefix_space is true behind ", first, ", expected false");
 }
 
 // Decoding joins bytes; a normaliser would change them.
@@ -354,10 +366,14 @@ std::string write_tokenizer_json(const BpeTable& table) {
                               .set("pattern", JsonValue().set("Regex", kLlama3Pattern))
                               .set("behavior", "Isolated")
                               .set("invert", false);
-  const JsonValue pre_tokenizer =
-      table.rule == PieceRule::kLlama3
-          ? JsonValue().set("type", "Sequence").set("pretokenizers", JsonValue::array({split, byte_level(false)}))
-          : byte_level(table.rule == PieceRule::kGpt2);
+  const JsonValue digits = JsonValue().set("type", "Digits").set("individual_digits", table.rule == PieceRule::kDigits);
+  const auto behind = [](const JsonValue& first, const JsonValue& second) {
+    return JsonValue().set("type", "Sequence").set("pretokenizers", JsonValue::array({first, second}));
+  };
+  const bool digits_first = table.rule == PieceRule::kDigits || table.rule == PieceRule::kNumbers;
+  const JsonValue pre_tokenizer = digits_first                       ? behind(digits, byte_level(true))
+                                  : table.rule == PieceRule::kLlama3 ? behind(split, byte_level(false))
+                                                                     : byte_level(table.rule == PieceRule::kGpt2);
   const JsonValue model = JsonValue()
                               .set("type", "BPE")
                               .set("dropout", nullptr)

@@ -17,7 +17,8 @@ std::uint64_t fingerprint_of(const JsonValue& json) {
 }
 
 TEST(TokenizerJson, ThereAndBack) {
-  for (const PieceRule rule : {PieceRule::kGpt2, PieceRule::kLlama3, PieceRule::kWhole}) {
+  for (const PieceRule rule :
+       {PieceRule::kGpt2, PieceRule::kLlama3, PieceRule::kWhole, PieceRule::kDigits, PieceRule::kNumbers}) {
     BpeTable table = trained(400, PieceRule::kGpt2)->table();
     table.rule = rule;
     table.add_prefix_space = rule == PieceRule::kGpt2;
@@ -57,6 +58,32 @@ TEST(TokenizerJson, OtherWaysToSayTheSame) {
   EXPECT_EQ(fingerprint_of(other.set("model", model.set("vocab", vocab.set("<|endoftext|>", 256)))), want);
   EXPECT_EQ(fingerprint_of(other.set("post_processor", file.at("decoder"))), want);
   EXPECT_EQ(fingerprint_of(other.set("decoder", nullptr)), want);
+}
+
+// A file of tokenizers 0.23.3, and what that makes of some texts, with digits alone and in runs.
+TEST(TokenizerJson, DigitsBeforeBytesHaveThePublishedIds) {
+  const JsonValue file = read_json(MHLA_SOURCE_DIR "/mhla/io/text/fuzz_corpus/tokenizer_json/digits");
+  const auto with = [&](bool individual) {
+    JsonValue changed = file, pre = file.at("pre_tokenizer");
+    const JsonValue digits = JsonValue().set("type", "Digits").set("individual_digits", individual);
+    pre.set("pretokenizers", JsonValue::array({digits, pre.at("pretokenizers").at(1)}));
+    return BpeTokenizer(parse_tokenizer_json(write_json(changed.set("pre_tokenizer", pre)), "f"), "f");
+  };
+  using Ids = std::vector<std::uint32_t>;
+  const BpeTokenizer each = with(true), runs = with(false);
+  const char* text = "In 1984, the  12 of 2000.";
+  EXPECT_EQ(each.encode(text),
+            (Ids{276, 221, 17, 25, 24, 20, 12, 259, 221, 221, 17, 18, 271, 221, 18, 16, 16, 16, 14}));
+  EXPECT_EQ(runs.encode(text), (Ids{276, 221, 273, 12, 259, 221, 221, 263, 271, 221, 275, 14}));
+  text = "there\n\n 19 \u0661\u0662\u00bd and\u00a03's";  // digits of other scripts, and a half
+  EXPECT_EQ(each.encode(text),
+            (Ids{258, 262, 199, 199, 221, 17, 25, 221, 150, 95, 150, 96, 127, 122, 266, 127, 255, 19, 7, 83}));
+  EXPECT_EQ(runs.encode(text),
+            (Ids{258, 262, 199, 199, 221, 261, 221, 150, 95, 150, 96, 127, 122, 266, 127, 255, 19, 7, 83}));
+  text = "1999199 th3re";
+  EXPECT_EQ(each.encode(text), (Ids{17, 25, 25, 25, 17, 25, 25, 221, 257, 19, 262}));
+  EXPECT_EQ(runs.encode(text), (Ids{274, 261, 25, 221, 257, 19, 262}));
+  EXPECT_NE(each.fingerprint(), runs.fingerprint());
 }
 
 JsonValue special(const char* name) {
@@ -117,7 +144,19 @@ TEST(TokenizerJson, RefusedByName) {
   EXPECT_EQ(refused("normalizer", typed("NFC")),
             "f: normalizer is \"NFC\", expected null: text would not come back as it was");
   EXPECT_EQ(refused("pre_tokenizer", typed("Metaspace")),
-            "f: pre_tokenizer is \"Metaspace\", expected ByteLevel, or a Split and ByteLevel");
+            "f: pre_tokenizer is \"Metaspace\", expected ByteLevel, or a Split or Digits and ByteLevel");
+  const auto digits = [&](const JsonValue& first, const char* key, bool value) {
+    JsonValue level = file.at("pre_tokenizer");
+    return refused(
+        "pre_tokenizer",
+        JsonValue().set("type", "Sequence").set("pretokenizers", JsonValue::array({first, level.set(key, value)})));
+  };
+  const JsonValue each = typed("Digits").set("individual_digits", true);
+  EXPECT_EQ(digits(each, "use_regex", false), "f: pretokenizers[1].use_regex is false behind Digits, expected true");
+  EXPECT_EQ(digits(each, "add_prefix_space", true),
+            "f: pretokenizers[1].add_prefix_space is true behind Digits, expected false");
+  EXPECT_EQ(digits(typed("Digits"), "use_regex", true), "f: pretokenizers[0] has no 'individual_digits'");
+  EXPECT_TRUE(has(digits(typed("Punctuation"), "use_regex", true), "expected a Split or Digits and ByteLevel"));
   EXPECT_EQ(refused("decoder", typed("WordPiece")), "f: decoder is \"WordPiece\", expected ByteLevel");
   EXPECT_TRUE(has(refused("post_processor", typed("BertProcessing")), "post_processor is \"BertProcessing\""));
   EXPECT_TRUE(has(refused("truncation", 7), "the file.truncation is 7, expected null: it would change"));
