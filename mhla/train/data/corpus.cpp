@@ -63,53 +63,7 @@ bool is_text_file(const fs::path& path) {
   return end == ".txt" || end == ".md" || end == ".jsonl";
 }
 
-// A paragraph's line without {}, and without what stands between two backslashes: the pronunciation.
-void append_line(std::string_view line, std::string& out) {
-  const std::size_t begin = line.find_first_not_of(' ');
-  line.remove_prefix(std::min(begin, line.size()));
-  if (!out.empty() && out.back() != '\n') out += ' ';
-  bool spoken = false;
-  for (const char c : line) {
-    if (c == '\\') {
-      spoken = !spoken;
-      if (spoken && !out.empty() && out.back() == ' ') out.pop_back();
-    } else if (!spoken && c != '{' && c != '}') {
-      out += c;
-    }
-  }
-}
-
 }  // namespace
-
-void split_dictionary(std::string_view text, const std::function<void(std::string_view document)>& take) {
-  constexpr std::size_t kDocument = 4096;
-  std::string document;
-  bool begun = false, paragraph_ended = false;
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const std::size_t begin = line.find_first_not_of(' ');
-    const bool headword = begin == 0;
-    // Ahead of the first entry stands what the file says about itself.
-    begun = begun || (headword && line.find(" \\") != std::string_view::npos);
-    if (!begun) continue;
-    if (begin == std::string_view::npos) {
-      paragraph_ended = true;
-    } else if (line[begin] != '[' || line.back() != ']') {  // else [1913 Webster]
-      if (headword && document.size() >= kDocument) {
-        document += '\n';
-        take(document);
-        document.clear();
-      }
-      if (paragraph_ended && !document.empty()) document += '\n';
-      paragraph_ended = false;
-      append_line(line, document);
-    }
-  }
-  if (document.empty()) return;
-  document += '\n';
-  take(document);
-}
 
 CorpusCounts read_corpus(const std::string& data, const Take& take) {
   Reader reader(take);

@@ -23,8 +23,8 @@ struct CorpusCounts {
 CorpusCounts read_corpus(const std::string& data,
                          const std::function<void(const std::string& name, std::string_view text)>& take);
 
-// The dictionary as dict-gcide has it, to plain text: lines joined to paragraphs, marks of source and pronunciation
-// gone. Entries follow each other until a document has 4 KB.
+// The dictionary as dict-gcide has it, to plain text: lines joined to paragraphs, marks of source, syllables and
+// pronunciation gone, letters written ['e] or [ae] as letters. Entries follow each other until a document has 4 KB.
 void split_dictionary(std::string_view text, const std::function<void(std::string_view document)>& take);
 
 }  // namespace mhla

@@ -57,6 +57,21 @@ TEST(Corpus, DictionaryAsPlainText) {
   split_dictionary(text, [&](std::string_view document) { documents.emplace_back(document); });
   EXPECT_EQ(documents, (Texts{"Abate, v. t. [OF. abattre to beat.] 1. To beat down. See Bate.\n2. To lessen.\n"
                               "Abbot, n. A father.\n"}));
+  // Headwords and how they are spoken over two lines, marks of source within a paragraph, syllables of other entries,
+  // letters that ASCII does not have, and remarks, which stay.
+  const std::string marks =
+      "Band-Aid \\Band\"-Aid`\\, Band Aid \\Band\"\nAid\\ (b[a^]nd\"[=a]d`) n. [from a Trademark.]\n   A strip. "
+      "[Obs.]         --Shak. [1913 Webster\n   +PJC]\n   [Archaic]\n\n   [WordNet sense 2]\n\n   -- {Ab*sorb\"ing}, "
+      "a. "
+      "(Zo[\"o]l.) {Axes} (-[e^]z), {Lift} (A[\"e]ronautics); a caf['e], [AE]on, fa[,c]ade, 3[deg], [root]7 [see "
+      "2].\n\n"
+      "computer \\computer\\n.\n   One (who [*a]dds).\n";
+  documents.clear();
+  split_dictionary(marks, [&](std::string_view document) { documents.emplace_back(document); });
+  EXPECT_EQ(documents,
+            (Texts{"Band-Aid, Band Aid n. [from a Trademark.] A strip. [Obs.] --Shak. [Archaic]\n"
+                   "-- Absorbing, a. (Zo\u00f6l.) Axes, Lift (A\u00ebronautics); a caf\u00e9, \u00c6on, fa\u00e7ade, "
+                   "3\u00b0, \u221a7 [see 2].\ncomputer n. One (who adds).\n"}));
   std::string many;
   for (int i = 0; i < 500; ++i) many += str("Word", i, " \\Word\\, n.\n   Meaning ", i, ".\n\n");
   documents.clear();
