@@ -265,7 +265,7 @@ Weights gradients_of(const torch::nn::Module& module) {
   return gradients;
 }
 
-void copy_weights(const Weights& own, const Weights& weights, const char* entry) {
+void expect_weights(const Weights& own, const Weights& weights, const char* entry) {
   Fit fit;
   std::string shapes;
   for (const auto& [name, value] : own) {
@@ -280,6 +280,10 @@ void copy_weights(const Weights& own, const Weights& weights, const char* entry)
     if (own.count(name) == 0) fit.left_over.push_back(name);
   }
   if (!fit.exact() || !shapes.empty()) fail(entry, ": ", describe(fit), shapes);
+}
+
+void copy_weights(const Weights& own, const Weights& weights, const char* entry) {
+  expect_weights(own, weights, entry);
   const torch::NoGradGuard no_gradient;
   for (const auto& [name, value] : own) {
     torch::Tensor parameter = value;

@@ -32,8 +32,9 @@ void adapt_options(MhlaAttentionOptions& options, const Weights& ours);
 
 Weights weights_of(const torch::nn::Module& module);    // parameters by name
 Weights gradients_of(const torch::nn::Module& module);  // undefined where there is none
-// Every tensor of `own` gets its value, or nothing changes: an error of `entry` lists what is missing, left over or of
-// another shape.
+// An error of `entry` that lists what `weights` lack of `own`, have beyond it, or have in another shape.
+void expect_weights(const Weights& own, const Weights& weights, const char* entry);
+// Every tensor of `own` gets its value, or nothing changes and expect_weights() says why.
 void copy_weights(const Weights& own, const Weights& weights, const char* entry);
 // The same for all parameters.
 void load_weights(torch::nn::Module& module, const Weights& weights);

@@ -67,19 +67,14 @@ void load_published(LanguageModelImpl& model, const Weights& published) {
       fail(kEntry, ": ", kHead, " differs from model.embeddings.weight, expected tied tables, or tied false");
     weights.erase(head);
   }
+  expect_weights(published_weights(model), weights, kEntry);  // so that errors have the names of the file
   const Weights own = weights_of(model);
   const std::string_view family = family_of(c);
   for (std::size_t layer = 0; !family.empty() && layer < model.blocks().size(); ++layer) {
     const std::string prefix = prefix_of(layer);
-    Weights theirs = take(weights, prefix);
-    if (theirs.empty()) continue;  // listed with what else is missing
-    try {
-      theirs = from_published(theirs, family);
-    } catch (const Error& error) {
-      fail(kEntry, ": ", prefix.substr(0, prefix.size() - 1), ": ", error.what());
-    }
-    if (c.attention == "linear") theirs["mix"] = own.at(prefix + "mix");
-    put(weights, prefix, theirs);
+    Weights ours = from_published(take(weights, prefix), family);
+    if (c.attention == "linear") ours["mix"] = own.at(prefix + "mix");
+    put(weights, prefix, ours);
   }
   copy_weights(own, weights, kEntry);
 }
