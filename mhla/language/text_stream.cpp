@@ -40,7 +40,7 @@ std::string TextStream::put(std::string_view bytes) {
   if (first != std::string::npos) {
     stopped_ = true;
     std::string text = show(first, true);
-    held_.clear();
+    held_.erase(0, stops_[which_].size());
     return text;
   }
   std::size_t kept = 0;  // the longest end that a stop string begins with
@@ -51,16 +51,10 @@ std::string TextStream::put(std::string_view bytes) {
 }
 
 std::string TextStream::finish() {
+  if (stopped_) return {};
   std::string text = show(held_.size(), true);
   held_.clear();
   return text;
-}
-
-std::string_view TextStream::half() const {
-  const std::string_view held = held_;
-  for (std::size_t n = std::min<std::size_t>(3, held.size()); n > 0; --n)
-    if (character_length(held.substr(held.size() - n)) == 0) return held.substr(held.size() - n);
-  return {};
 }
 
 // The first `bytes` of what is held as text; half a character at their end stays held unless they are the last.

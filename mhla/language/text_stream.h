@@ -16,8 +16,8 @@ class TextStream {
   std::string finish();                     // what was held back; half a character as U+FFFD
   [[nodiscard]] bool stopped() const { return stopped_; }
   [[nodiscard]] std::size_t which() const { return which_; }  // the stop string that ended it
-  // Bytes of the character that is not whole yet.
-  [[nodiscard]] std::string_view half() const;
+  // Bytes that were not shown: half a character, the beginning of a stop string, or what came behind one.
+  [[nodiscard]] std::string_view held() const { return held_; }
 
  private:
   std::string show(std::size_t bytes, bool last);

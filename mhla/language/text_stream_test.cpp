@@ -31,9 +31,9 @@ TEST(TextStream, WholeCharactersHoweverTheyCome) {
   }
   TextStream stream;
   EXPECT_EQ(stream.put("a\xf0\x9f\x98"), "a");
-  EXPECT_EQ(stream.half(), "\xf0\x9f\x98");
+  EXPECT_EQ(stream.held(), "\xf0\x9f\x98");
   EXPECT_EQ(stream.put("\x80"), "\xf0\x9f\x98\x80");
-  EXPECT_EQ(stream.half(), "");
+  EXPECT_EQ(stream.held(), "");
 }
 
 TEST(TextStream, BrokenBytesAreMarked) {
@@ -78,6 +78,10 @@ TEST(TextStream, StopsWhereverTheTokensAreCut) {
   EXPECT_EQ(repeats.put("a"), "a");
   EXPECT_EQ(repeats.put("b!"), "");
   EXPECT_TRUE(repeats.stopped());
+  EXPECT_EQ(repeats.held(), "!");  // behind the stop, and not shown
+  EXPECT_EQ(repeats.finish(), "");
+  EXPECT_EQ(near.put("\n\n"), "");
+  EXPECT_EQ(near.held(), "\n\n");
   EXPECT_EQ(message_of([] { TextStream stream({""}); }), "stop: a stop string is empty, expected text");
 }
 

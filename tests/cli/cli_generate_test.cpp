@@ -136,6 +136,18 @@ TEST_F(CliGenerate, SavedForkedAndContinued) {
   EXPECT_TRUE(has(a.err, "read 0 tokens")) << a.err;
   EXPECT_TRUE(has(a.err, "6 were in the state")) << a.err;
   EXPECT_EQ(a.out + call({"--load-state", second, "--max-tokens", "25"}).out, whole);
+  // Ended at a stop string, the state has it: what comes behind it is what comes without the stop.
+  const auto likeliest = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--greedy", "--past-end", "--exact"});
+    return generate(more).out;
+  };
+  const std::string free = likeliest({"--prompt", "or not", "--max-tokens", "40"}), third = shared->path("third.state");
+  const std::string stop = free.substr(10, 4);
+  const std::string head =
+      likeliest({"--prompt", "or not", "--max-tokens", "40", "--stop", stop, "--save-state", third});
+  EXPECT_EQ(head, free.substr(0, free.find(stop)));
+  const std::size_t left = free.size() - head.size() - stop.size();
+  EXPECT_EQ(head + stop + likeliest({"--load-state", third, "--max-tokens", std::to_string(left)}), free);
   // One state, two ways on.
   const ProgramRun forks =
       call({"--load-state", second, "--max-tokens", "5", "--prompt", " left", "--prompt", " right"});

@@ -90,7 +90,10 @@ TextContext read_more(LanguageModelImpl& model, const Tokenizer& tokenizer, Text
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t from = context.texts() == 1 ? 0 : i;
     Ids& ids = all.tokens.emplace_back(context.tokens[static_cast<std::size_t>(from)]);
-    tokenizer.encoder()->encode(more[static_cast<std::size_t>(i)], ids);
+    const std::string& text = more[static_cast<std::size_t>(i)];
+    tokenizer.encoder()->encode(text, ids);
+    const bool shows = text.empty() && !context.held.empty();  // nothing stands between what was held and what follows
+    all.held.push_back(shows ? context.held[static_cast<std::size_t>(from)] : "");
     states.push_back(select(context.state, {from}));
     feed(model, states.back(), ids, piece);
   }
@@ -104,6 +107,11 @@ void save_context(const LanguageModelImpl& model, const Tokenizer& tokenizer, co
                                               {"length_policy", std::string(name_of(model.length_policy()))},
                                               {"texts", str(context.texts())}};
   for (std::size_t i = 0; i < context.tokens.size(); ++i) notes[str("tokens.", i)] = join_numbers(context.tokens[i]);
+  for (std::size_t i = 0; i < context.held.size(); ++i) {
+    Ids bytes;
+    for (const char c : context.held[i]) bytes.push_back(static_cast<unsigned char>(c));
+    if (!bytes.empty()) notes[str("held.", i)] = join_numbers(bytes);
+  }
   save_state(model, context.state, path, notes);
 }
 
@@ -124,6 +132,8 @@ TextContext load_context(const LanguageModelImpl& model, const Tokenizer& tokeni
     if (static_cast<std::int64_t>(ids.size()) != context.state.positions()[at] + 1)
       fail(file, ": text ", i, " has ", ids.size(), " tokens, the state has seen ", context.state.positions()[at],
            ", expected one less");
+    std::string& held = context.held.emplace_back();
+    for (const std::uint32_t byte : split_numbers(notes[str("held.", i)], 256, file)) held += static_cast<char>(byte);
   }
   return context;
 }

@@ -1,5 +1,6 @@
-// What a language model has read of some texts, ready to go on. The state has seen all tokens of a text but the last,
-// which is fed together with what follows: so a context that was saved goes on without reading anything again.
+// What a language model has read and written of some texts, ready to go on: every token of the prompt and every one
+// that was drawn, those of a stop string too. The state has seen all tokens of a text but the last, which is fed
+// together with what follows: so a context that was saved goes on without reading anything again.
 #pragma once
 
 #include "mhla/io/text/tokenizer.h"
@@ -10,6 +11,7 @@ namespace mhla {
 struct TextContext {
   LmState state;                                   // of one sequence a text
   std::vector<std::vector<std::uint32_t>> tokens;  // of each text, at least one
+  std::vector<std::string> held;  // of each text, or none: bytes of its last tokens that generate() has still to show
 
   [[nodiscard]] std::int64_t texts() const { return static_cast<std::int64_t>(tokens.size()); }
   [[nodiscard]] std::int64_t longest() const;  // tokens

@@ -233,6 +233,53 @@ TEST_F(Generation, StopsAndStreams) {
   EXPECT_TRUE(ended);
 }
 
+// A text that is saved within a stop string, or at one, goes on as the text that was not.
+TEST_F(Generation, GoesOnWithinAndBehindAStop) {
+  TextContext whole = read_texts(*model_, *tokenizer_, {"a"});
+  const Generated free = write(whole, sampled(120));
+  std::size_t at = 60;
+  while (whole.tokens[0][at] >= 128 || whole.tokens[0][at + 1] >= 128) ++at;
+  const std::string stop = tokenizer_->decode(std::span(whole.tokens[0]).subspan(at, 2));
+  const fs::path file = folder_ / "state";
+  const auto saved = [&](const TextContext& context) {
+    save_context(*model_, *tokenizer_, context, file);
+    return load_context(*model_, *tokenizer_, file);
+  };
+  GenerateOptions o = sampled(120);
+  o.stops = {stop};
+  TextContext stopped = read_texts(*model_, *tokenizer_, {"a"});
+  const Generated want = write(stopped, o);
+  ASSERT_EQ(want.texts[0].ended, "stop");
+  const std::int64_t drawn = want.texts[0].tokens;
+  for (const std::string& other : {stop, stop.substr(0, 1) + "\x01\x02"}) {  // one that comes, one that does not
+    o.stops = {other}, o.max_tokens = drawn - 1;                             // behind the first byte of it
+    TextContext first = read_texts(*model_, *tokenizer_, {"a"});
+    const Generated a = write(first, o, {}, /*goes_on=*/true);
+    ASSERT_EQ(a.texts[0].ended, "length");
+    TextContext second = saved(first);
+    o.max_tokens = 120 - o.max_tokens;
+    const Generated b = write(second, o);
+    EXPECT_EQ(a.texts[0].text + b.texts[0].text, other == stop ? want.texts[0].text : free.texts[0].text);
+    EXPECT_EQ(second.tokens, other == stop ? stopped.tokens : whole.tokens);
+  }
+  EXPECT_EQ(stopped.tokens[0].size(), 2 + static_cast<std::size_t>(drawn));  // the stop string is in the context
+  TextContext behind = saved(stopped);
+  const Generated rest = write(behind, sampled(120 - drawn));
+  EXPECT_EQ(want.texts[0].text + stop + rest.texts[0].text, free.texts[0].text);
+  EXPECT_EQ(behind.tokens, whole.tokens);
+  // A token may hold a stop string and more: that is shown first, and may stop again.
+  TextContext more = saved(stopped);
+  more.held = {"x" + stop + "y"};
+  EXPECT_EQ(write(more, sampled(0)).texts[0].text, "");
+  o.stops = {stop}, o.max_tokens = 5;
+  const Generated again = write(more, o);
+  EXPECT_EQ(again.texts[0].text, "x");
+  EXPECT_EQ(again.texts[0].tokens, 0);
+  EXPECT_EQ(saved(more).held[0], "y");
+  EXPECT_EQ(more.tokens, stopped.tokens);
+  EXPECT_EQ(read_more(*model_, *tokenizer_, saved(more), {"z"}).held[0], "");  // a prompt stands between
+}
+
 TEST_F(Generation, IdsWithoutTokenAreNeverDrawn) {
   LmConfig c = small();
   c.vocab = 300;

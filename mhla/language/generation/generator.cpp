@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <set>
 
@@ -13,14 +12,6 @@
 
 namespace mhla {
 namespace {
-
-// The bytes of the character that a text ends in the middle of.
-std::string half_of(const Tokenizer& tokenizer, const std::vector<std::uint32_t>& tokens) {
-  TextStream stream;
-  for (std::size_t i = tokens.size() < 4 ? 0 : tokens.size() - 4; i < tokens.size(); ++i)
-    stream.put(tokenizer.token_text(tokens[i]));
-  return std::string(stream.half());
-}
 
 std::set<std::uint32_t> ends_of(const Tokenizer& tokenizer) {
   std::set<std::uint32_t> ends;
@@ -74,17 +65,25 @@ Generated generate(LanguageModelImpl& model, const Tokenizer& tokenizer, TextCon
   for (std::int64_t i = 0; i < context.texts(); ++i) {
     Writer& writer = writers.emplace_back(options, vocab, i);
     writer.sampler.saw(context.tokens[static_cast<std::size_t>(i)]);
-    writer.stream.put(half_of(tokenizer, context.tokens[static_cast<std::size_t>(i)]));
   }
   const auto show = [&](std::int64_t text, const std::string& piece) {
     writers[static_cast<std::size_t>(text)].out.text += piece;
     if (take && !piece.empty()) take(text, piece);
   };
-  // Texts that still go on, and the states of those that ended, where they are asked for.
-  std::vector<std::int64_t> going(writers.size());
-  std::iota(going.begin(), going.end(), 0);
+  // Texts that still go on, and the states of those that ended.
+  std::vector<std::int64_t> going;
   std::vector<std::optional<LmState>> ended(writers.size());
   LmState state = std::move(context.state);
+  context.held.resize(writers.size());
+  for (std::size_t i = 0; i < writers.size() && options.max_tokens > 0; ++i) {
+    const auto text = static_cast<std::int64_t>(i);
+    show(text, writers[i].stream.put(context.held[i]));
+    if (writers[i].stream.stopped())
+      writers[i].out.ended = "stop", ended[i] = select(state, {text});
+    else
+      going.push_back(text);
+  }
+  if (!going.empty() && going.size() < writers.size()) state = select(state, going);
   std::vector<float> logits(static_cast<std::size_t>(vocab));
   Decoder decoder(model);
   for (std::int64_t step = 0; step < options.max_tokens && !going.empty(); ++step) {
@@ -134,6 +133,7 @@ Generated generate(LanguageModelImpl& model, const Tokenizer& tokenizer, TextCon
     std::vector<LmState> states;
     for (auto& one : ended) states.push_back(std::move(*one));
     context.state = join(std::move(states));
+    for (std::size_t i = 0; i < writers.size(); ++i) context.held[i] = std::string(writers[i].stream.held());
   }
   for (Writer& writer : writers) all.texts.push_back(std::move(writer.out));
   all.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

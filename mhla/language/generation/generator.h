@@ -32,7 +32,9 @@ using TakeText = std::function<void(std::int64_t text, const std::string& piece)
 
 // An Error before the first token where the length policy does not allow `max_tokens` more. The context is that of the
 // texts with what was written when it returns; a token that is drawn depends on the seed, the number of the text and
-// the place alone. Half a character at the end is kept back where `goes_on`: what continues the context will show it.
+// the place alone. Where `goes_on`, half a character and the beginning of a stop string at the end of a text that ended
+// by its length are kept back: what continues the context will show them. A text that ended at a stop string goes on
+// behind that.
 Generated generate(LanguageModelImpl& model, const Tokenizer& tokenizer, TextContext& context,
                    const GenerateOptions& options, const TakeText& take = {}, bool goes_on = false);
 
