@@ -67,6 +67,7 @@ void train_lm(const JsonValue& request, Observer& observer) {
   const bool resume = request.at("resume").as_bool();
   check(options);
   if (!resume) expect_no_run(folder);  // before anything is written into it
+  if (!resume || !fs::exists(folder / "train.json")) expect_own_tokenizer(options, folder.string());
   prepare(options.train);
   LmDataPtr data = open_data(options, folder.string(), [&](const std::string& text) {
     observer.row(JsonValue().set("kind", "tokens").set("text", text));
@@ -130,10 +131,13 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observe
     if (!is_token_set(data))
       fail("eval lm: the tokens of the run are not at ", data, " any more, expected --data, tokens or text");
   }
+  const std::string& into = request.at("tokens").as_string();
+  if (is_token_set(data) && !into.empty() && into != data)
+    fail("eval lm: tokens is ", into, ", but ", data, " is a folder of tokens already, expected text in --data");
   if (!is_token_set(data)) {
     TokenizeOptions how;
     how.data = data, how.tokenizer = (folder / tokenizer->file_name()).string();
-    how.out = request.at("tokens").as_string();
+    how.out = into;
     if (how.out.empty()) fail("eval lm: data is ", data, ", which is text: expected --tokens, a folder for its tokens");
     if (!fs::exists(data) && data != "default") fail("eval lm: data is ", data, ", which is not there");
     if (!is_token_set(how.out)) tokenize_corpus(how);
@@ -149,7 +153,9 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observe
         JsonValue()
             .set("kind", "warning")
             .set("text", str("nothing was held out of ", data, ": these are the tokens the run was trained on")));
-  return TokenSet::open(data, info.valid.documents > 0);
+  TokenSet set = TokenSet::open(data, info.valid.documents > 0);
+  set.verify_checksums();
+  return set;
 }
 
 }  // namespace

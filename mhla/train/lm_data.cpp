@@ -16,8 +16,11 @@ namespace fs = std::filesystem;
 
 class TextData final : public LmData {
  public:
-  explicit TextData(const std::string& folder) : train_(TokenSet::open(folder)) {
+  TextData(const std::string& folder, bool check) : train_(TokenSet::open(folder)) {
     if (train_.info().valid.documents > 0) valid_ = TokenSet::open(folder, /*valid=*/true);
+    if (!check) return;
+    train_.verify_checksums();
+    if (valid_) valid_->verify_checksums();
   }
   [[nodiscard]] std::int64_t vocab() const override { return train_.info().vocab_size; }
   [[nodiscard]] const char* whose() const override { return "the tokens"; }
@@ -54,18 +57,33 @@ class TextData final : public LmData {
   std::optional<TokenSet> valid_;  // none: nothing is held out
 };
 
+// Of text: where its tokens are, or will be.
+std::string own_folder(const LmOptions& o, const std::string& run) {
+  return !o.tokens.empty() ? o.tokens : (fs::path(run) / "tokens").string();
+}
+
 }  // namespace
 
 LmDataPtr open_data(const LmOptions& o, const std::string& run, const std::function<void(const std::string&)>& told) {
-  return is_mqar(o) ? mqar_data(o) : open_tokens(token_folder(o, run, told));
+  return is_mqar(o) ? mqar_data(o) : open_tokens(token_folder(o, run, told), o.check_tokens);
 }
 
-LmDataPtr open_tokens(const std::string& folder) { return std::make_unique<TextData>(folder); }
+LmDataPtr open_tokens(const std::string& folder, bool check) { return std::make_unique<TextData>(folder, check); }
+
+void expect_own_tokenizer(const LmOptions& o, const std::string& run) {
+  if (o.tokenizer.empty() || is_mqar(o)) return;
+  const std::string folder = is_token_set(o.data) ? o.data : own_folder(o, run);
+  if (!is_token_set(folder)) return;
+  const TokenSetInfo info = TokenSet::open(folder).info();
+  if (!has_tokenizer(info, o.tokenizer))
+    fail("train: tokenizer is ", o.tokenizer, ", but ", folder, " has the tokens of another (", info.tokenizer_kind,
+         " of ", info.vocab_size, "), expected none or that one");
+}
 
 std::string token_folder(const LmOptions& o, const std::string& run,
                          const std::function<void(const std::string&)>& told) {
   if (is_token_set(o.data)) return o.data;
-  const std::string folder = !o.tokens.empty() ? o.tokens : (fs::path(run) / "tokens").string();
+  const std::string folder = own_folder(o, run);
   if (is_token_set(folder)) {
     const TokenSetInfo info = TokenSet::open(folder).info();
     if (info.source != o.data)

@@ -44,7 +44,10 @@ LmDataPtr open_data(const LmOptions& options, const std::string& run,
 // same text.
 std::string token_folder(const LmOptions& options, const std::string& run,
                          const std::function<void(const std::string&)>& told);
-LmDataPtr open_tokens(const std::string& folder);
+LmDataPtr open_tokens(const std::string& folder, bool check = false);  // `check`: their checksums
+// Before a run begins: an Error where a tokenizer is given that would not be used, as the tokens are there already and
+// have another.
+void expect_own_tokenizer(const LmOptions& options, const std::string& run);
 
 // ---- Recall (mqar_data.cpp)
 

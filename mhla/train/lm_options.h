@@ -16,6 +16,7 @@ struct LmOptions {
   std::string tokenizer;
   std::string tokens;
   double valid = 0.01;
+  bool check_tokens = true;
   std::string packing = "documents";
   std::int64_t context = 0;
   std::int64_t eval_tokens = 1 << 18;
@@ -43,9 +44,10 @@ struct LmOptions {
         "associative recall, made on the fly");
     visit("tokenizer", o.tokenizer,
           "for text: bytes, a tokenizer.json, a SentencePiece .model, or train:SIZE; empty: train, of the model's "
-          "vocabulary");
+          "vocabulary, or what the tokens that are there have");
     visit("tokens", o.tokens, "for text: folder of its tokens, made on first use; empty: tokens in the run");
     visit("valid", o.valid, "for text: part of the documents to evaluate on, 0 to 0.5");
+    visit("check_tokens", o.check_tokens, "read all tokens and hold their checksums before the first step");
     visit("packing", o.packing, "documents: none sees another; concatenate: windows over all of them, as published");
     visit("context", o.context, "tokens of a sequence; 0: the model's");
     visit("eval_tokens", o.eval_tokens, "held-out tokens of an evaluation; 0: all, of mqar an epoch");

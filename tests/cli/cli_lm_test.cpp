@@ -222,6 +222,34 @@ TEST_F(CliLm, WhatWouldSpoilARunIsRefused) {
   write_file(folder.path("other.txt"), std::string("to be or not to be"));
   expect_refused({"eval", "lm", "--run", out, "--data", folder.path("other.txt"), "--tokens", out + "/tokens"},
                  {"has the tokens of " + data});
+  // A tokenizer that would not be used: the tokens are there, in --data or --tokens.
+  const std::string beside = folder.path("beside");
+  expect_refused(replaced(words(beside), "--data", tokens),
+                 {"train: tokenizer is bytes, but " + tokens + " has the tokens of another (bpe of "});
+  expect_refused(replaced(words(beside, {"--tokens", tokens}), "--tokenizer", "train:300"),
+                 {"train: tokenizer is train:300, but " + tokens + " has the tokens of another"});
+  EXPECT_FALSE(fs::exists(beside));
+  for (const std::string& same : {std::string("train:280"), tokens + "/tokenizer.json"}) {
+    fs::remove_all(beside);
+    const ProgramRun run =
+        run_program(replaced(replaced(words(beside, {"--max-steps", "2"}), "--data", tokens), "--tokenizer", same));
+    EXPECT_EQ(run.code, 0) << run.err;
+  }
+  expect_refused({"eval", "lm", "--run", out, "--data", out + "/tokens", "--tokens", folder.path("new")},
+                 {"tokens is " + folder.path("new"), "is a folder of tokens already"});
+  // Tokens that changed on the disk, to ones that the vocabulary has.
+  const std::string shard = tokens + "/train-00000.tokens";
+  const std::vector<std::byte> bytes = read_file(shard);
+  std::string damaged(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  damaged[damaged.size() - 2] = static_cast<char>(damaged[damaged.size() - 2] ^ 1);
+  write_file(shard, damaged);
+  std::vector<std::string> again =
+      replaced(replaced(words(folder.path("spoilt")), "--data", tokens), "--tokenizer", "");
+  again.insert(again.end(), {"--max-steps", "2"});
+  expect_refused(again, {"train-00000.tokens: the checksum is wrong, the token shard is damaged"});
+  expect_refused({"eval", "lm", "--run", beside, "--data", tokens}, {"the checksum is wrong"});
+  again.push_back("--no-check-tokens");
+  EXPECT_EQ(run_program(again).code, 0);
   // What was never trained, and what is not there.
   const ProgramRun beyond = run_program({"eval", "lm", "--run", out, "--length", "128"});
   EXPECT_EQ(beyond.code, 2);

@@ -139,8 +139,12 @@ void TokenShard::copy(std::int64_t first, std::int64_t count, std::int64_t* out)
     if (out[i] >= vocab_size_) fail(label_, ": token ", first + i, " is ", out[i], ", expected 0 to ", vocab_size_ - 1);
 }
 
-void TokenShard::verify() const {
+void TokenShard::verify_checksum() const {
   if (crc32c(body_) != checksum_) fail(label_, ": the checksum is wrong, the token shard is damaged");
+}
+
+void TokenShard::verify() const {
+  verify_checksum();
   std::vector<std::int64_t> piece(std::size_t{1} << 16);
   for (std::int64_t at = 0; at < tokens();) {
     const std::int64_t count = std::min<std::int64_t>(tokens() - at, static_cast<std::int64_t>(piece.size()));

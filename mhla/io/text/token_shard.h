@@ -6,7 +6,7 @@
 //   48  u64 zero                56  u32 CRC-32C of all behind the head   60  u32 CRC-32C of the 60 bytes before
 //   64  u64 first token of each document and the end of the last: documents + 1 numbers, from 0, growing
 //   ... tokens
-// Opening checks the head, the length and the documents; verify() reads every token.
+// Opening checks the head, the length and the documents; verify_checksum() reads every byte, verify() every token too.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +55,7 @@ class TokenShard {
   // `count` tokens from `first` on. A token outside the vocabulary is an Error: the file was damaged after it was
   // written.
   void copy(std::int64_t first, std::int64_t count, std::int64_t* out) const;
+  void verify_checksum() const;
   void verify() const;  // checksum and every token
 
  private:

@@ -73,6 +73,7 @@ TEST_F(TokenShardTest, DamageIsNamed) {
     std::vector<std::byte> bytes = good;
     bytes[at] ^= std::byte{4};
     EXPECT_NE(message_of([&] { TokenShard::from_memory(bytes, "s").verify(); }), "nothing was thrown") << at;
+    EXPECT_NE(message_of([&] { TokenShard::from_memory(bytes, "s").verify_checksum(); }), "nothing was thrown") << at;
   }
   EXPECT_EQ(refused(good, 0, 0, 8), "s: is no token shard");
   EXPECT_EQ(refused(good, 8, 2, 4), "s: is a token shard of version 2, expected 1");

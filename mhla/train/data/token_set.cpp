@@ -24,15 +24,10 @@ std::string hex(std::uint64_t value) {
   return text;
 }
 
-TokenizerPtr make_tokenizer(const TokenizeOptions& o) {
-  constexpr std::string_view kTrain = "train:";
-  if (o.tokenizer.compare(0, kTrain.size(), kTrain) != 0) return open_tokenizer(o.tokenizer);
+TokenizerPtr make_tokenizer(const TokenizeOptions& o, std::int64_t trained_to) {
+  if (trained_to == 0) return open_tokenizer(o.tokenizer);
   BpeTrainOptions options;
-  const char* begin = o.tokenizer.data() + kTrain.size();
-  const char* end = o.tokenizer.data() + o.tokenizer.size();
-  const auto [stop, error] = std::from_chars(begin, end, options.vocab_size);
-  if (error != std::errc() || stop != end)
-    fail("tokenizer is '", o.tokenizer, "', expected bytes, a tokenizer.json, a .model, or train:SIZE");
+  options.vocab_size = trained_to;
   BpeTrainer trainer(options);
   read_corpus(o.data, [&](const std::string&, std::string_view text) { trainer.add(text); });
   return trainer.train();
@@ -106,6 +101,8 @@ TokenSetInfo parse_token_index(std::string_view text, const std::string& label) 
     info.vocab_size = json.at("vocab_size").as_int();
     if (info.vocab_size < 1 || info.vocab_size > kMaxVocab)
       fail("vocab_size is ", info.vocab_size, ", expected 1 to ", kMaxVocab);
+    if (const JsonValue* size = json.find("trained_to"))
+      if ((info.trained_to = size->as_int()) < 1) fail("trained_to is ", info.trained_to, ", expected 1 or more");
     if (!json.at("document_token").is_null()) {
       const std::int64_t token = json.at("document_token").as_int();
       if (token < 0 || token >= info.vocab_size)
@@ -125,8 +122,9 @@ TokenSetInfo parse_token_index(std::string_view text, const std::string& label) 
 std::string write_token_index(const TokenSetInfo& info) {
   JsonValue json = JsonValue().set("format", "mhla tokens").set("version", 1).set("source", info.source);
   if (!info.valid_source.empty()) json.set("valid_source", info.valid_source);
-  return write_json(json.set("tokenizer", info.tokenizer_kind)
-                        .set("fingerprint", hex(info.fingerprint))
+  json.set("tokenizer", info.tokenizer_kind);
+  if (info.trained_to > 0) json.set("trained_to", info.trained_to);
+  return write_json(json.set("fingerprint", hex(info.fingerprint))
                         .set("vocab_size", info.vocab_size)
                         .set("document_token", info.document_token ? JsonValue(*info.document_token) : JsonValue())
                         .set("bytes", info.bytes)
@@ -134,6 +132,23 @@ std::string write_token_index(const TokenSetInfo& info) {
                         .set("valid", split_json(info.valid)),
                     2) +
          "\n";
+}
+
+std::int64_t trained_size(const std::string& tokenizer) {
+  constexpr std::string_view kTrain = "train:";
+  if (tokenizer.compare(0, kTrain.size(), kTrain) != 0) return 0;
+  std::int64_t size = 0;
+  const char *begin = tokenizer.data() + kTrain.size(), *end = tokenizer.data() + tokenizer.size();
+  const auto [stop, error] = std::from_chars(begin, end, size);
+  if (error != std::errc() || stop != end || size < 1)
+    fail("tokenizer is '", tokenizer, "', expected bytes, a tokenizer.json, a .model, or train:SIZE");
+  return size;
+}
+
+bool has_tokenizer(const TokenSetInfo& info, const std::string& tokenizer) {
+  if (const std::int64_t size = trained_size(tokenizer); size > 0)
+    return (info.trained_to > 0 ? info.trained_to : info.vocab_size) == size;
+  return open_tokenizer(tokenizer)->fingerprint() == info.fingerprint;
 }
 
 bool is_token_set(const std::string& folder) {
@@ -150,7 +165,8 @@ TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(
     fail("tokenize: valid_data is ", o.valid_data, ", which is not there");
   if (o.shard_tokens < 1) fail("tokenize: shard_tokens is ", o.shard_tokens, ", expected at least 1");
   if (is_token_set(o.out)) fail("tokenize: ", o.out, " has a ", kIndex, " already; give another folder");
-  const TokenizerPtr tokenizer = make_tokenizer(o);
+  const std::int64_t trained_to = trained_size(o.tokenizer);
+  const TokenizerPtr tokenizer = make_tokenizer(o, trained_to);
   std::error_code error;
   fs::create_directories(o.out, error);
   if (error) fail("tokenize: ", o.out, " could not be made: ", error.message());
@@ -158,7 +174,7 @@ TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(
   info.source = o.data, info.valid_source = o.valid_data;
   info.tokenizer_kind = tokenizer->kind();
   info.fingerprint = tokenizer->fingerprint();
-  info.vocab_size = tokenizer->vocab_size();
+  info.vocab_size = tokenizer->vocab_size(), info.trained_to = trained_to;
   const std::vector<std::uint32_t> opening = tokenizer->document_opening(), &closing = tokenizer->closing();
   if (!opening.empty()) info.document_token = opening.front();
   SplitWriter train(o, *tokenizer, "train", info.train), valid(o, *tokenizer, "valid", info.valid);
@@ -245,6 +261,10 @@ void TokenSet::copy(std::int64_t first, std::int64_t count, std::int64_t* out) c
     shards_[shard].copy(first - tokens_[shard], here, out);
     first += here, out += here, count -= here;
   }
+}
+
+void TokenSet::verify_checksums() const {
+  for (const TokenShard& shard : shards_) shard.verify_checksum();
 }
 
 void TokenSet::verify() const {

@@ -33,6 +33,7 @@ struct TokenSetInfo {
   std::string valid_source;  // of the held-out documents where they have one of their own
   std::uint64_t fingerprint = 0;
   std::int64_t vocab_size = 0;
+  std::int64_t trained_to = 0;  // SIZE of "train:SIZE", which little text may not fill; 0: the tokenizer was given
   std::optional<std::int64_t> document_token;  // stands before every document
   std::int64_t bytes = 0;                      // of text
   TokenSplit train, valid;
@@ -45,6 +46,9 @@ struct TokenSetInfo {
 TokenSetInfo tokenize_corpus(const TokenizeOptions& options, const std::function<void(std::int64_t)>& progress = {});
 
 bool is_token_set(const std::string& folder);
+std::int64_t trained_size(const std::string& tokenizer);  // SIZE of "train:SIZE"; 0: another kind of tokenizer
+// Whether tokens were made with what TokenizeOptions::tokenizer says.
+bool has_tokenizer(const TokenSetInfo& info, const std::string& tokenizer);
 
 // dataset.json, in and out.
 TokenSetInfo parse_token_index(std::string_view text, const std::string& label);
@@ -62,7 +66,8 @@ class TokenSet {
   [[nodiscard]] std::int64_t tokens() const { return tokens_.back(); }
   [[nodiscard]] std::int64_t document_begin(std::int64_t document) const;  // documents() gives tokens()
   void copy(std::int64_t first, std::int64_t count, std::int64_t* out) const;
-  void verify() const;
+  void verify_checksums() const;  // reads every byte, about half a second a GB
+  void verify() const;            // and holds every token against the vocabulary
 
  private:
   std::string folder_;

@@ -87,6 +87,24 @@ TEST(TokenSet, HoldsOutDocumentsOfTheirOwn) {
   EXPECT_FALSE(std::filesystem::exists(options.out));
 }
 
+TEST(TokenSet, KnowsItsTokenizer) {
+  const ScratchFolder folder;
+  folder.write_text("a.txt", "to be or not to be");
+  TokenizeOptions options;
+  options.data = folder.path("a.txt"), options.tokenizer = "train:300", options.out = folder.path("out");
+  tokenize_corpus(options);
+  TokenSetInfo info = TokenSet::open(options.out).info();
+  EXPECT_LT(info.vocab_size, 300);  // so little text has no more
+  EXPECT_TRUE(has_tokenizer(info, "train:300"));
+  EXPECT_TRUE(has_tokenizer(info, folder.path("out/tokenizer.json")));
+  EXPECT_FALSE(has_tokenizer(info, "train:301"));
+  EXPECT_FALSE(has_tokenizer(info, "bytes"));
+  info.trained_to = 0;  // as in files that do not say it
+  EXPECT_FALSE(has_tokenizer(info, "train:300"));
+  EXPECT_TRUE(has_tokenizer(info, str("train:", info.vocab_size)));
+  EXPECT_TRUE(has(message_of([&] { (void)has_tokenizer(info, "train:x"); }), "tokenizer is 'train:x'"));
+}
+
 TEST(TokenSet, WhatATemplatePutsAroundADocument) {
   const ScratchFolder folder;
   BpeTable table = BpeTokenizer(dynamic_cast<const BpeTokenizer&>(*byte_tokenizer()).table()).table();
@@ -113,7 +131,7 @@ TEST(TokenSet, DatasetJsonIsStrict) {
   const std::string good = write_token_index(info);
   EXPECT_EQ(parse_token_index(good, "d"), info);
   TokenSetInfo two = info;
-  two.valid_source = "there";
+  two.valid_source = "there", two.trained_to = 512;
   EXPECT_EQ(parse_token_index(write_token_index(two), "d"), two);
   const auto refused = [&](const std::string& from, const std::string& to) {
     std::string text = good;
@@ -124,6 +142,7 @@ TEST(TokenSet, DatasetJsonIsStrict) {
   EXPECT_EQ(refused("0000000000000abc", "abc"), "d: fingerprint is 'abc', expected 16 digits");
   EXPECT_EQ(refused("300", "0"), "d: vocab_size is 0, expected 1 to 16777216");
   EXPECT_EQ(refused("256", "300"), "d: document_token is 300, expected 0 to 299");
+  EXPECT_EQ(refused("\"version\": 1", "\"version\": 1, \"trained_to\": 0"), "d: trained_to is 0, expected 1 or more");
   EXPECT_EQ(refused("\"tokens\": 9", "\"tokens\": -9"), "d: 2 documents of -9 tokens, expected 0 or more");
   for (const char* name : {"../x.tokens", "/etc/passwd", "..", "."})
     EXPECT_TRUE(has(refused("train-00000.tokens", name), "expected a name in the folder")) << name;
