@@ -23,9 +23,8 @@ void print_perplexity(const JsonValue& row, const Output& out) {
   out.line(fmt::format("{}: {} with {} attention, {} tokens of {}", row.at("weights").as_string(),
                        row.at("model").as_string(), row.at("attention").as_string(), row.at("tokens").as_int(),
                        row.at("data").as_string()));
-  out.line(fmt::format("windows of {} tokens, stride {}, {}; length policy {} ({})", row.at("length").as_int(),
-                       row.at("stride").as_int(), row.at("packing").as_string(), row.at("length_policy").as_string(),
-                       row.at("length_plan").as_string()));
+  out.line(fmt::format("windows of {} tokens, stride {}, {}{}", row.at("length").as_int(), row.at("stride").as_int(),
+                       row.at("packing").as_string(), length_text(row)));
   out.line(fmt::format("perplexity {:.3f}  loss {:.4f}  {:.0f} tokens/s", row.at("perplexity").as_double(),
                        row.at("loss").as_double(), row.at("tokens_per_s").as_double()));
   const TextTable table(out, {{"places", 16}, {"tokens", 10}, {"loss", 8}, {"perplexity", 11}});

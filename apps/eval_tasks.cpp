@@ -75,7 +75,8 @@ void print_task(const JsonValue& row, const Output& out) {
       text += fmt::format("  {} {:.4f}", figure.key, figure.value.as_double());
     }
   }
-  text += fmt::format("  length policy {}", row.at("length_policy").as_string());
+  if (const std::string& policy = row.at("length_policy").as_string(); policy != "none")
+    text += fmt::format("  length policy {}", policy);
   if (row.at("limit").as_int() > 0) text += fmt::format(", at most {} tokens", row.at("limit").as_int());
   if (const JsonValue* prompts = row.find("prompts")) text += fmt::format("  prompts {}", prompts->as_string());
   out.line(text);

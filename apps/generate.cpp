@@ -10,6 +10,7 @@
 #include "apps/commands.h"
 #include "apps/output.h"
 #include "apps/train_library.h"
+#include "apps/train_screen.h"
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json_lines.h"
@@ -130,10 +131,9 @@ JsonValue request_of(const GenerateFlags& o) {
 
 void say(const JsonValue& row) {
   const auto number = [&](const char* key) { return row.at(key).as_double(); };
-  fmt::print(stderr, "{}: {} with {} attention, {}{}; length policy {} ({})\n", row.at("weights").as_string(),
-             row.at("model").as_string(), row.at("attention").as_string(), row.at("precision").as_string(),
-             row.at("exact").as_bool() ? ", exact" : "", row.at("length_policy").as_string(),
-             row.at("length_plan").as_string());
+  fmt::print(stderr, "{}: {} with {} attention, {}{}{}\n", row.at("weights").as_string(), row.at("model").as_string(),
+             row.at("attention").as_string(), row.at("precision").as_string(),
+             row.at("exact").as_bool() ? ", exact" : "", length_text(row));
   fmt::print(stderr, "read {} tokens in {:.2f} s, {:.0f} tokens/s; {} were in the state\n", row.at("read").as_int(),
              number("read_s"), number("read_per_s"), row.at("known").as_int());
   fmt::print(stderr, "wrote {} tokens in {:.2f} s, {:.1f} tokens/s, {:.2f} ms a step; state {:.1f} MiB\n",

@@ -35,6 +35,11 @@ std::string number_text_of(const JsonValue::Member& member) {
 
 }  // namespace
 
+std::string length_text(const JsonValue& row) {
+  const std::string& policy = row.at("length_policy").as_string();
+  return policy == "none" ? "" : fmt::format("; length policy {} ({})", policy, row.at("length_plan").as_string());
+}
+
 std::string clock_text(double seconds) {
   if (!(seconds < 3.6e6)) return "?";
   const auto whole = static_cast<long>(std::lround(std::max(seconds, 0.0)));

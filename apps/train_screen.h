@@ -13,6 +13,8 @@ namespace mhla::apps {
 std::string row_text(const JsonValue& row);
 // "[=====>    ]  50 %" of step and of, then what the row says but for learning rate and gradient, cut to `columns`.
 std::string bar_text(const JsonValue& row, int columns);
+// "; length policy extend (extend: tokens 0 to 4095, ...)" of a language model, or nothing where the policy is "none".
+std::string length_text(const JsonValue& row);
 std::string clock_text(double seconds);  // "0:07", "12:34", "3:05:59"
 
 class TrainScreen {

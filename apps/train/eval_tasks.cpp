@@ -167,12 +167,13 @@ void eval_lm_tasks(const JsonValue& request, Observer& observer) {
   model.progress = [&](std::int64_t done, std::int64_t of) {
     observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", of));
   };
+  const bool bounded = run.model->config().attention == "mhla" || model.limit() > 0;
   const JsonValue head = JsonValue()
                              .set("kind", "task")
                              .set("weights", run.weights.string())
                              .set("model", run.model->config().model)
                              .set("attention", run.model->config().attention)
-                             .set("length_policy", std::string(name_of(options.policy)))
+                             .set("length_policy", bounded ? std::string(name_of(options.policy)) : "none")
                              .set("limit", model.limit());
   Runner runner(model, settings, head, observer);
   for (const JsonValue& task : request.at("tasks").items())

@@ -104,7 +104,7 @@ void generate_text(const JsonValue& request, Observer& observer) {
   }
   const std::int64_t read = tokens_in(context) - known;
   const double read_s = seconds_since(start);
-  const LengthPlan plan = model.plan(context.longest() + options.max_tokens);
+  const std::string length = model.describe_length(context.longest() + options.max_tokens);
 
   const Generated all = generate(
       model, *tokenizer, context, options,
@@ -132,8 +132,8 @@ void generate_text(const JsonValue& request, Observer& observer) {
                    .set("attention", model.config().attention)
                    .set("precision", request.at("precision").as_string())
                    .set("exact", request.at("exact").as_bool())
-                   .set("length_policy", std::string(name_of(policy)))
-                   .set("length_plan", describe(plan))
+                   .set("length_policy", policy_of(model))
+                   .set("length_plan", length)
                    .set("prompts", prompts.size())
                    .set("known", known)
                    .set("read", read)

@@ -84,6 +84,11 @@ void train_lm(const JsonValue& request, Observer& observer) {
                         ", which is saved; go on with --resume --out ", folder.string()));
 }
 
+std::string policy_of(const LanguageModelImpl& model) {
+  const bool acts = model.config().attention == "mhla" || model.length_policy() == LengthPolicy::kTruncateLeft;
+  return acts ? std::string(name_of(model.length_policy())) : "none";
+}
+
 TokenizerPtr text_of(const std::string& command, const LmRun& run) {
   if (run.maybe_tokenizer == nullptr)
     fail(command, ": ", run.weights.string(), " was trained on ", run.options.data,
@@ -175,8 +180,7 @@ void eval_lm(const JsonValue& request, Observer& observer) {
   const std::string packing =
       request.at("packing").as_string().empty() ? run.options.packing : request.at("packing").as_string();
   o.documents = packing == "documents";
-  const LengthPolicy policy = parse_length_policy(request.at("length_policy").as_string());
-  run.model->set_length_policy(policy);
+  run.model->set_length_policy(parse_length_policy(request.at("length_policy").as_string()));
   const torch::Device device = run.model->device();
   Perplexity result;
   {
@@ -185,6 +189,9 @@ void eval_lm(const JsonValue& request, Observer& observer) {
       observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", set.tokens()));
     });
   }
+  if (!std::isfinite(result.loss))
+    fail("eval lm: the loss of ", run.weights.string(), " is ", result.loss,
+         ", expected a number: its logits are not finite");
   JsonValue buckets = JsonValue::array();
   for (const Bucket& bucket : result.buckets) {
     buckets.push(JsonValue()
@@ -205,7 +212,7 @@ void eval_lm(const JsonValue& request, Observer& observer) {
                    .set("length", o.length)
                    .set("stride", o.stride > 0 ? o.stride : o.length)
                    .set("packing", packing)
-                   .set("length_policy", std::string(name_of(policy)))
+                   .set("length_policy", policy_of(*run.model))
                    .set("length_plan", result.length)
                    .set("loss", result.loss)
                    .set("perplexity", std::exp(result.loss))

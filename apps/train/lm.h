@@ -21,6 +21,8 @@ struct LmRun {
 // `request` has "run", "weights" (model or ema), "batch", "threads" and "device", empty or 0 for those of the run.
 // Threads, device and seed are set. Errors open with `command`.
 LmRun open_lm_run(const std::string& command, const JsonValue& request, train::Observer& observer);
+// The length policy, or "none" where it does nothing: attention without chunks takes any length.
+std::string policy_of(const LanguageModelImpl& model);
 // Its tokenizer; an Error where it has none.
 TokenizerPtr text_of(const std::string& command, const LmRun& run);
 

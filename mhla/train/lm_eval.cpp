@@ -86,7 +86,7 @@ Perplexity perplexity(LanguageModelImpl& model, const TokenSet& set, const Perpl
   const std::int64_t row = alone ? 1 : o.batch * o.length;
   const std::int64_t behind = set.info().document_token.value_or(kIgnoredTarget);
   Perplexity result;
-  result.length = describe(model.plan(o.length));
+  result.length = model.describe_length(o.length);
   Places places(o.length, device);
   std::int64_t done = 0;
   for (std::size_t next = 0; next < stretches.size();) {

@@ -247,5 +247,57 @@ TEST_F(CliGenerate, TasksOfALanguageModel) {
   refused("longbench=" + shared->path("run"), "none of LongBench's files");
 }
 
+TEST_F(CliGenerate, WeightsThatAreNoNumbersAreAnError) {
+  fs::copy(shared->path("run"), shared->path("nan"), fs::copy_options::recursive);
+  const std::string file = shared->path("nan/model.safetensors");
+  const std::vector<std::byte> bytes = read_file(file);
+  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  text.replace(text.size() - 4, 4, std::string("\0\0\xc0\x7f", 4));  // the last number of the file is NaN
+  write_file(file, text);
+  write_file(shared->path("two.jsonl"),
+             std::string("{\"context\": \"to be\", \"choices\": [\"to\", \"be\"], \"gold\": 0}\n"));
+  write_file(shared->path("last.jsonl"), std::string("{\"text\": \"to be to be\"}\n"));
+  write_file(shared->path("page.jsonl"), std::string("{\"page\": \"to be to be\"}\n"));
+  const auto refused = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"eval", "lm", "--run", shared->path("nan"), "--threads", "1"});
+    expect_refused(run_program(more), "not finite");
+  };
+  refused({"--task", "choices=" + shared->path("two.jsonl")});
+  refused({"--task", "lambada=" + shared->path("last.jsonl")});
+  refused({"--task", "wikitext=" + shared->path("page.jsonl")});
+  refused({"--task", "mqar", "--pairs", "4"});
+  refused({});
+  expect_refused(generate({"--prompt", "to", "--max-tokens", "3"}, "nan"), "logit 0 is nan, expected a number");
+}
+
+// Without chunks there is no length policy to tell of.
+TEST_F(CliGenerate, OtherAttentionsTakeAnyLength) {
+  const std::string out = shared->path("softmax");
+  const ProgramRun trained = run_program({"train",          "lm",      "--model",     "mhla_10m",
+                                          "--attention",    "softmax", "--data",      shared->path("text.jsonl"),
+                                          "--threads",      "1",       "--out",       out,
+                                          "--set",          "dim=32",  "--set",       "layers=1",
+                                          "--set",          "mlp=64",  "--context",   "64",
+                                          "--tokenizer",    "bytes",   "--max-steps", "2",
+                                          "--valid",        "0.1",     "--set",       "context=64",
+                                          "--warmup-steps", "1"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const ProgramRun run = generate({"--prompt", "to", "--max-tokens", "80", "--past-end"}, "softmax");
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(has(run.err, "softmax attention, f32\n")) << run.err;
+  const ProgramRun eval = run_program({"eval", "lm", "--run", out, "--length", "96", "--task", "mqar", "--pairs", "4"});
+  EXPECT_EQ(eval.code, 0) << eval.err;
+  const ProgramRun windows = run_program({"eval", "lm", "--run", out, "--length", "96"});
+  EXPECT_EQ(windows.code, 0) << windows.err;
+  for (const char* word : {"policy", "chunk"}) {
+    EXPECT_FALSE(has(run.err, word)) << run.err;
+    EXPECT_FALSE(has(windows.out, word)) << windows.out;
+  }
+  const ProgramRun left =
+      run_program({"eval", "lm", "--run", out, "--length", "96", "--length-policy", "truncate_left"});
+  EXPECT_EQ(left.code, 0) << left.err;
+  EXPECT_TRUE(has(left.out, "length policy truncate_left (truncate_left: tokens 32 to 95)")) << left.out;
+}
+
 }  // namespace
 }  // namespace mhla

@@ -1,6 +1,7 @@
 #include "mhla/language/generation/lm_text_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "mhla/core/error.h"
 #include "mhla/language/generation/generator.h"
@@ -110,6 +111,8 @@ void LmTextModel::score_together(std::span<const Piece> pieces, std::vector<Text
   for (const Piece& piece : pieces) {
     TextScore& score = scores[piece.request];
     for (std::size_t t = piece.first; t < piece.tokens.size(); ++t, ++at) {
+      if (!std::isfinite(likelihood[at]))
+        fail(kEntry, ": the logits of request ", piece.request, " are not finite, expected numbers: see the weights");
       score.log_likelihood += static_cast<double>(likelihood[at]);
       score.greedy = score.greedy && best[at] == targets[at];
     }
@@ -159,10 +162,11 @@ std::vector<std::uint32_t> LmTextModel::likeliest(std::span<const std::uint32_t>
          "; --length-policy extend goes on");
   const torch::Device device = model_->device();
   const torch::Tensor hidden = model_->hidden(tensor_of({tokens.begin(), tokens.end()}, device).unsqueeze(0))[0];
-  const torch::Tensor best = model_->logits(hidden.index_select(0, tensor_of({places.begin(), places.end()}, device)))
-                                 .argmax(1)
-                                 .cpu()
-                                 .contiguous();
+  const torch::Tensor logits =
+      model_->logits(hidden.index_select(0, tensor_of({places.begin(), places.end()}, device)));
+  if (!logits.isfinite().all().item<bool>())
+    fail(kEntry, ": the logits are not finite, expected numbers: see the weights");
+  const torch::Tensor best = logits.argmax(1).cpu().contiguous();
   return {best.data_ptr<std::int64_t>(), best.data_ptr<std::int64_t>() + best.numel()};
 }
 

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "mhla/language/choices.h"
 #include "mhla/language/generation/generator.h"
 #include "mhla/language/recall.h"
@@ -109,6 +112,26 @@ TEST(LmTextModel, LongTextsByPolicy) {
   LmTextOptions rechunk;
   rechunk.policy = LengthPolicy::kRechunk;
   EXPECT_TRUE(has(message_of([&] { LmTextModel(model, byte_tokenizer(), rechunk); }), "length policy rechunk"));
+}
+
+TEST(LmTextModel, LogitsThatAreNoNumbersAreRefused) {
+  for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    LanguageModel model = make();
+    {
+      const torch::NoGradGuard no_gradient;
+      model->named_parameters()["model.embeddings.weight"][7].fill_(bad);  // of a token that is in none of the texts
+    }
+    LmTextModel text(model, byte_tokenizer());
+    const std::vector<TextRequest> requests = {{ids("a"), ids(" b")}, {ids("a"), ids(" c")}};
+    EXPECT_EQ(message_of([&] { text.score(requests); }),
+              "eval lm: the logits of request 0 are not finite, expected numbers: see the weights");
+    const std::vector<std::uint32_t> tokens = ids("abc");
+    EXPECT_EQ(message_of([&] {
+                text.likeliest(tokens, std::vector<std::int64_t>{0, 2});
+              }),
+              "eval lm: the logits are not finite, expected numbers: see the weights");
+    EXPECT_TRUE(has(message_of([&] { text.generate(tokens, 3, {}); }), "sampler: logit 7 is "));
+  }
 }
 
 TEST(LmTextModel, WritesAndRecalls) {

@@ -177,6 +177,13 @@ LengthPlan LanguageModelImpl::plan(std::int64_t tokens) const {
   return plan_length(rows, config_.chunk, tokens, policy_);
 }
 
+std::string LanguageModelImpl::describe_length(std::int64_t tokens) const {
+  const LengthPlan length = plan(tokens);
+  if (config_.attention == "mhla") return describe(length);
+  if (policy_ != LengthPolicy::kTruncateLeft) return "any length";
+  return str(name_of(policy_), ": tokens ", length.first, " to ", length.first + length.tokens - 1);
+}
+
 torch::Tensor LanguageModelImpl::hidden(const torch::Tensor& given, const torch::Tensor& cu_seqlens) {
   expect_tokens("hidden", given, 2);
   torch::Tensor tokens = given;

@@ -72,6 +72,8 @@ class LanguageModelImpl : public torch::nn::Module {
   void set_length_policy(LengthPolicy policy);
   [[nodiscard]] LengthPolicy length_policy() const { return policy_; }
   [[nodiscard]] LengthPlan plan(std::int64_t tokens) const;  // what hidden() would do; throws where it would
+  // The same in words: describe() of the plan for mhla; others have no chunks, and no end unless truncate_left cuts.
+  [[nodiscard]] std::string describe_length(std::int64_t tokens) const;
 
   // Logits of a token have the same bits however a sequence is split and whatever else is in the batch. Inference in
   // f32 on the CPU, mhla and linear attention; slower for many tokens at once (exact.h).
