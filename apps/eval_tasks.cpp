@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/seed.h"
+
 namespace mhla::apps {
 
 void add_task_flags(CLI::App& command, TaskFlags& f) {
@@ -36,7 +38,7 @@ void add_task_flags(CLI::App& command, TaskFlags& f) {
       .add_option("--max-prompt", f.max_prompt,
                   "tokens of a prompt of longbench, which loses its middle (default: any)")
       ->check(whole);
-  command.add_option("--task-seed", f.seed, "of mqar, passkey and needle")->capture_default_str();
+  command.add_option("--task-seed", f.seed, "of mqar, passkey and needle")->check(is_seed())->capture_default_str();
   command.add_option("--precision", f.precision, "of the weights in tasks: f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();

@@ -1,5 +1,5 @@
 // mhla generate: text from a trained language model. stdout carries what it writes and nothing else; one text streams
-// as it comes, of several each begins when the one before it is whole. What was done stands on stderr.
+// as it comes, of several each is a line that begins when the one before it is whole. What was done stands on stderr.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,6 +9,7 @@
 
 #include "apps/commands.h"
 #include "apps/output.h"
+#include "apps/seed.h"
 #include "apps/train_library.h"
 #include "apps/train_screen.h"
 #include "mhla/core/error.h"
@@ -64,16 +65,32 @@ std::vector<std::string> prompts_of(const GenerateFlags& o) {
   return prompts;
 }
 
-// Texts in their order: the current one as it comes, later ones when it is whole.
+// Line breaks within a line, and what tells them apart from text that reads like one.
+std::string on_one_line(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    switch (c) {
+      case '\n': line += "\\n"; break;
+      case '\r': line += "\\r"; break;
+      case '\\': line += "\\\\"; break;
+      default: line += c;
+    }
+  }
+  return line;
+}
+
+// Texts in their order: the current one as it comes, later ones when it is whole. One text is shown as it is, of
+// several each is a line.
 class Screen {
  public:
   explicit Screen(bool json) : json_(json) {}
+  void begin(std::size_t texts) { texts_.resize(texts); }
   void piece(std::size_t text, const std::string& piece) {
-    at(text).pending += piece;
+    texts_[text].pending += texts_.size() > 1 ? on_one_line(piece) : piece;
     show();
   }
   void ended(std::size_t text) {
-    at(text).ended = true;
+    texts_[text].ended = true;
     show();
   }
 
@@ -82,10 +99,6 @@ class Screen {
     std::string pending;
     bool ended = false;
   };
-  Text& at(std::size_t text) {
-    if (texts_.size() <= text) texts_.resize(text + 1);
-    return texts_[text];
-  }
   void show() {
     if (json_) return;
     for (; current_ < texts_.size(); ++current_) {
@@ -93,7 +106,7 @@ class Screen {
       fmt::print(stdout, "{}", text.pending);
       text.pending.clear();
       if (!text.ended) break;
-      if (current_ + 1 < texts_.size() || isatty(STDOUT_FILENO) != 0) fmt::print(stdout, "\n");
+      if (texts_.size() > 1 || isatty(STDOUT_FILENO) != 0) fmt::print(stdout, "\n");
     }
     std::fflush(stdout);
   }
@@ -149,6 +162,7 @@ int run_generate(const GenerateFlags& o) {
   const int code = run_in_train_library(request, [&](const JsonValue& row, bool) {
     const std::string& kind = row.at("kind").as_string();
     if (kind == "warning") return complain(row.at("text").as_string());
+    if (kind == "texts") return screen.begin(static_cast<std::size_t>(row.at("texts").as_int()));
     if (kind == "piece")
       return screen.piece(static_cast<std::size_t>(row.at("prompt").as_int()), row.at("text").as_string());
     out.row(row);
@@ -170,7 +184,11 @@ void add_generate(CLI::App& app, Job& job) {
       ->type_name("TEXT")
       ->take_all()
       ->allow_extra_args(false);
-  command->add_option("--prompts", o.prompts_file, "one prompt a line, or JSON lines with a field prompt")
+  command
+      ->add_option(
+          "--prompts", o.prompts_file,
+          "one prompt a line, or JSON lines with a field prompt; of several texts each is a line, its line breaks "
+          "\\n and \\r, a backslash \\\\ (--json has them as they are)")
       ->type_name("FILE");
   command->add_option("--max-tokens", o.max_tokens, "of each text; 0 only reads the prompts")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
@@ -182,7 +200,7 @@ void add_generate(CLI::App& app, Job& job) {
   command->add_option("--min-p", o.sampler.min_p, "none below this part of the likeliest")->capture_default_str();
   command->add_option("--repetition-penalty", o.sampler.repetition_penalty, "on tokens of the prompt and the text")
       ->capture_default_str();
-  command->add_option("--seed", o.sampler.seed, "of the draws")->capture_default_str();
+  command->add_option("--seed", o.sampler.seed, "of the draws")->check(is_seed())->capture_default_str();
   command->add_option("--stop", o.stops, "text that ends the text; may come often")
       ->type_name("TEXT")
       ->take_all()

@@ -41,7 +41,9 @@ constexpr bool is_whole = std::is_same_v<Field, std::int64_t> || std::is_same_v<
 template <class Options>
 void add_train_flags(CLI::App& command, TrainFlags& given, const char* example) {
   command.add_option("--out", given.out, "folder of the run")->required()->type_name("DIR");
-  command.add_flag("--resume", given.resume, "go on from the newest checkpoint in --out, with the options saved there");
+  command.add_flag(
+      "--resume", given.resume,
+      "go on from the newest checkpoint in --out, with the options saved there; begin where there is none");
   command.add_option("--config", given.config, "JSON file of options; flags win over it")->type_name("FILE");
   command.add_option("--set", given.network, fmt::format("a field of the model, such as {}; may come often", example))
       ->type_name("KEY=VALUE");

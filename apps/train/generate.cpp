@@ -106,6 +106,7 @@ void generate_text(const JsonValue& request, Observer& observer) {
   const double read_s = seconds_since(start);
   const std::string length = model.describe_length(context.longest() + options.max_tokens);
 
+  observer.progress(JsonValue().set("kind", "texts").set("texts", context.texts()));
   const Generated all = generate(
       model, *tokenizer, context, options,
       [&](std::int64_t text, const std::string& more) {

@@ -121,6 +121,44 @@ TEST_F(CliGenerate, ManyPromptsInTheirOrder) {
   EXPECT_EQ(parse_json(rows[3], "row").at("wrote").as_int(), 30);
 }
 
+std::string unescaped(const std::string& line) {
+  std::string text;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (line[i] != '\\' || i + 1 == line.size()) {
+      text += line[i];
+      continue;
+    }
+    ++i;
+    text += line[i] == 'n' ? '\n' : line[i] == 'r' ? '\r' : line[i];
+  }
+  return text;
+}
+
+TEST_F(CliGenerate, OfSeveralTextsEachIsALine) {
+  const std::vector<std::string> any{"--max-tokens",  "400", "--length-policy", "extend", "--past-end",
+                                     "--temperature", "100"};  // any byte
+  std::vector<std::string> how = any;
+  for (const char* prompt : {"a", "b", "c", "d", "e", "f", "g", "h"}) how.insert(how.end(), {"--prompt", prompt});
+  const std::string out = generate(how).out;
+  how.push_back("--json");
+  const std::vector<std::string> rows = lines_of(generate(how).out);
+  ASSERT_EQ(rows.size(), 9u);
+  std::string all;
+  std::vector<std::string> lines = lines_of(out);
+  ASSERT_EQ(lines.size(), 8u) << out;
+  for (std::size_t i = 0; i < 8; ++i) {
+    const std::string text = parse_json(rows[i], "row").at("text").as_string();
+    EXPECT_EQ(unescaped(lines[i]), text) << i;
+    all += text;
+  }
+  for (const char* breaks : {"\n", "\r", "\\"}) EXPECT_TRUE(has(all, breaks)) << "another seed is needed";
+  // Texts of no length are lines, too; one text is as it is.
+  EXPECT_EQ(generate({"--prompt", "a", "--prompt", "b", "--max-tokens", "0"}).out, "\n\n");
+  std::vector<std::string> one = any;
+  one.insert(one.end(), {"--prompt", "a"});
+  EXPECT_EQ(generate(one).out, parse_json(rows[0], "row").at("text").as_string());
+}
+
 TEST_F(CliGenerate, SavedForkedAndContinued) {
   const std::string first = shared->path("first.state"), second = shared->path("second.state");
   const std::vector<std::string> drawn{"--temperature", "1.2", "--seed", "9", "--past-end", "--exact"};
@@ -183,6 +221,11 @@ TEST_F(CliGenerate, MistakesAreOneLineAndCodeTwo) {
   expect_refused(generate({}), "no prompt is given");
   expect_refused(generate({"--prompt", "x", "--top-p", "0"}), "top_p is 0, expected more than 0");
   expect_refused(generate({"--prompt", "x", "--stop", ""}), "--stop is empty, expected text");
+  for (const char* seed : {"-1", "1.5", "x", "18446744073709551616"})
+    expect_refused(generate({"--prompt", "x", "--seed", seed}),
+                   std::string("--seed: is ") + seed + ", expected a whole number from 0 to 18446744073709551615");
+  expect_refused(run_program({"eval", "lm", "--run", shared->path("run"), "--task", "mqar", "--task-seed", "-1"}),
+                 "--task-seed: is -1, expected a whole number");
   expect_refused(generate({"--prompt", "broken \xff"}), "prompt 0 is no UTF-8");
   expect_refused(generate({"--prompt", "x"}, "no_such_run"), "no_such_run");
   // A tokenizer that is not the one the model was trained with.
