@@ -49,7 +49,7 @@ LinePlot by_layer(const AnalysisRows& rows, const std::vector<std::string>& name
                   const std::string& title, const std::string& unit) {
   LinePlot plot;
   plot.title = title;
-  plot.x.label = "layer (1 is the first)", plot.y.label = unit, plot.y.low = 0.0;
+  plot.x.label = "layer (1 is the first)", plot.x.whole = true, plot.y.label = unit, plot.y.low = 0.0;
   for (std::size_t run = 0; run < rows.runs.size(); ++run) {
     std::vector<std::string> layers;
     std::map<std::string, std::pair<double, int>> sums;

@@ -19,6 +19,7 @@ struct Axis {
   std::string label;
   AxisScale scale = AxisScale::kLinear;
   std::optional<double> low{}, high{};  // otherwise from the data
+  bool whole = false;                   // of things that are counted: no tick between two numbers
 };
 
 // Values that cannot be drawn (NaN, infinite, not positive on a log axis) leave a gap in the line.

@@ -177,6 +177,14 @@ TEST(Report, PointsLieInsideTheAxes) {
   for (const char* label : {">16K<", ">1M<", ">0.2<", ">1<"}) EXPECT_EQ(count(drawing, label), 1) << label << drawing;
 }
 
+TEST(Report, WhatIsCountedHasWholeTicks) {
+  const std::vector<double> layers{1, 2, 3}, values{0.25, 0.5, 1.0};
+  EXPECT_EQ(count(svg(LinePlot{"t", {.label = "layer"}, {"y"}, {{"a", layers, values}}}), ">1.5<"), 1);
+  const std::string drawing = svg(LinePlot{"t", {.label = "layer", .whole = true}, {"y"}, {{"a", layers, values}}});
+  for (const char* label : {">1<", ">2<", ">3<"}) EXPECT_GE(count(drawing, label), 1) << label << drawing;
+  for (const char* label : {">1.5<", ">2.5<"}) EXPECT_EQ(count(drawing, label), 0) << label << drawing;
+}
+
 TEST(Report, AxesReachTheData) {
   // The last tick lies at or above the largest value, whatever the number of decades.
   for (int decades = 1; decades < 60; ++decades) {

@@ -30,7 +30,8 @@ void linear_ticks(Scale& scale, const Axis& axis) {
     scale.low -= axis.low ? 0 : room;
     scale.high = std::max(scale.high + room, scale.low + room);
   }
-  const double step = nice_step(scale.high - scale.low, 5);
+  const double nice = nice_step(scale.high - scale.low, 5);
+  const double step = axis.whole ? std::max(1.0, nice) : nice;
   if (!axis.low) scale.low = std::floor(scale.low / step) * step;
   if (!axis.high) scale.high = std::ceil(scale.high / step) * step;
   for (double k = std::ceil(scale.low / step - 1e-9); k * step <= scale.high + step * 1e-9 && scale.ticks.size() < 20;
