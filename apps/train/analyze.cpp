@@ -108,6 +108,7 @@ void add_log(const fs::path& folder, const JsonValue& request, JsonValue& row) {
     const std::vector<std::byte> bytes = read_file(folder / "log.jsonl", std::uint64_t{256} << 20);
     std::istringstream lines(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
     for (std::string line; std::getline(lines, line);) {
+      if (lines.eof()) break;  // without its end: a run that goes on, or was killed
       const JsonValue entry = parse_json(line, (folder / "log.jsonl").string());
       if (const JsonValue* value = entry.find(key); value != nullptr && !other_data) top1 = *value;
       if (const JsonValue* value = entry.find("images_per_s")) speed = *value;

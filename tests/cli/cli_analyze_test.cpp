@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "mhla/io/file.h"
@@ -127,6 +128,14 @@ TEST_F(CliAnalyze, RunsOfOneAttentionAreToldApart) {
   for (const char* name : {"MHLA linear M=16 ", "MHLA linear M=16 frozen", "MHLA uniform M=16"})
     EXPECT_TRUE(has(run.out, name)) << name << " in " << run.out;
   EXPECT_TRUE(fs::exists(learned + "/analysis/analysis.html"));
+}
+
+TEST_F(CliAnalyze, ALineThatIsBeingWrittenIsNoLine) {
+  const std::string run = train("run", "mhla");
+  std::ofstream(run + "/log.jsonl", std::ios::app) << "{\"kind\": \"st";
+  const ProgramRun seen = run_program({"analyze", "--run", run, "--samples", "2", "--maps", "0", "--json"});
+  ASSERT_EQ(seen.code, 0) << seen.err;
+  EXPECT_GE(parse_json(lines_of(seen.out).at(0), "row").at("top1").as_double(), 0.0);
 }
 
 TEST_F(CliAnalyze, AScanHasNoMatrix) {
