@@ -55,6 +55,9 @@ ImageSetPtr subset(ImageSetPtr set, std::int64_t count, std::uint64_t seed);
 // Two sets without a common item: the second holds `fraction` of every class. For data without a test split.
 std::pair<ImageSetPtr, ImageSetPtr> hold_out(const ImageSetPtr& set, double fraction, std::uint64_t seed);
 
+// A number of the labels in their order: another set, or the same images otherwise sorted, has another.
+std::uint32_t labels_checksum(const ImageSet& set);
+
 // A set held in memory, for tests and for data that comes from elsewhere.
 struct MemoryImages {
   std::string name;

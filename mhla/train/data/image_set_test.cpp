@@ -207,6 +207,29 @@ TEST(FolderImages, WithoutSplitFolders) {
       << refused(folder.path());
 }
 
+TEST(FolderImages, ValWithoutImagesIsNoDataWithoutASplit) {
+  const ScratchFolder folder;
+  folder.write("train/a/1.png", encode_png(noise_image(3, 3, 3, 1)));
+  folder.write("train/b/1.png", encode_png(noise_image(3, 3, 3, 2)));
+  EXPECT_FALSE(has_split(folder.path(), Split::kTest));
+  folder.write("val/1.png", encode_png(noise_image(3, 3, 3, 3)));  // of no class
+  EXPECT_TRUE(has_split(folder.path(), Split::kTest));
+  EXPECT_TRUE(has(refused(folder.path(), Split::kTest),
+                  folder.path("val") + ": no image, expected .jpg, .jpeg or .png files in folders of the 2 classes"))
+      << refused(folder.path(), Split::kTest);
+}
+
+TEST(FolderImages, LabelsHaveAChecksum) {
+  const auto labels = [](std::vector<int> of) {
+    std::vector<Image> images(of.size(), noise_image(3, 3, 1, 1));
+    return labels_checksum(
+        *images_in_memory({.name = "set", .class_names = {"a", "b"}, .images = images, .labels = std::move(of)}));
+  };
+  EXPECT_EQ(labels({0, 1, 1}), labels({0, 1, 1}));
+  EXPECT_NE(labels({0, 1, 1}), labels({1, 0, 1}));
+  EXPECT_NE(labels({0, 0}), labels({0, 0, 0}));
+}
+
 TEST(FolderImages, ALinkToAFolderAboveIsRefused) {
   const ScratchFolder folder;
   folder.write("a/1.png", encode_png(noise_image(3, 3, 3, 1)));

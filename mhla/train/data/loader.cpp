@@ -117,6 +117,11 @@ struct Loader::State {
         given(options.start) {
     roll(planned);
     given = planned;
+    for (const std::int64_t item : options.known_damaged) {
+      if (item < 0 || item >= set->size())
+        fail("loader: known_damaged has item ", item, ", expected 0 to ", set->size() - 1);
+      damaged.insert(item);
+    }
   }
 
   [[nodiscard]] std::int64_t step() const { return options.batch_size * options.ranks; }
@@ -353,6 +358,7 @@ std::int64_t Loader::batches_per_epoch() const {
 }
 
 std::int64_t Loader::damaged() const { return static_cast<std::int64_t>(state_->damaged.size()); }
+std::vector<std::int64_t> Loader::damaged_items() const { return {state_->damaged.begin(), state_->damaged.end()}; }
 const ImageSet& Loader::set() const { return *state_->set; }
 const LoaderOptions& Loader::options() const { return state_->options; }
 

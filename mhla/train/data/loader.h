@@ -36,6 +36,8 @@ struct LoaderOptions {
   int rank = 0, ranks = 1;         // of each ranks * batch_size positions, this process takes its batch_size
   Augment augment;
   Cursor start;
+  std::vector<std::int64_t>
+      known_damaged;  // items that were left out before `start`: they count, and are not told again
 };
 
 // Everything of one step. Targets: weights[i] of labels[i], the rest of other_labels[i].
@@ -66,6 +68,7 @@ class Loader {
   [[nodiscard]] Cursor cursor() const;  // after the batch that next() gave last
   [[nodiscard]] std::int64_t batches_per_epoch() const;
   [[nodiscard]] std::int64_t damaged() const;  // different images left out so far
+  [[nodiscard]] std::vector<std::int64_t> damaged_items() const;
   [[nodiscard]] const ImageSet& set() const;
   [[nodiscard]] const LoaderOptions& options() const;  // with the set's sizes filled in
 

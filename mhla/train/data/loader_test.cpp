@@ -295,6 +295,25 @@ TEST(Loader, DamagedImagesAreCountedNamedAndLeftOut) {
   EXPECT_TRUE(std::count(named.begin(), named.end(), "item 30: damaged") == 1);
 }
 
+TEST(Loader, DamageOfBeforeCounts) {
+  const ImageSetPtr set = std::make_shared<DamagedSet>(noise_set(60, 5, 1), 10);
+  LoaderOptions options;
+  options.batch_size = 20, options.epochs = 1, options.max_damaged = 6, options.known_damaged = {0, 20, 40};
+  Loader loader(set, options);
+  Batch batch;
+  std::size_t told = 0;
+  while (loader.next(batch)) told += batch.damaged.size();
+  EXPECT_EQ(told, 3u);
+  EXPECT_EQ(loader.damaged_items(), (std::vector<std::int64_t>{0, 10, 20, 30, 40, 50}));
+  options.max_damaged = 5;
+  Loader strict(set, options);
+  EXPECT_TRUE(has(message_of([&] {
+                    while (strict.next(batch)) {
+                    }
+                  }),
+                  "6 damaged images in damaged, more than the 5"));
+}
+
 TEST(Loader, TooMuchDamageIsAnErrorAtTheSamePlace) {
   const ImageSetPtr set = std::make_shared<DamagedSet>(noise_set(60, 5, 1), 10);
   std::string first;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "mhla/core/error.h"
+#include "mhla/io/crc32c.h"
 #include "mhla/train/data/image_set.h"
 #include "mhla/train/data/philox.h"
 
@@ -102,6 +103,12 @@ class InMemory final : public ImageSet {
 };
 
 }  // namespace
+
+std::uint32_t labels_checksum(const ImageSet& set) {
+  std::vector<std::int32_t> labels(static_cast<std::size_t>(set.size()));
+  for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = set.label(static_cast<std::int64_t>(i));
+  return crc32c(std::as_bytes(std::span(labels)));
+}
 
 ImageSetPtr subset(ImageSetPtr set, std::int64_t count, std::uint64_t seed) {
   if (count < 1 || count > set->size())
