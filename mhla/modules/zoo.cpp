@@ -7,6 +7,7 @@
 #include "mhla/modules/exact.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/modules/zoo_parts.h"
+#include "mhla/ops/cudnn_attention.h"
 #include "mhla/ops/torch.h"
 
 namespace mhla {
@@ -154,6 +155,7 @@ AttentionState SoftmaxAttentionImpl::begin(std::int64_t batch) const {
 torch::Tensor SoftmaxAttentionImpl::stream(const torch::Tensor& x, AttentionState& state,
                                            const torch::Tensor& positions) {
   const torch::NoGradGuard no_gradient;
+  const ops::WithoutCudnnAttention without_plans;
   const std::int64_t B = x.size(0), T = x.size(1);
   if (T == 0) return x;
   const auto [least, most] = std::minmax_element(state.positions.begin(), state.positions.end());
