@@ -45,9 +45,11 @@ void add_task(CLI::App& train, Job& job, const TrainTask& task) {
 void add_train(CLI::App& app, Job& job) {
   CLI::App* command = app.add_subcommand("train", "train a model");
   command->require_subcommand(1);
-  add_task<train::ClassifyOptions>(
-      *command, job,
-      {"classify", "an image classifier, with any attention of the zoo", "lepe=5 or image=[32,32]", {"max_damaged"}});
+  add_task<train::ClassifyOptions>(*command, job,
+                                   {"classify",
+                                    "an image classifier, with any attention of the zoo",
+                                    "lepe=5 or image=[32,32]",
+                                    {"data", "max_damaged"}});
   add_task<train::LmOptions>(*command, job,
                              {"lm",
                               "a language model, with any causal attention of the zoo",

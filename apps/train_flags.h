@@ -35,6 +35,8 @@ inline std::string flag_of(std::string field) {
 template <class Field>
 constexpr bool is_text = std::is_same_v<Field, std::string> || std::is_same_v<Field, std::optional<std::string>>;
 template <class Field>
+constexpr bool is_switch = std::is_same_v<Field, bool> || std::is_same_v<Field, std::optional<bool>>;
+template <class Field>
 constexpr bool is_whole = std::is_same_v<Field, std::int64_t> || std::is_same_v<Field, std::optional<std::int64_t>>;
 
 // One flag for each field, but "network", which has --set; `example` of it.
@@ -54,11 +56,12 @@ void add_train_flags(CLI::App& command, TrainFlags& given, const char* example) 
     const std::string field_name = name, flag = flag_of(name);
     if constexpr (std::is_same_v<Field, JsonValue>) {
       return;
-    } else if constexpr (std::is_same_v<Field, bool>) {
+    } else if constexpr (is_switch<Field>) {
+      std::string text = help;
+      if constexpr (std::is_same_v<Field, bool>) text += field ? " [on]" : " [off]";
       command.add_flag_function(
           flag + ",!--no" + flag.substr(1),
-          [&given, field_name](std::int64_t n) { given.switches[field_name] = n > 0; },
-          fmt::format("{} [{}]", help, field ? "on" : "off"));
+          [&given, field_name](std::int64_t n) { given.switches[field_name] = n > 0; }, text);
     } else {
       const std::string start = write_json(fields::to_json(field));
       const std::string text = start == "null" || start == "\"\"" ? help : fmt::format("{} [{}]", help, start);
@@ -131,7 +134,7 @@ Options train_options_of(const TrainFlags& given, const std::set<std::string>& a
   if (given.flags.count("epochs") != 0 && given.flags.count("max_steps") == 0) options.train.max_steps = 0;
   std::set<std::string> free = also_free;
   free.insert({"epochs", "max_steps", "threads", "checkpoint_every", "keep", "log_every", "eval_every", "eval_steps",
-               "device"});
+               "device", "cuda_graph"});
   if (goes_on) expect_same_run(options, before, given.task, saved.string(), free);
   return options;
 }

@@ -36,7 +36,7 @@ Timed time_training(LanguageModel& model, const TrainOptions& options, const tor
       loss = head_loss(model->hidden(tokens), model->head(), targets) / static_cast<double>(tokens.numel());
     }
     loss.backward();
-    const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart);
+    const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
     optimizer.step(1e-4, gradient_scales(norms, 1.0, options.clip_norm));
     optimizer.zero_grad();
     model->constrain();

@@ -80,7 +80,7 @@ void bench_model(const JsonValue& request, Observer& observer) {
         loss = torch::nn::functional::cross_entropy(model->forward(images), labels);
       }
       loss.backward();
-      const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart);
+      const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
       optimizer.step(1e-4, gradient_scales(norms, 1.0, options.clip_norm));
       optimizer.zero_grad();
       model->constrain();

@@ -86,7 +86,9 @@ ClassifyOptions resolved(const ClassifyOptions& options, const ImageConfig& netw
   ClassifyOptions o = options;
   o.attention = network.attention, o.official = network.official;
   if (o.normalize.empty()) o.normalize = normalization_name(set);
-  if (o.official) o.train.mix_weight_decay = o.train.weight_decay, o.train.clip_mix_apart = false;  // V30
+  TrainOptions& t = o.train;  // V30
+  if (!t.mix_weight_decay) t.mix_weight_decay = o.official ? t.weight_decay : 0.0;
+  if (!t.clip_mix_apart) t.clip_mix_apart = !o.official;
   if (o.augment.empty()) {
     const bool small = network.image[0] <= 64 && network.image[1] <= 64;
     o.augment = o.official ? "official" : small ? (set.channels() == 3 ? "strong" : "small") : "deit";
@@ -185,6 +187,7 @@ ClassificationTask::ClassificationTask(const ClassifyOptions& options, const Cla
       data_(data),
       augment_(augment_of(options, network, *data.train)),
       device_(device_of(options.train.device)),
+      labels_(labels_checksum(*data.train)),
       model_(make_image_model(network)) {
   if (!(options_.label_smoothing >= 0 && options_.label_smoothing < 1))
     fail("train: label_smoothing is ", options_.label_smoothing, ", expected 0 or more and below 1");
@@ -229,11 +232,24 @@ BatchResult ClassificationTask::forward(const TrainBatch& batch) {
 
 JsonValue ClassificationTask::cursor() const {
   const Cursor at = loader_ ? loader_->cursor() : loader_options_.start;
-  return JsonValue().set("epoch", at.epoch).set("position", at.position);
+  JsonValue damaged = JsonValue::array();
+  for (const std::int64_t item : loader_ ? loader_->damaged_items() : loader_options_.known_damaged) damaged.push(item);
+  return JsonValue()
+      .set("epoch", at.epoch)
+      .set("position", at.position)
+      .set("labels", static_cast<std::int64_t>(labels_))
+      .set("damaged", damaged);
 }
 
 void ClassificationTask::seek(const JsonValue& cursor) {
   loader_options_.start = {.epoch = cursor.at("epoch").as_int(), .position = cursor.at("position").as_int()};
+  // Older checkpoints have neither.
+  if (const JsonValue* labels = cursor.find("labels"); labels != nullptr && labels->as_int() != labels_)
+    fail("train: ", data_.train->name(), " has other labels than the data of the run, or in another order");
+  loader_options_.known_damaged.clear();
+  if (const JsonValue* damaged = cursor.find("damaged")) {
+    for (const JsonValue& item : damaged->items()) loader_options_.known_damaged.push_back(item.as_int());
+  }
   loader_.reset();
 }
 

@@ -64,6 +64,7 @@ class ClassificationTask : public Task {
   ClassifyData data_;
   Augment augment_;
   torch::Device device_;
+  std::uint32_t labels_;  // checksum of those of the training set
   AnyImageModel model_;
   LoaderOptions loader_options_;
   std::unique_ptr<Loader> loader_;  // made when the first batch is asked for: seek() comes before

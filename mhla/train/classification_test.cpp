@@ -85,6 +85,51 @@ TEST(Classification, LearnsAndResumesToTheSameBits) {
   EXPECT_EQ(loaded->config().classes, 4);
 }
 
+TEST(Classification, ARunGoesOnWithTheSameImagesAndCountsTheSameDamage) {
+  const auto task_of = [](const ClassifyData& data, std::int64_t max_damaged) {
+    ClassifyOptions options = small_options();
+    options.max_damaged = max_damaged;
+    prepare(options.train);
+    return ClassificationTask(options, data, network_of(options, *data.train));
+  };
+  const ImageSetPtr images = quarters("train", 64, 1), others = quarters("others", 60, 1);
+  ClassificationTask first = task_of({images, images}, 1);
+  first.next_batch();
+  const JsonValue cursor = first.cursor();
+  task_of({quarters("moved", 64, 1), images}, 1).seek(cursor);
+  EXPECT_EQ(message_of([&] {
+              task_of({others, images}, 1).seek(cursor);
+            }),
+            "train: others has other labels than the data of the run, or in another order");
+  JsonValue damaged = cursor;
+  damaged.set("damaged", parse_json("[3, 9]", "items"));
+  ClassificationTask resumed = task_of({images, images}, 2);
+  resumed.seek(damaged);
+  EXPECT_EQ(write_json(resumed.cursor()), write_json(damaged));  // also before the first batch
+  resumed.next_batch();
+  EXPECT_EQ(write_json(resumed.cursor().at("damaged")), "[3, 9]");
+  damaged.set("damaged", parse_json("[64]", "items"));
+  resumed.seek(damaged);
+  EXPECT_TRUE(has(message_of([&] { resumed.next_batch(); }), "known_damaged has item 64, expected 0 to 63"));
+}
+
+TEST(Classification, OfficialTrainingIsWhatFlagsDoNotSay) {
+  const ImageSetPtr images = quarters("train", 16, 1);
+  const auto train_of = [&](bool official, std::optional<double> decay, std::optional<bool> apart) {
+    ClassifyOptions o = small_options();
+    o.official = official, o.train.mix_weight_decay = decay, o.train.clip_mix_apart = apart;
+    ImageConfig network = network_of(small_options(), *images);
+    network.official = official;
+    return resolved(o, network, *images).train;
+  };
+  EXPECT_EQ(train_of(false, {}, {}).mix_weight_decay, 0.0);
+  EXPECT_EQ(train_of(false, {}, {}).clip_mix_apart, true);
+  EXPECT_EQ(train_of(true, {}, {}).mix_weight_decay, small_options().train.weight_decay);
+  EXPECT_EQ(train_of(true, {}, {}).clip_mix_apart, false);
+  EXPECT_EQ(train_of(true, 0.0, true).mix_weight_decay, 0.0);
+  EXPECT_EQ(train_of(true, 0.0, true).clip_mix_apart, true);
+}
+
 TEST(Classification, SmoothedAndSoftTargetsFollowTheFormula) {
   torch::manual_seed(0);
   const torch::Tensor logits = torch::randn({3, 4}, torch::kDouble).to(torch::kFloat);

@@ -66,7 +66,8 @@ LmConfig network_of(const LmOptions& o, const LmData& data) {
 LmOptions resolved(const LmOptions& options, const LmConfig& network) {
   LmOptions o = options;
   if (o.context == 0) o.context = network.context;
-  if (o.official) o.train.clip_mix_apart = false;
+  if (!o.train.mix_weight_decay) o.train.mix_weight_decay = 0.0;
+  if (!o.train.clip_mix_apart) o.train.clip_mix_apart = !o.official;
   return o;
 }
 
@@ -101,6 +102,13 @@ BatchResult LmTask::forward(const TrainBatch& given) {
   const torch::Tensor hidden = model_->hidden(batch.tokens, batch.maybe_cu_seqlens);
   const torch::Tensor sum = head_loss(batch.asked(hidden), model_->head(), batch.targets);
   return {.loss = sum / static_cast<double>(given.weight), .sums = {}};
+}
+
+std::string LmTask::why_not_recorded() const {
+  if (options_.recompute) return "recompute is on, whose backward pass is not recorded";
+  if (options_.packing == "documents" && !is_mqar(options_))
+    return "packing is documents, whose bounds the host reads for every batch";
+  return {};
 }
 
 JsonValue LmTask::cursor() const { return JsonValue().set("epoch", at_.epoch).set("position", at_.position); }

@@ -40,7 +40,8 @@ void check(const TrainOptions& o) {
   expect(between(o.beta2, 0, 1), "beta2", o.beta2, "0 or more and below 1");
   expect(o.adam_eps > 0 && between(o.adam_eps, 0, most), "adam_eps", o.adam_eps, "a number above 0");
   expect(between(o.mix_lr_scale, 0, most), "mix_lr_scale", o.mix_lr_scale, "0 or more");
-  expect(between(o.mix_weight_decay, 0, most), "mix_weight_decay", o.mix_weight_decay, "0 or more");
+  if (o.mix_weight_decay)
+    expect(between(*o.mix_weight_decay, 0, most), "mix_weight_decay", *o.mix_weight_decay, "0 or more");
   expect(between(o.clip_norm, 0, most), "clip_norm", o.clip_norm, "0 or more");
   expect(between(o.warmup_lr, 0, most), "warmup_lr", o.warmup_lr, "0 or more");
   expect(between(o.min_lr, 0, most) && o.min_lr <= o.lr, "min_lr", o.min_lr, "0 to lr");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace mhla::train {
@@ -19,9 +20,9 @@ struct TrainOptions {
   double beta2 = 0.999;
   double adam_eps = 1e-8;
   double mix_lr_scale = 1.0;
-  double mix_weight_decay = 0.0;
+  std::optional<double> mix_weight_decay;  // none: 0, with `official` that of all weights
   double clip_norm = 1.0;
-  bool clip_mix_apart = true;
+  std::optional<bool> clip_mix_apart;  // none: on, with `official` off
 
   std::string schedule = "cosine";
   std::int64_t warmup_steps = 0;
@@ -34,6 +35,7 @@ struct TrainOptions {
   std::int64_t threads = 0;
   std::int64_t seed = 0;
   bool deterministic = false;
+  bool cuda_graph = false;
 
   std::int64_t checkpoint_every = 500;
   std::int64_t keep = 3;
@@ -53,9 +55,10 @@ struct TrainOptions {
     visit("beta2", o.beta2, "AdamW: memory of its square");
     visit("adam_eps", o.adam_eps, "AdamW: added to the root");
     visit("mix_lr_scale", o.mix_lr_scale, "learning rate of the mixing matrices over that of the rest");
-    visit("mix_weight_decay", o.mix_weight_decay, "of the mixing matrices");
+    visit("mix_weight_decay", o.mix_weight_decay, "of the mixing matrices; none: 0, official: that of the weights");
     visit("clip_norm", o.clip_norm, "gradients are scaled to at most this norm; 0: never");
-    visit("clip_mix_apart", o.clip_mix_apart, "clip the mixing matrices by a norm of their own, apart from the rest");
+    visit("clip_mix_apart", o.clip_mix_apart,
+          "clip the mixing matrices by a norm of their own; none: on, official: off");
     visit("schedule", o.schedule, "of the learning rate: cosine or constant");
     visit("warmup_steps", o.warmup_steps, "steps from warmup_lr to lr, in a straight line");
     visit("warmup_lr", o.warmup_lr, "where the warm-up starts");
@@ -66,6 +69,7 @@ struct TrainOptions {
     visit("threads", o.threads, "of the CPU; 0: all");
     visit("seed", o.seed, "of the weights, the order of the data and its augmentation");
     visit("deterministic", o.deterministic, "only operations that repeat bit for bit");
+    visit("cuda_graph", o.cuda_graph, "record a batch as a CUDA graph: a small model does not wait for the host");
     visit("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: at the end alone");
     visit("keep", o.keep, "checkpoints that are kept");
     visit("log_every", o.log_every, "steps between two lines of the log");

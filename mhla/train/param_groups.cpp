@@ -23,7 +23,7 @@ std::vector<ParamGroup> param_groups(const torch::nn::Module& model, const Train
   groups[2] = {.name = "mix",
                .mix = true,
                .lr_scale = options.mix_lr_scale,
-               .weight_decay = options.mix_weight_decay,
+               .weight_decay = options.mix_weight_decay.value_or(0.0),
                .names = {},
                .params = {}};
   for (const auto& item : model.named_parameters()) {

@@ -35,6 +35,8 @@ class Task {
   [[nodiscard]] virtual std::int64_t batches_per_epoch() const = 0;
   virtual TrainBatch next_batch() = 0;                       // of the training data
   virtual BatchResult forward(const TrainBatch& batch) = 0;  // the model is in training mode
+  // Why forward() must run on the host for every batch and cannot become a CUDA graph; empty: it can.
+  [[nodiscard]] virtual std::string why_not_recorded() const { return {}; }
   // Where the training data goes on: saved in checkpoints. seek() comes before the first next_batch().
   [[nodiscard]] virtual JsonValue cursor() const = 0;
   virtual void seek(const JsonValue& cursor) = 0;

@@ -10,6 +10,7 @@
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/train/adamw.h"
+#include "mhla/train/batch_pass.h"
 #include "mhla/train/checkpoints.h"
 #include "mhla/train/ema.h"
 #include "mhla/train/gradients.h"
@@ -56,7 +57,8 @@ struct Trainer::Loop {
         schedule(options, total),
         optimizer(param_groups(given.model(), options),
                   {.beta1 = options.beta1, .beta2 = options.beta2, .eps = options.adam_eps}),
-        checkpoints(folder / "checkpoints", options.keep) {
+        checkpoints(folder / "checkpoints", options.keep),
+        pass(given, options, device) {
     if (options.ema > 0) ema.emplace(task.model(), options.ema);
   }
 
@@ -187,26 +189,19 @@ struct Trainer::Loop {
     std::vector<torch::Tensor> sums;
     for (std::int64_t i = 0; i < options.accumulate; ++i) {
       const TrainBatch batch = task.next_batch();
-      BatchResult result;
-      {
-        const Autocast autocast(options, device);
-        result = task.forward(batch);
-      }
+      const BatchResult result = pass(batch);
       const auto weight = static_cast<double>(batch.weight);
-      // With one batch the mean is the loss; with several, gradients of sums are divided by all samples at the end.
-      const torch::Tensor part = options.accumulate == 1 ? result.loss : result.loss * weight;
-      part.backward();
-      const torch::Tensor sum = result.loss.detach().to(torch::kFloat) * weight;
+      const torch::Tensor sum = result.loss.to(torch::kFloat) * weight;
       loss = loss.defined() ? loss + sum : sum;
       now.weight += weight;
       for (std::size_t j = 0; j < result.sums.size(); ++j) {
-        const torch::Tensor value = result.sums[j].second.detach().to(torch::kFloat);
+        const torch::Tensor value = result.sums[j].second.to(torch::kFloat);
         if (i == 0) now.sum_names.push_back(result.sums[j].first), sums.push_back(value);
         if (i > 0) sums.at(j) = sums.at(j) + value;
       }
     }
     const double divisor = options.accumulate == 1 ? 1.0 : now.weight;
-    const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart);
+    const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
     now.grad_names = norms.names;
     std::vector<torch::Tensor> values{loss, norms.total / divisor};
     values.insert(values.end(), sums.begin(), sums.end());
@@ -357,6 +352,7 @@ struct Trainer::Loop {
   const Schedule schedule;
   AdamW optimizer;
   CheckpointFolder checkpoints;
+  BatchPass pass;
   std::optional<Ema> ema;
   std::optional<RunLock> lock;
   std::optional<RunLog> log;

@@ -236,6 +236,19 @@ TEST_F(CliTrain, OtherDataAndModelsWithoutARun) {
   EXPECT_FALSE(fs::exists(folder.path("none")));
 }
 
+TEST_F(CliTrain, ImagesMayMoveBetweenTwoPartsOfARun) {
+  const std::string out = folder.path("run"), moved = folder.path("moved");
+  ASSERT_EQ(run_program(words(out, {"--max-steps", "3"})).code, 0);
+  fs::rename(data, moved);
+  const ProgramRun rest = run_program(
+      {"train", "classify", "--resume", "--out", out, "--data", "fashion-mnist:" + moved, "--max-steps", "5"});
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(read_json(out + "/train.json").at("data").as_string(), "fashion-mnist:" + moved);
+  write_idx(moved, "train", 96);
+  expect_refused({"train", "classify", "--resume", "--out", out, "--max-steps", "7"},
+                 {"has other labels than the data"});
+}
+
 TEST_F(CliTrain, WhatARunLearnsCannotChangeWhenItGoesOn) {
   const std::string out = folder.path("run");
   ASSERT_EQ(run_program(words(out, {"--max-steps", "2"})).code, 0);

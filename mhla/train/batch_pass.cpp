@@ -1,0 +1,121 @@
+#include "mhla/train/batch_pass.h"
+
+#include "mhla/core/error.h"
+#include "mhla/train/trainer.h"
+
+#ifdef MHLA_TORCH_CUDA
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+#endif
+
+namespace mhla::train {
+
+BatchResult BatchPass::work(const TrainBatch& batch) {
+  BatchResult result;
+  {
+    const Autocast autocast(options_, device_);
+    result = task_.forward(batch);
+  }
+  // With one batch the mean is the loss; with several, gradients of sums are divided by all samples at the end.
+  const torch::Tensor part = options_.accumulate == 1 ? result.loss : result.loss * static_cast<double>(batch.weight);
+  part.backward();
+  result.loss = result.loss.detach();
+  for (auto& [name, sum] : result.sums) sum = sum.detach();
+  return result;
+}
+
+#ifdef MHLA_TORCH_CUDA
+
+namespace {
+
+constexpr int kNotRecorded = 3;  // batches of a kind that come before its recording
+
+// What a recording depends on: the samples, and the inputs' types and shapes. Empty: an input is the host's to read.
+std::vector<std::int64_t> kind_of(const TrainBatch& batch) {
+  std::vector<std::int64_t> kind{batch.weight};
+  for (const torch::Tensor& input : batch.inputs) {
+    if (input.defined() && !input.is_cuda()) return {};
+    kind.push_back(input.defined() ? static_cast<std::int64_t>(input.scalar_type()) : -1);
+    kind.push_back(input.defined() ? input.dim() : 0);
+    if (input.defined()) kind.insert(kind.end(), input.sizes().begin(), input.sizes().end());
+  }
+  return kind;
+}
+
+}  // namespace
+
+struct BatchPass::Recording {
+  Recording(BatchPass& pass, const TrainBatch& batch, std::vector<std::int64_t> of_kind) : kind(std::move(of_kind)) {
+    inputs.weight = batch.weight;
+    for (const torch::Tensor& input : batch.inputs) inputs.inputs.push_back(input.defined() ? input.clone() : input);
+    for (const torch::Tensor& parameter : pass.task_.model().parameters()) {
+      if (parameter.requires_grad()) parameters.push_back(parameter);
+    }
+    for (const torch::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+    const c10::cuda::CUDAStreamGuard on_its_stream(
+        c10::cuda::getStreamFromPool(/*isHighPriority=*/false, pass.device_.index()));
+    graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    try {
+      result = pass.work(inputs);
+    } catch (...) {
+      try {
+        graph.capture_end();  // or the stream would go on recording
+      } catch (const std::exception&) {
+      }
+      throw;
+    }
+    graph.capture_end();
+    for (const torch::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
+  }
+
+  BatchResult replay(const TrainBatch& batch) {
+    for (std::size_t i = 0; i < batch.inputs.size(); ++i) {
+      if (batch.inputs[i].defined()) inputs.inputs[i].copy_(batch.inputs[i]);
+    }
+    graph.replay();
+    for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = gradients[i];
+    return result;
+  }
+
+  std::vector<std::int64_t> kind;
+  TrainBatch inputs;  // where the graph reads
+  std::vector<torch::Tensor> parameters, gradients;
+  at::cuda::CUDAGraph graph;
+  BatchResult result;
+};
+
+BatchResult BatchPass::operator()(const TrainBatch& batch) {
+  replayed_ = false;
+  if (!options_.cuda_graph) return work(batch);
+  std::vector<std::int64_t> kind = kind_of(batch);
+  if (!recording_) {
+    alike_ = kind == last_kind_ ? alike_ + 1 : 1;
+    last_kind_ = kind;
+    if (kind.empty() || alike_ <= kNotRecorded) return work(batch);
+    recording_ = std::make_unique<Recording>(*this, batch, kind);
+  }
+  if (kind != recording_->kind) return work(batch);
+  replayed_ = true;
+  return recording_->replay(batch);
+}
+
+#else
+
+struct BatchPass::Recording {};
+
+BatchResult BatchPass::operator()(const TrainBatch& batch) { return work(batch); }
+
+#endif
+
+BatchPass::BatchPass(Task& task, const TrainOptions& options, const torch::Device& device)
+    : task_(task), options_(options), device_(device) {
+  if (!options.cuda_graph) return;
+  if (!device.is_cuda()) fail("train: cuda_graph is on, expected a CUDA device, not ", options.device);
+  if (options.accumulate != 1) fail("train: cuda_graph is on, expected accumulate 1, not ", options.accumulate);
+  const std::string reason = task.why_not_recorded();
+  if (!reason.empty()) fail("train: cuda_graph is on, but ", reason);
+}
+
+BatchPass::~BatchPass() = default;
+
+}  // namespace mhla::train
