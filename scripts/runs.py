@@ -60,10 +60,16 @@ def train(mhla, task, config, folder, flags):
 
 
 def together(jobs, work):
-    """What the calls of {key: call} return, `jobs` at a time; those that failed are told and left out."""
+    """What the calls of {key: call} return, `jobs` at a time; those that failed are told and left out.
+
+    Ctrl-C reaches the runs as well, which save and end; no other one is begun."""
     with ThreadPoolExecutor(jobs) as pool:
         made = {key: pool.submit(call) for key, call in work.items()}
-    results = {key: job.result() for key, job in made.items()}
+        try:
+            results = {key: job.result() for key, job in made.items()}
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            sys.exit("stopped: the same command goes on")
     for key, result in results.items():
         if "failed" in result:
             print(f"{' '.join(key)}: {result['failed']}", file=sys.stderr)
