@@ -104,13 +104,6 @@ BatchResult LmTask::forward(const TrainBatch& given) {
   return {.loss = sum / static_cast<double>(given.weight), .sums = {}};
 }
 
-std::string LmTask::why_not_recorded() const {
-  if (options_.recompute) return "recompute is on, whose backward pass is not recorded";
-  if (options_.packing == "documents" && !is_mqar(options_))
-    return "packing is documents, whose bounds the host reads for every batch";
-  return {};
-}
-
 JsonValue LmTask::cursor() const { return JsonValue().set("epoch", at_.epoch).set("position", at_.position); }
 
 void LmTask::seek(const JsonValue& cursor) {
