@@ -1,5 +1,5 @@
-// cuDNN's softmax attention, which PyTorch 2 prefers on Hopper, makes a plan for every length it meets, in 58 ms on an
-// H200: worth it in training, not in a stream, where every step has a length of its own.
+// cuDNN's softmax attention, which PyTorch 2 prefers on Hopper, makes a plan for every length it meets: worth it in
+// training, not in a stream, where every step has a length of its own (docs/benchmarks.md has what that cost).
 #pragma once
 
 #include "mhla/ops/torch.h"

@@ -1,5 +1,6 @@
 // What ops/ includes of LibTorch, precompiled once for the room, and where its versions differ: LibTorch 1.13 (Debian)
-// and PyTorch 2.11 compile from the same sources, and every difference between them is spelled here.
+// and PyTorch 2.11 compile from the same sources, and every difference between them is spelled here, but that
+// of cuDNN's attention (cudnn_attention.h).
 #pragma once
 
 #include <ATen/ATen.h>
