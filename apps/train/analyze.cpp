@@ -313,10 +313,10 @@ void growth_rows(const RunFolder& run, std::int64_t index, const Look& look_at, 
     if (tokens > look_at.largest) return;
     try {
       check(config);
-      growth_row(run, index, what, config, look_at, threads, observer);
     } catch (const Error&) {
       return;  // blocks that leave one empty: the next count
     }
+    growth_row(run, index, what, config, look_at, threads, observer);
     observer.progress(JsonValue().set("kind", "progress").set("text", str("rank by ", what, ", ", tokens, " tokens")));
   };
   for (const std::int64_t half : {1, 2, 3, 4}) {

@@ -32,9 +32,9 @@ Matrix triangle_of(Matrix a) {
     double norm = 0.0;
     for (std::int64_t i = j; i < rows; ++i) norm = std::hypot(norm, a.at(i, j));
     if (norm == 0.0) continue;
-    double squares = 0.0;
+    double squares = 0.0;  // of v over the norm: dead features leave columns whose own squares vanish
     for (std::int64_t i = j; i < rows; ++i) {
-      v[static_cast<std::size_t>(i)] = a.at(i, j) + (i == j ? std::copysign(norm, a.at(j, j)) : 0.0);
+      v[static_cast<std::size_t>(i)] = a.at(i, j) / norm + (i == j ? std::copysign(1.0, a.at(j, j)) : 0.0);
       squares += v[static_cast<std::size_t>(i)] * v[static_cast<std::size_t>(i)];
     }
     for (std::int64_t c = j; c < columns; ++c) {

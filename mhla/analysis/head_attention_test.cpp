@@ -75,6 +75,22 @@ TEST(HeadAttention, BlocksHaveTheSingularValuesOfTheWholeMatrix) {
   EXPECT_NEAR(summary.entropy.mean_nats, row_entropy(attention_matrix(head)).mean_nats, 1e-12);
 }
 
+// A ReLU that never opens leaves equal columns of 1e-6: each reflection leaves a rest smaller by eps than the last one.
+TEST(HeadAttention, DeadFeaturesLeaveNoHoles) {
+  for (std::int64_t dead = 10; dead <= 28; dead += 3) {
+    HeadAttention head = blocked(196, 32);
+    for (std::int64_t t = 0; t < 196; ++t) {
+      head.block_of[static_cast<std::size_t>(t)] = t / 49;
+      for (std::int64_t d = 32 - dead; d < 32; ++d) head.q.at(t, d) = head.k.at(t, d) = 1e-6;
+    }
+    SpectrumMethod method{};
+    const std::vector<double> got = attention_spectrum(head, 1024, method);
+    EXPECT_EQ(method, SpectrumMethod::kBlocks);
+    const std::vector<double> want = singular_values(attention_matrix(head));
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-13 * want[0]) << dead << " " << i;
+  }
+}
+
 TEST(HeadAttention, LinearAttentionStopsAtTheHeadSize) {
   HeadAttention head = blocked(60, 6);
   head.mix = Matrix(), head.block_of.clear();

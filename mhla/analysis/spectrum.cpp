@@ -11,7 +11,8 @@ namespace mhla {
 namespace {
 
 constexpr double kEps = std::numeric_limits<double>::epsilon();
-constexpr int kMaxSweeps = 100;  // QL needs about 1.7 per eigenvalue
+constexpr int kMaxSweeps = 100;      // QL needs about 1.7 per eigenvalue
+constexpr double kNothing = 1e-280;  // squares of a vector in a matrix whose largest element is 1; 1 / them is finite
 
 // H = I - beta u u^T maps x to (alpha, 0, ..., 0).
 struct Reflector {
@@ -19,12 +20,12 @@ struct Reflector {
   double beta = 0.0;
 };
 
-// Overwrites x, of `count` elements `stride` apart, by u. A vector of zeros needs no reflection: beta = 0.
+// Overwrites x, of `count` elements `stride` apart, by u. A vector of nothing needs no reflection: beta = 0.
 Reflector reflect(double* x, std::int64_t count, std::int64_t stride) {
   double squares = 0.0;
   for (std::int64_t i = 0; i < count; ++i) squares += x[i * stride] * x[i * stride];
+  if (squares < kNothing) return {};
   const double norm = std::sqrt(squares);
-  if (norm == 0.0) return {};
   const double first = x[0];
   const double alpha = first > 0.0 ? -norm : norm;  // away from x[0]: no cancellation in u[0]
   x[0] = first - alpha;

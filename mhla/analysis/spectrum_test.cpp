@@ -113,6 +113,14 @@ TEST(Spectrum, ScaleCannotOverflowOrVanish) {
   }
 }
 
+TEST(Spectrum, ColumnsOfNothingBesideOthers) {
+  for (double tiny = 1e-150; tiny > 1e-165; tiny /= 2) {
+    Matrix matrix(3, 3);
+    matrix.at(0, 0) = 1, matrix.at(1, 1) = tiny, matrix.at(2, 1) = tiny, matrix.at(1, 2) = tiny;
+    expect_values(singular_values(matrix), {1, 0, 0}, 1e-15);
+  }
+}
+
 RC_GTEST_PROP(Spectrum, FrobeniusNormAndTranspose, ()) {
   Random random(*rc::gen::arbitrary<std::uint64_t>());
   const Matrix matrix = normal(random, *rc::gen::inRange<std::int64_t>(1, 30), *rc::gen::inRange<std::int64_t>(1, 30));
