@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "mhla/core/error.h"
+#include "mhla/train/stop_signal.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::train {
@@ -152,6 +153,7 @@ Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment
   Score score;
   Batch batch;
   while (loader.next(batch)) {
+    leave_when_stopped();
     score.warnings.insert(score.warnings.end(), batch.damaged.begin(), batch.damaged.end());
     if (batch.size == 0) continue;
     const torch::Tensor labels = labels_of(batch, device);

@@ -5,6 +5,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/models/lm/head_loss.h"
+#include "mhla/train/stop_signal.h"
 
 namespace mhla::train {
 namespace {
@@ -90,6 +91,7 @@ Perplexity perplexity(LanguageModelImpl& model, const TokenSet& set, const Perpl
   Places places(o.length, device);
   std::int64_t done = 0;
   for (std::size_t next = 0; next < stretches.size();) {
+    leave_when_stopped();
     std::vector<std::int64_t> tokens, targets, place, bounds{0};
     do {
       const Stretch& s = stretches[next++];

@@ -5,6 +5,7 @@
 #include "mhla/train/data/mqar_loader.h"
 #include "mhla/train/lm_batch.h"
 #include "mhla/train/lm_data.h"
+#include "mhla/train/stop_signal.h"
 
 namespace mhla::train {
 namespace {
@@ -49,6 +50,7 @@ class MqarData final : public LmData {
     std::int64_t answers = 0;
     TokenBatch next;
     for (std::int64_t i = 0; i < batches; ++i) {
+      leave_when_stopped();
       loader.next(next);
       const LmBatch batch = batch_on(device, next);
       const torch::Tensor asked = batch.asked(model.hidden(batch.tokens));

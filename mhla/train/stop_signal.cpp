@@ -25,10 +25,15 @@ StopSignal::StopSignal() {
 StopSignal::~StopSignal() {
   sigaction(SIGINT, &kept_int_, nullptr);
   sigaction(SIGTERM, &kept_term_, nullptr);
+  received = 0;
 }
 
 const char* StopSignal::name() const {
   return received == SIGINT ? "SIGINT" : received == SIGTERM ? "SIGTERM" : nullptr;
+}
+
+void leave_when_stopped() {
+  if (received != 0) throw Stopped();
 }
 
 }  // namespace mhla::train

@@ -19,4 +19,10 @@ class StopSignal {
   }, kept_term_{};
 };
 
+// Thrown out of an evaluation that the signal cuts short.
+struct Stopped {};
+
+// Between two batches of an evaluation: throws Stopped when a StopSignal lives and has had its signal.
+void leave_when_stopped();
+
 }  // namespace mhla::train

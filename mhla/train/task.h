@@ -47,8 +47,9 @@ class Task {
     return {};
   }
 
-  virtual void constrain() = 0;    // after a step: what must hold for the weights
-  virtual Metrics evaluate() = 0;  // on held-out data; the model is in evaluation mode, gradients are off
+  virtual void constrain() = 0;  // after a step: what must hold for the weights
+  // On held-out data; the model is in evaluation mode, gradients are off. Calls leave_when_stopped() for every batch.
+  virtual Metrics evaluate() = 0;
   // What the data had to say since the last call (images left out); goes to the log and the screen.
   virtual std::vector<std::string> take_warnings() { return {}; }
 };

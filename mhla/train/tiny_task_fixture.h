@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "mhla/modules/mhla_attention.h"
+#include "mhla/train/stop_signal.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::train {
@@ -70,6 +71,8 @@ class TinyTask : public Task {
   void seek(const JsonValue& cursor) override { next_ = cursor.at("next").as_int(); }
   void constrain() override { model_->constrain(); }
   Metrics evaluate() override {
+    if (++evaluations_ == raise_in_evaluation) std::raise(SIGTERM);
+    leave_when_stopped();
     const auto [x, label] = data(-1);
     return {{"top1", (model_->forward(x).argmax(-1) == label).to(torch::kDouble).mean().item<double>()}};
   }
@@ -77,6 +80,7 @@ class TinyTask : public Task {
   [[nodiscard]] Metrics derived(double loss, double) const override { return {{"twice_loss", 2 * loss}}; }
 
   std::int64_t poison_at = -1, raise_at = -1;  // batches
+  std::int64_t raise_in_evaluation = 0;        // counted from 1, those of the average too
 
  private:
   [[nodiscard]] std::pair<torch::Tensor, torch::Tensor> data(std::int64_t number) const {
@@ -86,7 +90,7 @@ class TinyTask : public Task {
     x += 2.0 * torch::one_hot(label, 6).to(torch::kFloat).unsqueeze(1);
     return {x.to(device_), label.to(device_)};
   }
-  std::int64_t batch_, next_ = 0;
+  std::int64_t batch_, next_ = 0, evaluations_ = 0;
   torch::Device device_;
   TinyModel model_;
 };

@@ -262,22 +262,30 @@ struct Trainer::Loop {
         .set("eta_s", seconds / static_cast<double>(steps_timed) * static_cast<double>(total - done.step));
   }
 
-  void evaluate() {
+  // False when a signal cut it short: it is then made when the run goes on.
+  bool evaluate() {
     const auto start = Clock::now();
     const torch::NoGradGuard no_gradient;
     JsonValue row = JsonValue().set("kind", "eval").set("step", step).set("epoch", epochs_at(step));
     task.model().eval();
-    metrics = evaluate_once();
-    if (ema) {
-      ema->swap();
-      for (const auto& [name, value] : evaluate_once()) metrics.emplace_back("ema_" + name, value);
-      ema->swap();
+    Metrics now, average;
+    bool swapped = false, whole = true;
+    try {
+      now = evaluate_once();
+      if (ema) ema->swap(), swapped = true, average = evaluate_once();
+    } catch (const Stopped&) {
+      whole = false;
     }
+    if (swapped) ema->swap();
     task.model().train();
+    timed_from = Clock::now(), samples_timed = 0, steps_timed = 0;
+    if (!whole) return false;
+    metrics = std::move(now);
+    for (const auto& [name, value] : average) metrics.emplace_back("ema_" + name, value);
     for (const auto& [name, value] : metrics) row.set(name, value);
     note(row.set("seconds", seconds_since(start)));
     evaluated_at = step;
-    timed_from = Clock::now(), samples_timed = 0, steps_timed = 0;
+    return true;
   }
 
   Metrics evaluate_once() {
@@ -310,15 +318,13 @@ struct Trainer::Loop {
     }
     settle();
     TrainResult result{.step = step, .stopped = {}, .metrics = {}};
-    if (step < total) {
-      result.stopped = signal.name();
-      save();
-      note(JsonValue().set("kind", "stopped").set("step", step).set("signal", result.stopped).set("path", last_good));
-    } else {
-      save();
-      evaluate();
+    save();
+    if (step == total && evaluate()) {
       finish();
       note(JsonValue().set("kind", "end").set("step", step).set("path", (folder / "model.safetensors").string()));
+    } else {
+      result.stopped = signal.name();
+      note(JsonValue().set("kind", "stopped").set("step", step).set("signal", result.stopped).set("path", last_good));
     }
     result.metrics = metrics;
     return result;

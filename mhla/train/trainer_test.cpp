@@ -118,18 +118,32 @@ TEST(Trainer, ARepeatedRunHasTheSameBitsAndAnotherSeedHasNot) {
 TEST(Trainer, StoppedAnywhereAndResumedIsTheUnbrokenRun) {
   const TemporaryRun run;
   train_tiny(run.path("whole"), tiny_options());
-  for (const std::int64_t at : {0, 3, 10, 23}) {  // before a checkpoint, on one, inside a window of the log
+  for (const std::int64_t at : {0, 3, 10, 23}) {  // before a checkpoint, on one, inside a window of the log, at the end
     const fs::path folder = run.path("cut" + std::to_string(at));
     Rows rows;
     const TrainResult cut = train_tiny(
         folder, tiny_options(), false, [&](TinyTask& task) { task.raise_at = at; }, &rows);
-    if (at < 23) {
-      EXPECT_EQ(cut.stopped, "SIGTERM");
-      EXPECT_EQ(cut.step, at + 1);
-      EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
-      const TrainResult rest = train_tiny(folder, tiny_options(), true);
-      EXPECT_EQ(rest.step, 24);
-    }
+    EXPECT_EQ(cut.stopped, "SIGTERM");
+    EXPECT_EQ(cut.step, at + 1);
+    EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
+    const TrainResult rest = train_tiny(folder, tiny_options(), true);
+    EXPECT_EQ(rest.step, 24);
+    expect_same_run(folder, run.path("whole"));
+    EXPECT_EQ(logged(folder), logged(run.path("whole"))) << at;
+  }
+}
+
+TEST(Trainer, ASignalDoesNotWaitForAnEvaluation) {
+  const TemporaryRun run;
+  train_tiny(run.path("whole"), tiny_options());
+  for (const std::int64_t at : {1, 2, 4, 5, 6}) {  // after steps 10, 20 and 24, each with the weights and their average
+    const fs::path folder = run.path("cut" + std::to_string(at));
+    const TrainResult cut =
+        train_tiny(folder, tiny_options(), false, [&](TinyTask& task) { task.raise_in_evaluation = at; });
+    EXPECT_EQ(cut.stopped, "SIGTERM");
+    EXPECT_EQ(cut.step, at <= 2 ? 10 : at == 4 ? 20 : 24);
+    EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
+    EXPECT_EQ(train_tiny(folder, tiny_options(), true).stopped, "");
     expect_same_run(folder, run.path("whole"));
     EXPECT_EQ(logged(folder), logged(run.path("whole"))) << at;
   }
