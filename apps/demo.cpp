@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <set>
 
 #include "apps/analyze.h"
 #include "apps/commands.h"
@@ -45,10 +46,23 @@ train::ClassifyOptions options_of(const DemoOptions& demo, const std::string& at
   return o;
 }
 
+// Whether a run has the options of the demo, but for those that its flags or the data set.
+bool is_of_demo(const fs::path& run, const JsonValue& ours) {
+  static const std::set<std::string> free{"data", "train_images", "epochs", "warmup_steps", "seed", "threads"};
+  if (!fs::exists(run / "train.json")) return false;
+  const JsonValue saved = read_json(run / "train.json");
+  for (const JsonValue::Member& member : ours.members()) {
+    const bool by_data = member.value.is_null() || (member.value.is_string() && member.value.as_string().empty());
+    const JsonValue* there = saved.find(member.key);
+    if (there != nullptr && !by_data && free.count(member.key) == 0 && !(*there == member.value)) return false;
+  }
+  return true;
+}
+
 // A run of an earlier demo makes room; anything else that lies there stays, and is an error.
-void make_room(const fs::path& run) {
+void make_room(const fs::path& run, const JsonValue& options) {
   if (!fs::exists(run)) return;
-  if (!fs::exists(run / "train.json")) fail("demo: ", run.string(), " is in the way and no run of the demo");
+  if (!is_of_demo(run, options)) fail("demo: ", run.string(), " is in the way and no run of the demo");
   fs::remove_all(run);
 }
 
@@ -131,6 +145,7 @@ void write_page(const DemoOptions& demo, const AnalysisRows& rows, const SpeedBy
 
 int run_demo(const DemoOptions& demo) {
   const Output out(demo.json);
+  outlive_readers();
   const auto start = Clock::now();
   std::error_code error;
   fs::create_directories(demo.out, error);
@@ -142,7 +157,7 @@ int run_demo(const DemoOptions& demo) {
                        demo.images, demo.data, demo.epochs, demo.seed));
   for (const char* attention : kAttentions) {
     const fs::path run = fs::path(demo.out) / attention;
-    make_room(run);
+    make_room(run, fields_to_json(options_of(demo, attention)));
     if (const int code = train_one(demo, attention, run, out); code != kDone) return code;
     analysis.runs.push_back(run.string());
   }

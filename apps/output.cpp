@@ -3,33 +3,39 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 
 namespace mhla::apps {
+namespace {
+
+// Does not throw: flush_output() tells what could not be written.
+void write_to(std::FILE* file, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fflush(file);
+}
+
+}  // namespace
 
 void Output::line(std::string_view text) const {
   progress_done();
-  fmt::print(people_, "{}\n", text);
-  std::fflush(people_);
+  write_to(people_, fmt::format("{}\n", text));
 }
 
 void Output::row(const JsonValue& object) const {
   if (!json_) return;
   progress_done();
-  fmt::print(stdout, "{}\n", write_json(object));
-  std::fflush(stdout);
+  write_to(stdout, write_json(object) + "\n");
 }
 
 void Output::progress(std::string_view text) const {
   if (isatty(STDERR_FILENO) == 0) return;
-  fmt::print(stderr, "\r\x1b[K{}", text);
-  std::fflush(stderr);
+  write_to(stderr, fmt::format("\r\x1b[K{}", text));
 }
 
 void Output::progress_done() const {
   if (isatty(STDERR_FILENO) == 0) return;
-  fmt::print(stderr, "\r\x1b[K");
-  std::fflush(stderr);
+  write_to(stderr, "\r\x1b[K");
 }
 
 void TextTable::head() const {
@@ -63,9 +69,11 @@ void complain(std::string_view text) {
     if (space && !one_line.empty() && one_line.back() != ' ') one_line += ' ';
   }
   one_line.erase(one_line.find_last_not_of(' ') + 1);
-  fmt::print(stderr, "mhla: {}\n", one_line);
+  write_to(stderr, fmt::format("mhla: {}\n", one_line));
 }
 
 bool flush_output() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }
+
+void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }
 
 }  // namespace mhla::apps

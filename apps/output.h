@@ -50,4 +50,7 @@ void complain(std::string_view text);
 // Writes what is buffered; false when stdout could not take it (a full disk, a closed pipe).
 bool flush_output();
 
+// For work that is worth more than its text, such as a training: goes on when nobody reads stdout any more.
+void outlive_readers();
+
 }  // namespace mhla::apps

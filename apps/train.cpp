@@ -26,6 +26,7 @@ void add_task(CLI::App& train, Job& job, const TrainTask& task) {
   command->callback([&job, free = task.also_free] {
     job = [free] {
       const Output out(given.json);
+      outlive_readers();  // `| tee` dies of the same Ctrl-C that is to save the run
       const JsonValue request = JsonValue()
                                     .set("command", given.task)
                                     .set("out", given.out)

@@ -179,6 +179,10 @@ TEST_F(CliAnalyze, DemoEndsWithATableAndAReport) {
   }
   EXPECT_TRUE(has(text_of(out + "/report.html"), "Three attentions, trained alike"));
   EXPECT_GT(read_json(out + "/report.json").size(), 10u);
+  JsonValue options = read_json(out + "/linear/train.json");  // a run of the user's own
+  write_file(out + "/linear/train.json", write_json(options.set("ema", 0.9)));
+  expect_refused(words, {"linear is in the way"});
+  EXPECT_TRUE(fs::exists(out + "/linear/model.safetensors"));
   fs::remove(out + "/linear/train.json");
   expect_refused(words, {"linear is in the way"});
 }

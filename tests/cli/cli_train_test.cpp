@@ -109,6 +109,16 @@ TEST_F(CliTrain, CtrlCSavesAndResumeEndsWithTheSameBits) {
   EXPECT_TRUE(read_file(cut + "/model.safetensors") == read_file(whole + "/model.safetensors"));
 }
 
+// `| tee log` dies of the Ctrl-C that is to save the run, `| head` after its last line.
+TEST_F(CliTrain, ARunOutlivesTheReaderOfItsText) {
+  const std::string out = folder.path("run");
+  const ProgramRun run = run_program(words(out, {"--max-steps", "6"}), {}, Reader::kIsGone);
+  EXPECT_EQ(run.code, 1) << run.err;
+  EXPECT_TRUE(has(run.err, "could not write to stdout")) << run.err;
+  EXPECT_TRUE(fs::exists(out + "/model.safetensors"));
+  EXPECT_EQ(run_program({"eval", "classify", "--run", out}).code, 0);
+}
+
 // By TensorBoard's own reader, where MHLA_TENSORBOARD_PYTHON, or else python3, has one: the numbers of the log.
 TEST_F(CliTrain, TensorBoardReadsTheEvents) {
   const char* given = std::getenv("MHLA_TENSORBOARD_PYTHON");

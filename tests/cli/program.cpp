@@ -26,7 +26,7 @@ std::string text_of(const std::string& path) {
 
 }  // namespace
 
-ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen& stop) {
+ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen& stop, Reader reader) {
   const TemporaryFolder folder;
   const std::string out = folder.path("out"), err = folder.path("err");
   std::vector<std::string> words{MHLA_PROGRAM};
@@ -37,7 +37,9 @@ ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("fork failed");
   if (child == 0) {
-    const int to_out = open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int ends[2] = {-1, -1};
+    if (reader == Reader::kIsGone && (pipe(ends) != 0 || close(ends[0]) != 0)) _exit(127);
+    const int to_out = ends[1] >= 0 ? ends[1] : open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     const int to_err = open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (to_out < 0 || to_err < 0 || dup2(to_out, 1) < 0 || dup2(to_err, 2) < 0) _exit(127);
     execv(argv[0], argv.data());

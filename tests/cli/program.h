@@ -17,7 +17,9 @@ struct StopWhen {
   std::string path;
   int signal = 0;
 };
-ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen& stop = {});
+enum class Reader { kListens, kIsGone };  // of stdout; kIsGone: a pipe that is closed at the other end
+ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen& stop = {},
+                       Reader reader = Reader::kListens);
 
 std::vector<std::string> lines_of(const std::string& text);
 
