@@ -72,8 +72,9 @@ void add_eval(CLI::App& app, Job& job) {
       return run_in_train_library(request, [&](const JsonValue& row, bool) {
         out.row(row);
         if (row.at("kind").as_string() == "warning") return complain(row.at("text").as_string());
-        out.line(fmt::format("{}: {} with {} attention, {} images", row.at("weights").as_string(),
-                             row.at("model").as_string(), row.at("attention").as_string(), row.at("images").as_int()));
+        out.line(fmt::format("{}: {} with {} attention, {} images{}", row.at("weights").as_string(),
+                             row.at("model").as_string(), row.at("attention").as_string(), row.at("images").as_int(),
+                             row.at("held_out").as_bool() ? " held out of the training set" : ""));
         out.line(fmt::format("top-1 {:.2f} %  top-5 {:.2f} %  loss {:.4f}  {:.0f} images/s",
                              100 * row.at("top1").as_double(), 100 * row.at("top5").as_double(),
                              row.at("loss").as_double(), row.at("images_per_s").as_double()));

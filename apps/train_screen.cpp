@@ -105,8 +105,9 @@ void TrainScreen::show(const JsonValue& row, bool progress) {
   } else if (kind == "eval") {
     out_.line("eval  " + row_text(row));
   } else if (kind == "start") {
-    const JsonValue* resumed = row.find("resumed");
-    out_.line(fmt::format("{} steps on {}{}", row.at("of").as_int(), row.at("device").as_string(),
+    const JsonValue *tested = row.find("tested_on"), *resumed = row.find("resumed");
+    out_.line(fmt::format("{} steps on {}{}{}", row.at("of").as_int(), row.at("device").as_string(),
+                          tested == nullptr ? "" : ", tested on " + tested->as_string(),
                           resumed == nullptr ? "" : ", going on from " + resumed->as_string()));
   } else if (kind == "tokens") {
     out_.line("tokens  " + row.at("text").as_string());

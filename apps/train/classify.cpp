@@ -27,7 +27,7 @@ void train_classify(const JsonValue& request, Observer& observer) {
 
 void eval_classify(const JsonValue& request, Observer& observer) {
   const RunFolder run = open_run("eval classify", request.at("run").as_string(), request, observer);
-  const auto& [options, network, weights, images, model] = run;
+  const auto& [options, network, weights, images, held_out, model] = run;
   const Score result = score(*model, images, augment_of(options, network, *images), options);
   for (const std::string& text : result.warnings) observer.row(JsonValue().set("kind", "warning").set("text", text));
   JsonValue names = JsonValue::array(), confusion = JsonValue::array();
@@ -44,6 +44,7 @@ void eval_classify(const JsonValue& request, Observer& observer) {
                    .set("model", network.model)
                    .set("attention", network.attention)
                    .set("data", images->name())
+                   .set("held_out", held_out)
                    .set("images", result.images)
                    .set("damaged", result.damaged)
                    .set("loss", result.loss)

@@ -63,8 +63,12 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
 
   opened.weights = found.file;
   opened.network = read_image_config(found.folder / "config.json");
-  // Of other data without a test set all of it: the model has seen none.
-  opened.images = other && !has_split(data, Split::kTest) ? open_images(data, Split::kTrain) : open_data(options).test;
+  if (other && needs_hold_out(data)) {  // all of it: the model has seen none
+    opened.images = open_images(data, Split::kTrain);
+  } else {
+    const ClassifyData own = open_data(options);
+    opened.images = own.test, opened.held_out = own.held_out;
+  }
   if (opened.images->channels() != opened.network.channels && opened.network.channels != 3)
     fail(command, ": ", opened.images->name(), " has ", opened.images->channels(), " channels, expected the ",
          opened.network.channels, " of the model");

@@ -24,6 +24,7 @@ struct RunFolder {
   ImageConfig network;
   std::filesystem::path weights;  // the file they came from
   ImageSetPtr images;             // to test on
+  bool held_out = false;          // of the training set of the run
   AnyImageModel model;            // on its device
 };
 

@@ -38,7 +38,8 @@ ClassifyData open_data(const ClassifyOptions& options) {
   ClassifyData data;
   const auto seed = static_cast<std::uint64_t>(options.train.seed);
   data.train = open_images(options.data, Split::kTrain);
-  if (has_split(options.data, Split::kTest)) {
+  data.held_out = needs_hold_out(options.data);
+  if (!data.held_out) {
     data.test = open_images(options.data, Split::kTest);
   } else {
     if (!(options.hold_out > 0 && options.hold_out < 1))
@@ -253,6 +254,10 @@ void ClassificationTask::seek(const JsonValue& cursor) {
     for (const JsonValue& item : damaged->items()) loader_options_.known_damaged.push_back(item.as_int());
   }
   loader_.reset();
+}
+
+std::string ClassificationTask::tested_on() const {
+  return data_.held_out ? str(data_.test->size(), " images held out of the training set") : "";
 }
 
 Metrics ClassificationTask::evaluate() {

@@ -15,6 +15,7 @@ namespace mhla::train {
 // Training and test images as the options name them.
 struct ClassifyData {
   ImageSetPtr train, test;
+  bool held_out = false;  // the test images are of the training set, which does not have them any more
 };
 ClassifyData open_data(const ClassifyOptions& options);
 
@@ -55,6 +56,7 @@ class ClassificationTask : public Task {
   [[nodiscard]] JsonValue cursor() const override;
   void seek(const JsonValue& cursor) override;
   void constrain() override { model_->constrain(); }
+  [[nodiscard]] std::string tested_on() const override;
   Metrics evaluate() override;
   std::vector<std::string> take_warnings() override;
 

@@ -47,6 +47,9 @@ class Task {
     return {};
   }
 
+  // What the first line of a run says besides: where its test data come from. Empty: nothing.
+  [[nodiscard]] virtual std::string tested_on() const { return {}; }
+
   virtual void constrain() = 0;  // after a step: what must hold for the weights
   // On held-out data; the model is in evaluation mode, gradients are off. Calls leave_when_stopped() for every batch.
   virtual Metrics evaluate() = 0;

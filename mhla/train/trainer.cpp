@@ -103,6 +103,7 @@ struct Trainer::Loop {
                         .set("of", total)
                         .set("samples", task.samples())
                         .set("device", options.device);
+    if (const std::string test = task.tested_on(); !test.empty()) row.set("tested_on", test);
     if (start) row.set("resumed", start->path.string());
     note(row);
   }

@@ -49,6 +49,10 @@ ImageSetPtr open_images(const std::string& data, Split split);
 // Whether `data` has that split, without reading it: a folder of class folders has no test split.
 bool has_split(const std::string& data, Split split);
 
+// Whether test images must be held out of the training images: class folders without val/ or test/. IDX and CIFAR have
+// a test set; where its files are missing, open_images() says so.
+bool needs_hold_out(const std::string& data);
+
 // `count` items chosen by `seed`, the same share of every class as in `set`; the order is that of `set`.
 ImageSetPtr subset(ImageSetPtr set, std::int64_t count, std::uint64_t seed);
 

@@ -255,6 +255,20 @@ TEST(FolderImages, ADamagedImageIsNamedWhenItIsDecoded) {
   EXPECT_EQ(image.height, 3);
 }
 
+TEST(OpenImages, TestImagesAreHeldOutOfClassFoldersAlone) {
+  const ScratchFolder digits, folder;
+  digits.write("train-images-idx3-ubyte", idx_images(10, 4, 3));
+  digits.write("train-labels-idx1-ubyte", idx_labels(10));
+  EXPECT_FALSE(has_split(digits.path(), Split::kTest));
+  EXPECT_FALSE(needs_hold_out(digits.path()));
+  EXPECT_TRUE(has(refused(digits.path(), Split::kTest), "t10k-images-idx3-ubyte"));
+  folder.write("train/a/1.png", encode_png(noise_image(3, 3, 3, 1)));
+  folder.write("train/b/1.png", encode_png(noise_image(3, 3, 3, 2)));
+  EXPECT_TRUE(needs_hold_out("folder:" + folder.path()));
+  folder.write("val/a/1.png", encode_png(noise_image(3, 3, 3, 3)));
+  EXPECT_FALSE(needs_hold_out("folder:" + folder.path()));
+}
+
 TEST(OpenImages, WhatIsNotThereIsSaid) {
   const ScratchFolder folder;
   EXPECT_TRUE(has(refused("/nowhere/data"), "data: '/nowhere/data' is no folder"));

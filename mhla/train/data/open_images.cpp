@@ -54,6 +54,12 @@ std::string guess(const fs::path& folder) {
        "; folders of .jpg, .jpeg or .png images, one for each class, also below train");
 }
 
+Place found(const std::string& data) {
+  Place place = place_of(data);
+  if (place.kind.empty()) place.kind = guess(place.folder);
+  return place;
+}
+
 }  // namespace
 
 const char* name_of(Split split) { return split == Split::kTrain ? "train" : "test"; }
@@ -78,8 +84,7 @@ std::vector<std::string> read_lines(const fs::path& path) {
 }
 
 ImageSetPtr open_images(const std::string& data, Split split) {
-  Place place = place_of(data);
-  if (place.kind.empty()) place.kind = guess(place.folder);
+  const Place place = found(data);
   if (place.kind == "cifar10") return open_cifar(place.folder, split, 10);
   if (place.kind == "cifar100") return open_cifar(place.folder, split, 100);
   if (place.kind == "folder") return open_folder(place.folder, split);
@@ -87,12 +92,16 @@ ImageSetPtr open_images(const std::string& data, Split split) {
 }
 
 bool has_split(const std::string& data, Split split) {
-  Place place = place_of(data);
-  if (place.kind.empty()) place.kind = guess(place.folder);
+  const Place place = found(data);
   if (place.kind == "cifar10") return has_cifar(place.folder, split, 10);
   if (place.kind == "cifar100") return has_cifar(place.folder, split, 100);
   if (place.kind == "folder") return has_class_folders(place.folder, split);
   return has_idx(place.folder, split);
+}
+
+bool needs_hold_out(const std::string& data) {
+  const Place place = found(data);
+  return place.kind == "folder" && !has_class_folders(place.folder, Split::kTest);
 }
 
 }  // namespace mhla

@@ -1,0 +1,109 @@
+// What a run of mhla train classify is trained and tested on: files that are missing, images that cannot be read, test
+// images of a run and of other data, and a run that goes on or is repeated where its files are no more.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "mhla/io/codecs/image.h"
+#include "mhla/io/file.h"
+#include "mhla/io/json.h"
+#include "tests/cli/idx_fixture.h"
+#include "tests/cli/program.h"
+
+namespace mhla {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class CliTrainData : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
+  }
+  [[nodiscard]] std::string idx(const std::string& name) const {
+    fs::create_directory(folder.path(name));
+    write_idx(folder.path(name), "train", 80);
+    write_idx(folder.path(name), "t10k", 40);
+    return folder.path(name);
+  }
+  // Folders of `count` images for each class; `junk` is what a file holds in the place of an image.
+  [[nodiscard]] std::string folders(const std::string& name, const std::vector<std::string>& classes, int count,
+                                    const std::string& junk = "") const {
+    for (std::size_t c = 0; c < classes.size(); ++c) {
+      fs::create_directories(folder.path(name) + "/" + classes[c]);
+      for (int i = 0; i < count; ++i) {
+        Image image;
+        image.resize(28, 28, 3);
+        for (std::size_t p = 0; p < image.pixels.size(); ++p)
+          image.pixels[p] = static_cast<std::uint8_t>(static_cast<std::size_t>(i) * 31 + p * 17 + 100 * c);
+        const std::string path = folder.path(name) + "/" + classes[c] + "/" + std::to_string(i) + ".png";
+        if (junk.empty()) write_file(path, encode_png(image));
+        if (!junk.empty()) write_file(path, junk);
+      }
+    }
+    return folder.path(name);
+  }
+  [[nodiscard]] std::vector<std::string> words(const std::string& data, const std::string& out,
+                                               const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all{"train", "classify",  "--model", "vit_demo",  "--data", data,        "--out",
+                                 out,     "--batch",   "8",       "--threads", "1",      "--augment", "none",
+                                 "--set", "dims=[16]", "--set",   "heads=[2]", "--set",  "depths=[1]"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  std::string train(const std::string& data, const std::string& name, const std::vector<std::string>& more = {}) const {
+    const ProgramRun run = run_program(words(data, folder.path(name), more));
+    EXPECT_EQ(run.code, 0) << run.err;
+    return folder.path(name);
+  }
+  // The row of mhla eval classify.
+  JsonValue eval(const std::string& run, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments{"eval", "classify", "--run", run, "--json", "--threads", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramRun done = run_program(arguments);
+    EXPECT_EQ(done.code, 0) << done.err;
+    return done.code == 0 ? parse_json(lines_of(done.out).at(0), "score") : JsonValue().set("images", -1);
+  }
+  void expect_refused(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) const {
+    const ProgramRun run = run_program(arguments);
+    EXPECT_EQ(run.code, 2) << run.err;
+    EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
+    for (const std::string& part : parts) EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
+  }
+  TemporaryFolder folder;
+};
+
+TEST_F(CliTrainData, AMissingTestFileIsAnError) {
+  const std::string data = idx("data"), run = train("fashion-mnist:" + data, "run", {"--max-steps", "2"});
+  fs::remove(data + "/t10k-images-idx3-ubyte");
+  expect_refused(words("fashion-mnist:" + data, folder.path("none")), {data, "t10k-images-idx3-ubyte"});
+  fs::remove(data + "/t10k-labels-idx1-ubyte");
+  expect_refused(words("mnist:" + data, folder.path("none")), {data, "t10k-images-idx3-ubyte"});
+  expect_refused(words(data, folder.path("none")), {data, "t10k-images-idx3-ubyte"});
+  expect_refused({"eval", "classify", "--run", run}, {data, "t10k-images-idx3-ubyte"});
+  const std::string cifar = folder.path("cifar");
+  fs::create_directory(cifar);
+  for (const char* digit : {"1", "2", "3", "4", "5"})
+    write_file(cifar + "/data_batch_" + digit + ".bin", std::string(20 * 3073, '\1'));
+  expect_refused(words("cifar10:" + cifar, folder.path("none")), {cifar + "/test_batch.bin: is missing"});
+  EXPECT_FALSE(fs::exists(folder.path("none")));
+}
+
+TEST_F(CliTrainData, HeldOutImagesAreSaidToBe) {
+  const std::string data = folders("pets", {"cat", "dog"}, 20), out = folder.path("run");
+  const ProgramRun run = run_program(words("folder:" + data, out, {"--max-steps", "2"}));
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "2 steps on cpu, tested on 4 images held out of the training set")) << run.out;
+  const ProgramRun text = run_program({"eval", "classify", "--run", out, "--threads", "1"});
+  EXPECT_TRUE(has(text.out, "4 images held out of the training set")) << text.out;
+  EXPECT_TRUE(eval(out).at("held_out").as_bool());
+  const std::string whole = idx("data"), plain = train("mnist:" + whole, "plain", {"--max-steps", "2"});
+  EXPECT_FALSE(has(run_program({"eval", "classify", "--run", plain}).out, "held out"));
+}
+
+}  // namespace
+}  // namespace mhla
