@@ -105,5 +105,12 @@ TEST_F(CliTrainData, HeldOutImagesAreSaidToBe) {
   EXPECT_FALSE(has(run_program({"eval", "classify", "--run", plain}).out, "held out"));
 }
 
+TEST_F(CliTrainData, ImagesOfWhichNoneCanBeReadEndTheRun) {
+  const std::string data = folders("junk", {"cat", "dog"}, 20, "no image");
+  const ProgramRun run = run_program(words("folder:" + data, folder.path("run"), {"--max-steps", "2"}));
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(has(run.err, "none of the 36 images of " + data + ", train, kept can be read: " + data + "/")) << run.err;
+}
+
 }  // namespace
 }  // namespace mhla

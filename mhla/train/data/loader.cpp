@@ -298,6 +298,13 @@ struct Loader::State {
     }
   }
 
+  // Where there is no end, batches without an image would come for ever.
+  void expect_a_good_image(const Job& job) const {
+    if (options.epochs > 0 || static_cast<std::int64_t>(damaged.size()) < set->size()) return;
+    fail("loader: none of the ", set->size(), " images of ", set->name(),
+         " can be read: ", damage_names.empty() ? job.reasons.front() : damage_names.front());
+  }
+
   // The oldest batch, or null at the end.
   std::unique_ptr<Job> take() {
     std::unique_lock lock(mutex);
@@ -339,6 +346,7 @@ bool Loader::next(Batch& batch) {
       s.count_damage(*job, job->batch);
       s.given = job->batch.next;
       const bool empty = job->batch.size == 0 || job->count == 0;
+      if (empty && job->count > 0) s.expect_a_good_image(*job);
       if (!empty) std::swap(batch, job->batch);
       const std::lock_guard lock(s.mutex);
       s.spares.push_back(std::move(job));

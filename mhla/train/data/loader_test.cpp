@@ -337,6 +337,19 @@ TEST(Loader, TooMuchDamageIsAnErrorAtTheSamePlace) {
   }
 }
 
+TEST(Loader, ASetWithoutAGoodImageIsAnError) {
+  const ImageSetPtr set = std::make_shared<DamagedSet>(noise_set(10, 2, 1), 1);
+  LoaderOptions options;
+  options.batch_size = 4;  // without end: two items of every epoch are left out
+  Batch batch;
+  for (const bool known : {false, true}) {
+    if (known) options.known_damaged = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+    Loader loader(set, options);
+    const std::string said = message_of([&] { loader.next(batch); });
+    EXPECT_TRUE(has(said, "loader: none of the 10 images of damaged can be read: item ")) << said;
+  }
+}
+
 TEST(Loader, ABatchWithoutAGoodImageIsPassedOver) {
   const ImageSetPtr set = std::make_shared<DamagedSet>(noise_set(9, 3, 1), 3);  // 0, 3, 6
   LoaderOptions options;
