@@ -72,6 +72,18 @@ Samples take_samples(const RunFolder& run, const ImageConfig& network, std::int6
   return samples;
 }
 
+// The samples of two runs, wherever they were started.
+void expect_same_images(const std::string& run, const Samples& samples, const std::string& first,
+                        const Samples& expected) {
+  const auto name = [](const Samples& of, std::size_t i) {
+    return i < of.names.size() ? fs::weakly_canonical(of.names[i]).string() : std::string("none");
+  };
+  for (std::size_t i = 0; i < std::max(samples.names.size(), expected.names.size()); ++i)
+    if (name(samples, i) != name(expected, i))
+      fail(kCommand, ": ", run, " was tested on other images than ", first, ": sample ", i, " is ", name(samples, i),
+           ", expected ", name(expected, i), "; --data sets one for all");
+}
+
 // One sample of every class in turn, at most `count`.
 std::vector<std::int64_t> one_of_each_class(const Samples& samples, std::int64_t count) {
   std::vector<std::int64_t> shown;
@@ -344,15 +356,14 @@ void analyze(const JsonValue& request, Observer& observer) {
     look_at.queries.push_back({query.at(0).as_int(), query.at(1).as_int()});
   const std::int64_t threads = request.at("threads").as_int();
   ThreadPool pool(threads > 0 ? static_cast<int>(threads) : hardware_threads());
-  std::string data;
+  const std::string& first = request.at("runs").at(std::size_t{0}).as_string();
+  Samples expected;
   std::int64_t index = 0;
   for (const JsonValue& folder : request.at("runs").items()) {
     const RunFolder run = open_run(kCommand, folder.as_string(), request, observer);
-    if (index == 0) data = run.images->name();
-    if (run.images->name() != data)
-      fail(kCommand, ": ", folder.as_string(), " was tested on ", run.images->name(), ", expected ", data,
-           " as the runs before it; --data sets one for all");
     const Samples samples = take_samples(run, run.network, std::min(look_at.samples, run.images->size()));
+    if (index == 0) expected.names = samples.names;
+    expect_same_images(folder.as_string(), samples, first, expected);
     observer.row(run_row(folder.as_string(), run, samples, request));
     if (index == 0)
       for (const std::int64_t sample : one_of_each_class(samples, look_at.maps))

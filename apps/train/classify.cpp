@@ -13,13 +13,15 @@ void train_classify(const JsonValue& request, Observer& observer) {
   fields_from_json(options, request.at("options"), "train classify");
   const fs::path folder = request.at("out").as_string();
   check(options.train);
+  const bool resume = request.at("resume").as_bool(), goes_on = resume && fs::exists(folder / "train.json");
+  if (goes_on) options.test_seed = saved_options(folder).test_seed;
   const ClassifyData data = open_data(options);
   const ImageConfig network = network_of(options, *data.train);
   options = resolved(options, network, *data.train);
   prepare(options.train);
   ClassificationTask task(options, data, network);
   Trainer trainer(task, options.train, folder, fields_to_json(options), observer);
-  const TrainResult result = trainer.run(request.at("resume").as_bool());
+  const TrainResult result = trainer.run(resume);
   if (!result.stopped.empty())
     throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
                         ", which is saved; go on with --resume --out ", folder.string()));

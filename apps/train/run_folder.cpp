@@ -37,6 +37,13 @@ void change_options(const JsonValue& request, TrainOptions& options) {
   if (options.device == "cpu") options.precision = "f32";
 }
 
+ClassifyOptions saved_options(const fs::path& run) {
+  ClassifyOptions options;
+  fields_from_json(options, read_json(run / "train.json"), (run / "train.json").string());
+  if (!options.test_seed) options.test_seed = options.train.seed;
+  return options;
+}
+
 RunFolder open_run(const std::string& command, const fs::path& run, const JsonValue& request, Observer& observer) {
   const std::string& data = request.at("data").as_string();
   RunFolder opened;
@@ -54,7 +61,7 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
     options.augment = "none";
   } else {
     found = find_weights(command, run, request.at("weights").as_string(), observer);
-    fields_from_json(options, read_json(run / "train.json"), (run / "train.json").string());
+    options = saved_options(run);
   }
   const bool other = !data.empty() && data != options.data;
   if (!data.empty()) options.data = data, options.test_images = options.train_images = 0;

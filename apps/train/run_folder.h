@@ -19,6 +19,10 @@ RunWeights find_weights(const std::string& command, const std::filesystem::path&
 // "batch", "threads" and "device" of a request, where they are not 0 or empty, in the place of the run's.
 void change_options(const JsonValue& request, train::TrainOptions& options);
 
+// Options as train.json of a run of `mhla train classify` has them. Runs made before had no test_seed: their seed chose
+// the test images.
+train::ClassifyOptions saved_options(const std::filesystem::path& run);
+
 struct RunFolder {
   train::ClassifyOptions options;  // of train.json, with what the request changes
   ImageConfig network;

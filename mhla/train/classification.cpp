@@ -36,7 +36,8 @@ ClassifyData open_data(const ClassifyOptions& options) {
   if (options.repeats) expect_between("repeats", *options.repeats, 1, 1000);
   if (options.shift) expect_between("shift", *options.shift, 0, 4096);
   ClassifyData data;
-  const auto seed = static_cast<std::uint64_t>(options.train.seed);
+  if (options.test_seed) expect_between("test_seed", *options.test_seed, 0, INT64_MAX);
+  const auto test_seed = static_cast<std::uint64_t>(options.test_seed.value_or(0));
   data.train = open_images(options.data, Split::kTrain);
   data.held_out = needs_hold_out(options.data);
   if (!data.held_out) {
@@ -45,18 +46,18 @@ ClassifyData open_data(const ClassifyOptions& options) {
     if (!(options.hold_out > 0 && options.hold_out < 1))
       fail("train: hold_out is ", options.hold_out, ", expected above 0 and below 1: ", options.data,
            " has no test set");
-    std::tie(data.train, data.test) = hold_out(data.train, options.hold_out, seed);
+    std::tie(data.train, data.test) = hold_out(data.train, options.hold_out, test_seed);
   }
   if (data.train->classes() != data.test->classes())
     fail("train: ", data.train->name(), " has ", data.train->classes(), " classes, expected the ", data.test->classes(),
          " of ", data.test->name());
-  const auto cut = [&](ImageSetPtr& set, std::int64_t count, const char* field) {
+  const auto cut = [&](ImageSetPtr& set, std::int64_t count, std::uint64_t seed, const char* field) {
     if (count < 0 || count > set->size())
       fail("train: ", field, " is ", count, ", expected 0 to the ", set->size(), " of ", set->name());
     if (count > 0) set = subset(set, count, seed);
   };
-  cut(data.train, options.train_images, "train_images");
-  cut(data.test, options.test_images, "test_images");
+  cut(data.train, options.train_images, static_cast<std::uint64_t>(options.train.seed), "train_images");
+  cut(data.test, options.test_images, test_seed, "test_images");
   return data;
 }
 
@@ -87,6 +88,7 @@ ImageConfig network_of(const ClassifyOptions& options, const ImageSet& set) {
 ClassifyOptions resolved(const ClassifyOptions& options, const ImageConfig& network, const ImageSet& set) {
   ClassifyOptions o = options;
   o.attention = network.attention, o.official = network.official;
+  if (!o.test_seed) o.test_seed = 0;
   if (o.normalize.empty()) o.normalize = normalization_name(set);
   TrainOptions& t = o.train;  // V30
   if (!t.mix_weight_decay) t.mix_weight_decay = o.official ? t.weight_decay : 0.0;

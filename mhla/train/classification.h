@@ -17,6 +17,7 @@ struct ClassifyData {
   ImageSetPtr train, test;
   bool held_out = false;  // the test images are of the training set, which does not have them any more
 };
+// The test images are the same for every seed of the training: test_seed chooses them.
 ClassifyData open_data(const ClassifyOptions& options);
 
 // The network of the options, of as many channels and classes as the data has; then every choice that was left open

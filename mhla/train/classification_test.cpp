@@ -163,6 +163,28 @@ TEST(Classification, TheScoreCountsEveryImageOnce) {
   EXPECT_EQ(first_class, 10);  // row: the true class
 }
 
+TEST(Classification, TestImagesAreTheSameForEverySeed) {
+  const TemporaryRun run;
+  for (const char* name : {"cat", "dog"}) {
+    fs::create_directories(run.path("pets") / name);
+    for (int i = 0; i < 20; ++i) write_file(run.path("pets") / name / str(i, ".png"), std::string("never read here"));
+  }
+  const auto items = [&](std::int64_t seed, std::optional<std::int64_t> test_seed) {
+    ClassifyOptions o;
+    o.data = str("folder:", run.path("pets").string());
+    o.hold_out = 0.5, o.test_images = 6, o.train_images = 6, o.train.seed = seed, o.test_seed = test_seed;
+    const ClassifyData data = open_data(o);
+    std::vector<std::string> test, train;
+    for (std::int64_t i = 0; i < 6; ++i)
+      test.push_back(data.test->item_name(i)), train.push_back(data.train->item_name(i));
+    return std::pair(test, train);
+  };
+  EXPECT_EQ(items(0, {}).first, items(1, {}).first);
+  EXPECT_EQ(items(0, {}).first, items(1, 0).first);
+  EXPECT_NE(items(0, {}).first, items(0, 1).first);
+  EXPECT_NE(items(0, {}).second, items(1, {}).second);
+}
+
 TEST(Classification, WhatDoesNotFitIsNamed) {
   const ImageSetPtr images = quarters("train", 16, 1);
   ClassifyOptions o = small_options();

@@ -19,6 +19,7 @@ struct ClassifyOptions {
   std::int64_t train_images = 0;
   std::int64_t test_images = 0;
   double hold_out = 0.1;
+  std::optional<std::int64_t> test_seed;  // none: 0, and of a run made before there was one its seed
   std::int64_t max_damaged = 100;
   double label_smoothing = 0.1;
 
@@ -43,6 +44,7 @@ struct ClassifyOptions {
     visit("train_images", o.train_images, "so many of the training set, the same share of every class; 0: all");
     visit("test_images", o.test_images, "so many of the test set; 0: all");
     visit("hold_out", o.hold_out, "share of the images to test on where the data has no test set");
+    visit("test_seed", o.test_seed, "of the choice of test images (test_images, hold_out); none: 0, whatever the seed");
     visit("max_damaged", o.max_damaged, "images that cannot be read are left out; more than these end the run");
     visit("label_smoothing", o.label_smoothing, "of the targets");
     visit("augment", o.augment, "recipe: none, small, strong, official, deit, vlt; empty: by the data");

@@ -144,6 +144,17 @@ TEST_F(CliAnalyze, AScanHasNoMatrix) {
   EXPECT_TRUE(has(run.err, "gla has no attention matrix to look at")) << run.err;
 }
 
+TEST_F(CliAnalyze, RunsAreComparedOnTheSameImages) {
+  const std::string first = train("first", "mhla", {"--test-images", "20", "--seed", "0"}),
+                    second = train("second", "mhla", {"--test-images", "20", "--seed", "1"});
+  const ProgramRun run = run_program({"analyze", "--run", first, second, "--samples", "4", "--threads", "1"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  JsonValue options = read_json(second + "/train.json");  // as runs were tested before
+  write_file(second + "/train.json", write_json(options.set("test_seed", 1)));
+  expect_refused({"analyze", "--run", first, second, "--samples", "4"},
+                 {"second was tested on other images than ", "first: ", "t10k-images-idx3-ubyte, item "});
+}
+
 TEST_F(CliAnalyze, MistakesAreNamed) {
   const std::string run = train("run", "mhla");
   expect_refused({"analyze", "--run", folder.path("nothing")}, {"nothing has no train.json"});
@@ -159,7 +170,7 @@ TEST_F(CliAnalyze, MistakesAreNamed) {
   fs::copy(run, second, fs::copy_options::recursive);
   JsonValue options = read_json(second + "/train.json");
   write_file(second + "/train.json", write_json(options.set("data", "mnist:" + other)));
-  expect_refused({"analyze", "--run", run, second, "--samples", "2"}, {"second was tested on mnist"});
+  expect_refused({"analyze", "--run", run, second, "--samples", "2"}, {"second was tested on other images than "});
   fs::resize_file(run + "/model.safetensors", 100);
   expect_refused({"analyze", "--run", run}, {"model.safetensors"});
 }

@@ -112,5 +112,21 @@ TEST_F(CliTrainData, ImagesOfWhichNoneCanBeReadEndTheRun) {
   EXPECT_TRUE(has(run.err, "none of the 36 images of " + data + ", train, kept can be read: " + data + "/")) << run.err;
 }
 
+TEST_F(CliTrainData, TestImagesOfARunMadeBeforeStayThose) {
+  const std::string data = folders("pets", {"cat", "dog"}, 20);
+  const auto log_of = [](const std::string& run) {
+    const std::vector<std::byte> bytes = read_file(run + "/log.jsonl");
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  const std::string run = train("folder:" + data, "run", {"--max-steps", "2", "--seed", "5", "--test-seed", "5"});
+  JsonValue options = read_json(run + "/train.json");
+  EXPECT_EQ(options.at("test_seed").as_int(), 5);
+  const double before = eval(run).at("loss").as_double();
+  write_file(run + "/train.json", write_json(options.set("test_seed", JsonValue())));
+  EXPECT_DOUBLE_EQ(eval(run).at("loss").as_double(), before);
+  ASSERT_EQ(run_program({"train", "classify", "--resume", "--out", run, "--max-steps", "4"}).code, 0) << log_of(run);
+  EXPECT_EQ(read_json(run + "/train.json").at("test_seed").as_int(), 5);
+}
+
 }  // namespace
 }  // namespace mhla
