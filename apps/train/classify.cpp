@@ -15,12 +15,15 @@ void train_classify(const JsonValue& request, Observer& observer) {
   check(options.train);
   const bool resume = request.at("resume").as_bool(), goes_on = resume && fs::exists(folder / "train.json");
   if (goes_on) options.test_seed = saved_options(folder).test_seed;
+  if (!resume) expect_no_run(folder);  // before anything is written into it
   const ClassifyData data = open_data(options);
+  if (goes_on) expect_same_classes("train classify", folder, *data.train);
   const ImageConfig network = network_of(options, *data.train);
   options = resolved(options, network, *data.train);
   prepare(options.train);
   ClassificationTask task(options, data, network);
   Trainer trainer(task, options.train, folder, fields_to_json(options), observer);
+  keep_classes(folder, *data.train);
   const TrainResult result = trainer.run(resume);
   if (!result.stopped.empty())
     throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),

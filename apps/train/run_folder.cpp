@@ -1,6 +1,9 @@
 #include "apps/train/run_folder.h"
 
+#include <algorithm>
+
 #include "mhla/core/error.h"
+#include "mhla/io/file.h"
 #include "mhla/train/checkpoints.h"
 #include "mhla/train/weights.h"
 
@@ -8,6 +11,37 @@ namespace mhla::apps {
 
 using namespace mhla::train;
 namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kClasses = "classes.json";  // names, in the order of the model's outputs
+
+// What a set calls its classes where it knows no better.
+bool is_number(const std::string& name, std::size_t number) {
+  return name == std::to_string(number) || name == str("class ", number);
+}
+
+}  // namespace
+
+void keep_classes(const fs::path& run, const ImageSet& set) {
+  std::error_code error;  // which the trainer will tell
+  fs::create_directories(run, error);
+  if (error) return;
+  JsonValue names = JsonValue::array();
+  for (const std::string& name : set.class_names()) names.push(name);
+  write_file(run / kClasses, write_json(names, 2) + "\n");
+}
+
+void expect_same_classes(const std::string& command, const fs::path& run, const ImageSet& set) {
+  if (!fs::exists(run / kClasses)) return;
+  const JsonValue names = read_json(run / kClasses);
+  for (std::size_t i = 0; i < std::min(names.size(), set.class_names().size()); ++i) {
+    const std::string &name = set.class_names()[i], &expected = names.at(i).as_string();
+    if (name != expected && !is_number(name, i) && !is_number(expected, i))
+      fail(command, ": ", set.name(), ": class ", i, " is '", name, "', expected '", expected, "' as in ",
+           (run / kClasses).string());
+  }
+}
 
 RunWeights find_weights(const std::string& command, const fs::path& run, const std::string& which, Observer& observer) {
   if (!fs::is_directory(run)) fail(command, ": ", run.string(), " is no folder of a run");
@@ -63,7 +97,7 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
     found = find_weights(command, run, request.at("weights").as_string(), observer);
     options = saved_options(run);
   }
-  const bool other = !data.empty() && data != options.data;
+  const bool other = !data.empty() && folder_of(data) != folder_of(options.data);
   if (!data.empty()) options.data = data, options.test_images = options.train_images = 0;
   change_options(request, options.train);
   prepare(options.train);
@@ -73,7 +107,7 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
   if (other && needs_hold_out(data)) {  // all of it: the model has seen none
     opened.images = open_images(data, Split::kTrain);
   } else {
-    const ClassifyData own = open_data(options);
+    const ClassifyData own = open_test(options);
     opened.images = own.test, opened.held_out = own.held_out;
   }
   if (opened.images->channels() != opened.network.channels && opened.network.channels != 3)
@@ -82,6 +116,7 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
   if (opened.images->classes() != opened.network.classes)
     fail(command, ": ", opened.images->name(), " has ", opened.images->classes(), " classes, expected the ",
          opened.network.classes, " of the model");
+  expect_same_classes(command, run, *opened.images);
   opened.model = make_image_model(opened.network);
   read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
   opened.model->to(device_of(options.train.device));

@@ -23,6 +23,11 @@ void change_options(const JsonValue& request, train::TrainOptions& options);
 // the test images.
 train::ClassifyOptions saved_options(const std::filesystem::path& run);
 
+// Names of the classes a run is trained on, beside its model. Data whose classes have other names are refused; classes
+// that have numbers alone, and runs made before there were names, are compared with none.
+void keep_classes(const std::filesystem::path& run, const ImageSet& set);
+void expect_same_classes(const std::string& command, const std::filesystem::path& run, const ImageSet& set);
+
 struct RunFolder {
   train::ClassifyOptions options;  // of train.json, with what the request changes
   ImageConfig network;

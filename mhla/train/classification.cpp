@@ -26,19 +26,22 @@ torch::Tensor labels_of(const Batch& batch, const torch::Device& device) {
   return to_device(batch.labels.data(), {batch.size}, torch::kLong, device);
 }
 
+void expect_between(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most) fail("train: ", field, " is ", value, ", expected ", least, " to ", most);
+}
+
+void cut(ImageSetPtr& set, std::int64_t count, std::int64_t seed, const char* field) {
+  if (count < 0 || count > set->size())
+    fail("train: ", field, " is ", count, ", expected 0 to the ", set->size(), " of ", set->name());
+  if (count > 0) set = subset(set, count, static_cast<std::uint64_t>(seed));
+}
+
 }  // namespace
 
-ClassifyData open_data(const ClassifyOptions& options) {
-  const auto expect_between = [](const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
-    if (value < least || value > most) fail("train: ", field, " is ", value, ", expected ", least, " to ", most);
-  };
-  expect_between("max_damaged", options.max_damaged, 0, INT32_MAX);
-  if (options.repeats) expect_between("repeats", *options.repeats, 1, 1000);
-  if (options.shift) expect_between("shift", *options.shift, 0, 4096);
+ClassifyData open_test(const ClassifyOptions& options) {
+  const std::int64_t seed = options.test_seed.value_or(0);
+  expect_between("test_seed", seed, 0, INT64_MAX);
   ClassifyData data;
-  if (options.test_seed) expect_between("test_seed", *options.test_seed, 0, INT64_MAX);
-  const auto test_seed = static_cast<std::uint64_t>(options.test_seed.value_or(0));
-  data.train = open_images(options.data, Split::kTrain);
   data.held_out = needs_hold_out(options.data);
   if (!data.held_out) {
     data.test = open_images(options.data, Split::kTest);
@@ -46,18 +49,23 @@ ClassifyData open_data(const ClassifyOptions& options) {
     if (!(options.hold_out > 0 && options.hold_out < 1))
       fail("train: hold_out is ", options.hold_out, ", expected above 0 and below 1: ", options.data,
            " has no test set");
-    std::tie(data.train, data.test) = hold_out(data.train, options.hold_out, test_seed);
+    std::tie(data.train, data.test) =
+        hold_out(open_images(options.data, Split::kTrain), options.hold_out, static_cast<std::uint64_t>(seed));
   }
+  cut(data.test, options.test_images, seed, "test_images");
+  return data;
+}
+
+ClassifyData open_data(const ClassifyOptions& options) {
+  expect_between("max_damaged", options.max_damaged, 0, INT32_MAX);
+  if (options.repeats) expect_between("repeats", *options.repeats, 1, 1000);
+  if (options.shift) expect_between("shift", *options.shift, 0, 4096);
+  ClassifyData data = open_test(options);
+  if (!data.held_out) data.train = open_images(options.data, Split::kTrain);
   if (data.train->classes() != data.test->classes())
     fail("train: ", data.train->name(), " has ", data.train->classes(), " classes, expected the ", data.test->classes(),
          " of ", data.test->name());
-  const auto cut = [&](ImageSetPtr& set, std::int64_t count, std::uint64_t seed, const char* field) {
-    if (count < 0 || count > set->size())
-      fail("train: ", field, " is ", count, ", expected 0 to the ", set->size(), " of ", set->name());
-    if (count > 0) set = subset(set, count, seed);
-  };
-  cut(data.train, options.train_images, static_cast<std::uint64_t>(options.train.seed), "train_images");
-  cut(data.test, options.test_images, test_seed, "test_images");
+  cut(data.train, options.train_images, options.train.seed, "train_images");
   return data;
 }
 

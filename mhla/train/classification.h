@@ -19,6 +19,8 @@ struct ClassifyData {
 };
 // The test images are the same for every seed of the training: test_seed chooses them.
 ClassifyData open_data(const ClassifyOptions& options);
+// The same test images without a look at the training files; `train` is null unless they are held out of it.
+ClassifyData open_test(const ClassifyOptions& options);
 
 // The network of the options, of as many channels and classes as the data has; then every choice that was left open
 // (recipe, decay of mix) filled in.

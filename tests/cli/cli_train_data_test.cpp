@@ -112,6 +112,40 @@ TEST_F(CliTrainData, ImagesOfWhichNoneCanBeReadEndTheRun) {
   EXPECT_TRUE(has(run.err, "none of the 36 images of " + data + ", train, kept can be read: " + data + "/")) << run.err;
 }
 
+TEST_F(CliTrainData, OtherDataNeedsItsTestFilesAlone) {
+  const std::string data = idx("data"), run = train("fashion-mnist:" + data, "run", {"--max-steps", "2"});
+  const std::string half = folder.path("half");
+  fs::create_directory(half);
+  write_idx(half, "t10k", 40);
+  EXPECT_DOUBLE_EQ(eval(run, {"--data", "fashion-mnist:" + half}).at("loss").as_double(),
+                   eval(run).at("loss").as_double());
+  write_file(data + "/train-images-idx3-ubyte", std::string("damaged"));  // of no use here, so not looked at
+  EXPECT_EQ(eval(run).at("images").as_int(), 40);
+}
+
+TEST_F(CliTrainData, AFolderIsTheSameHoweverItIsSpelled) {
+  const std::string data = folders("pets", {"cat", "dog"}, 20),
+                    run = train("folder:" + data, "run", {"--max-steps", "2"});
+  fs::create_directory_symlink(data, folder.path("link"));
+  for (const std::string& spelled : {"folder:" + data + "/", data, "folder:" + folder.path("run/../pets"),
+                                     "folder:" + folder.path("link"), "folder:" + fs::relative(data).string()})
+    EXPECT_EQ(eval(run, {"--data", spelled}).at("images").as_int(), 4) << spelled;
+  const std::string others = folders("others", {"cat", "dog"}, 5);
+  EXPECT_EQ(eval(run, {"--data", "folder:" + others}).at("images").as_int(), 10);  // all: none was trained on
+}
+
+TEST_F(CliTrainData, OtherClassNamesAreOtherData) {
+  const std::string data = folders("pets", {"cat", "dog"}, 20),
+                    run = train("folder:" + data, "run", {"--max-steps", "2"});
+  const std::string others = folders("others", {"cat", "horse"}, 5);
+  expect_refused({"eval", "classify", "--run", run, "--data", "folder:" + others},
+                 {others, "class 1 is 'horse', expected 'dog'", "classes.json"});
+  expect_refused({"train", "classify", "--resume", "--out", run, "--data", "folder:" + others, "--max-steps", "4"},
+                 {"class 1 is 'horse', expected 'dog'"});
+  fs::remove(run + "/classes.json");  // a run made before there were any
+  EXPECT_EQ(eval(run, {"--data", "folder:" + others}).at("images").as_int(), 10);
+}
+
 TEST_F(CliTrainData, TestImagesOfARunMadeBeforeStayThose) {
   const std::string data = folders("pets", {"cat", "dog"}, 20);
   const auto log_of = [](const std::string& run) {

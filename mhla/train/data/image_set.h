@@ -53,6 +53,9 @@ bool has_split(const std::string& data, Split split);
 // a test set; where its files are missing, open_images() says so.
 bool needs_hold_out(const std::string& data);
 
+// The folder of `data`, there or not: the same for every spelling of it.
+std::string folder_of(const std::string& data);
+
 // `count` items chosen by `seed`, the same share of every class as in `set`; the order is that of `set`.
 ImageSetPtr subset(ImageSetPtr set, std::int64_t count, std::uint64_t seed);
 

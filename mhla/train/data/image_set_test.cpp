@@ -269,6 +269,19 @@ TEST(OpenImages, TestImagesAreHeldOutOfClassFoldersAlone) {
   EXPECT_FALSE(needs_hold_out("folder:" + folder.path()));
 }
 
+TEST(OpenImages, AFolderHasOneNameHoweverItIsSpelled) {
+  const ScratchFolder folder;
+  std::filesystem::create_directories(folder.path("a/b"));
+  std::filesystem::create_directory_symlink(folder.path("a"), folder.path("link"));
+  const std::string name = folder_of("folder:" + folder.path("a"));
+  for (const std::string& spelled : {folder.path("a") + "/", folder.path("a/./b/.."), folder.path("link"),
+                                     std::filesystem::relative(folder.path("a")).string()})
+    EXPECT_EQ(folder_of("folder:" + spelled), name) << spelled;
+  EXPECT_EQ(folder_of(folder.path("a")), name);
+  EXPECT_NE(folder_of(folder.path("a/b")), name);
+  EXPECT_EQ(folder_of("mnist:/nowhere/x/../data"), "/nowhere/data");
+}
+
 TEST(OpenImages, WhatIsNotThereIsSaid) {
   const ScratchFolder folder;
   EXPECT_TRUE(has(refused("/nowhere/data"), "data: '/nowhere/data' is no folder"));

@@ -18,22 +18,29 @@ struct Place {
   fs::path folder;
 };
 
+bool is_kind(const std::string& text) {
+  return std::find(std::begin(kKinds), std::end(kKinds), text) != std::end(kKinds);
+}
+
+// What `data` says, whether it is there or not.
+Place named(const std::string& data) {
+  if (data == "fashion-mnist") return {data, kDebianFashion};
+  const std::size_t colon = data.find(':');
+  if (colon == std::string::npos || !is_kind(data.substr(0, colon))) return {"", data};
+  return {data.substr(0, colon), data.substr(colon + 1)};
+}
+
 Place place_of(const std::string& data) {
   if (data.empty()) fail("data: is empty, expected fashion-mnist, a folder, or KIND:FOLDER");
+  const Place place = named(data);
+  std::error_code none;
   if (data == "fashion-mnist") {
-    std::error_code none;
     if (!fs::is_directory(kDebianFashion, none))
       fail("data: ", kDebianFashion,
            " is missing: install Debian's dataset-fashion-mnist, or give fashion-mnist:FOLDER");
-    return {data, kDebianFashion};
+    return place;
   }
-  const std::size_t colon = data.find(':');
-  const std::string head = data.substr(0, colon);
-  const bool known = std::find(std::begin(kKinds), std::end(kKinds), head) != std::end(kKinds);
-  std::error_code none;
-  if (known && colon == std::string::npos && !fs::exists(data, none))
-    fail("data: '", data, "' needs a folder, ", data, ":FOLDER");
-  const Place place = known && colon != std::string::npos ? Place{head, data.substr(colon + 1)} : Place{"", data};
+  if (is_kind(data) && !fs::exists(data, none)) fail("data: '", data, "' needs a folder, ", data, ":FOLDER");
   if (!fs::is_directory(place.folder, none))
     fail("data: '", place.folder.string(), "' is no folder, expected one, or fashion-mnist, mnist:FOLDER, ",
          "cifar10:FOLDER, cifar100:FOLDER or folder:FOLDER");
@@ -97,6 +104,12 @@ bool has_split(const std::string& data, Split split) {
   if (place.kind == "cifar100") return has_cifar(place.folder, split, 100);
   if (place.kind == "folder") return has_class_folders(place.folder, split);
   return has_idx(place.folder, split);
+}
+
+std::string folder_of(const std::string& data) {
+  std::error_code error;
+  const fs::path folder = named(data).folder, canonical = fs::weakly_canonical(folder, error);
+  return (error ? folder : canonical).string();
 }
 
 bool needs_hold_out(const std::string& data) {
