@@ -14,6 +14,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/io/fields.h"
+#include "mhla/train/model_file.h"
 
 namespace mhla::apps {
 
@@ -117,6 +118,13 @@ void expect_same_run(const Options& now, const Options& before, const std::strin
   }
 }
 
+// The model that the flags or else the config file name; empty: neither does.
+inline std::string given_model(const TrainFlags& given, const JsonValue& config) {
+  if (const auto flag = given.flags.find("model"); flag != given.flags.end()) return flag->second;
+  const JsonValue* model = config.find("model");
+  return model != nullptr && model->is_string() ? model->as_string() : "";
+}
+
 // `also_free` of the task, besides what is free in every run.
 template <class Options>
 Options train_options_of(const TrainFlags& given, const std::set<std::string>& also_free) {
@@ -127,7 +135,13 @@ Options train_options_of(const TrainFlags& given, const std::set<std::string>& a
     fields_from_json(options, read_json(saved), saved.string());
     before = options;
   }
-  if (!given.config.empty()) fields_from_json(options, read_json(given.config), given.config);
+  const JsonValue config = given.config.empty() ? JsonValue::object() : read_json(given.config);
+  const bool by_file = goes_on && train::is_model_file(given_model(given, config));
+  if (by_file) {  // the file says all of it again; the checkpoint is compared with what it describes
+    const Options fresh;
+    options.attention = fresh.attention, options.official = fresh.official, options.network = fresh.network;
+  }
+  fields_from_json(options, config, given.config);
   for (const auto& [name, text] : given.flags) set_field(options, given.task, name, text);
   for (const auto& [name, on] : given.switches) set_field(options, given.task, name, on ? "true" : "false");
   for (const std::string& text : given.network) set_network(options.network, given.task, text);
@@ -135,6 +149,7 @@ Options train_options_of(const TrainFlags& given, const std::set<std::string>& a
   std::set<std::string> free = also_free;
   free.insert({"epochs", "max_steps", "threads", "checkpoint_every", "keep", "log_every", "eval_every", "eval_steps",
                "device", "cuda_graph"});
+  if (by_file) free.insert({"model", "attention", "official", "network"});
   if (goes_on) expect_same_run(options, before, given.task, saved.string(), free);
   return options;
 }

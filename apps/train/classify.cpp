@@ -14,7 +14,7 @@ void train_classify(const JsonValue& request, Observer& observer) {
   const fs::path folder = request.at("out").as_string();
   check(options.train);
   const bool resume = request.at("resume").as_bool(), goes_on = resume && fs::exists(folder / "train.json");
-  if (goes_on) options.test_seed = saved_options(folder).test_seed;
+  if (goes_on) options.test_seed = saved_options(folder).test_seed, options.model = model_of(options.model, folder);
   if (!resume) expect_no_run(folder);  // before anything is written into it
   const ClassifyData data = open_data(options);
   if (goes_on) expect_same_classes("train classify", folder, *data.train);

@@ -64,10 +64,11 @@ void train_lm(const JsonValue& request, Observer& observer) {
   LmOptions options;
   fields_from_json(options, request.at("options"), "train lm");
   const fs::path folder = request.at("out").as_string();
-  const bool resume = request.at("resume").as_bool();
+  const bool resume = request.at("resume").as_bool(), goes_on = resume && fs::exists(folder / "train.json");
+  if (goes_on) options.model = model_of(options.model, folder);
   check(options);
   if (!resume) expect_no_run(folder);  // before anything is written into it
-  if (!resume || !fs::exists(folder / "train.json")) expect_own_tokenizer(options, folder.string());
+  if (!goes_on) expect_own_tokenizer(options, folder.string());
   prepare(options.train);
   LmDataPtr data = open_data(options, folder.string(), [&](const std::string& text) {
     observer.row(JsonValue().set("kind", "tokens").set("text", text));

@@ -5,6 +5,7 @@
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/train/checkpoints.h"
+#include "mhla/train/model_file.h"
 #include "mhla/train/weights.h"
 
 namespace mhla::apps {
@@ -69,6 +70,11 @@ void change_options(const JsonValue& request, TrainOptions& options) {
   if (request.at("threads").as_int() > 0) options.threads = request.at("threads").as_int();
   if (!request.at("device").as_string().empty()) options.device = request.at("device").as_string();
   if (options.device == "cpu") options.precision = "f32";
+}
+
+std::string model_of(const std::string& model, const fs::path& run) {
+  const fs::path own = run / "config.json";
+  return is_model_file(model) && !fs::exists(model) && fs::exists(own) ? own.string() : model;
 }
 
 ClassifyOptions saved_options(const fs::path& run) {

@@ -23,6 +23,10 @@ void change_options(const JsonValue& request, train::TrainOptions& options);
 // the test images.
 train::ClassifyOptions saved_options(const std::filesystem::path& run);
 
+// The model of a run that goes on. Runs made before name the file it was described by; where that is gone, the run's
+// config.json says the same.
+std::string model_of(const std::string& model, const std::filesystem::path& run);
+
 // Names of the classes a run is trained on, beside its model. Data whose classes have other names are refused; classes
 // that have numbers alone, and runs made before there were names, are compared with none.
 void keep_classes(const std::filesystem::path& run, const ImageSet& set);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "mhla/core/error.h"
+#include "mhla/train/model_file.h"
 #include "mhla/train/stop_signal.h"
 #include "mhla/train/trainer.h"
 
@@ -70,7 +71,7 @@ ClassifyData open_data(const ClassifyOptions& options) {
 }
 
 ImageConfig network_of(const ClassifyOptions& options, const ImageSet& set) {
-  const bool is_file = options.model.size() > 5 && options.model.substr(options.model.size() - 5) == ".json";
+  const bool is_file = is_model_file(options.model);
   ImageConfig network;
   JsonValue file = JsonValue::object();
   if (is_file) {
@@ -96,6 +97,11 @@ ImageConfig network_of(const ClassifyOptions& options, const ImageSet& set) {
 ClassifyOptions resolved(const ClassifyOptions& options, const ImageConfig& network, const ImageSet& set) {
   ClassifyOptions o = options;
   o.attention = network.attention, o.official = network.official;
+  if (is_model_file(o.model)) {  // all of it, so that the options are enough where the file is not
+    std::set<std::string> without{"model", "attention", "official", "classes"};  // options of their own, or the data's
+    if (network.channels == set.channels()) without.insert("channels");
+    o.model = network.model, o.network = network_fields(network, without);
+  }
   if (!o.test_seed) o.test_seed = 0;
   if (o.normalize.empty()) o.normalize = normalization_name(set);
   TrainOptions& t = o.train;  // V30

@@ -4,6 +4,7 @@
 #include "mhla/models/lm/head_loss.h"
 #include "mhla/train/lm_batch.h"
 #include "mhla/train/machine_rate.h"
+#include "mhla/train/model_file.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::train {
@@ -12,8 +13,7 @@ namespace {
 static_assert(kNoTarget == kIgnoredTarget);
 
 LmConfig named_network(const LmOptions& o) {
-  if (o.model.find('/') == std::string::npos && o.model.find(".json") == std::string::npos)
-    return lm_config(o.model, o.attention, o.official);
+  if (!is_model_file(o.model)) return lm_config(o.model, o.attention, o.official);
   LmConfig c = read_lm_config(o.model);
   c.attention = o.attention, c.official = o.official;
   return c;
@@ -66,6 +66,8 @@ LmConfig network_of(const LmOptions& o, const LmData& data) {
 LmOptions resolved(const LmOptions& options, const LmConfig& network) {
   LmOptions o = options;
   if (o.context == 0) o.context = network.context;
+  if (is_model_file(o.model))  // all of it, so that the options are enough where the file is not
+    o.model = network.model, o.network = network_fields(network, {"model", "attention", "official"});
   if (!o.train.mix_weight_decay) o.train.mix_weight_decay = 0.0;
   if (!o.train.clip_mix_apart) o.train.clip_mix_apart = !o.official;
   return o;

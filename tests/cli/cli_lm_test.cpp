@@ -266,5 +266,25 @@ TEST_F(CliLm, WhatWouldSpoilARunIsRefused) {
   EXPECT_EQ(key.code, 0) << key.err;
 }
 
+TEST_F(CliLm, AModelOfAFileGoesWithItsRun) {
+  const std::string out = folder.path("run"), file = folder.path("my.json");
+  write_file(file, std::string(R"({"model": "mhla_10m", "dim": 32, "layers": 1, "mlp": 64, "chunk": 16})"));
+  std::vector<std::string> begin{"train",          "lm", "--data",       "mqar", "--model",      file,
+                                 "--context",      "32", "--mqar-pairs", "2",    "--mqar-vocab", "16",
+                                 "--mqar-items",   "64", "--batch",      "4",    "--threads",    "1",
+                                 "--warmup-steps", "0",  "--out",        out,    "--max-steps",  "2"};
+  ASSERT_EQ(run_program(begin).code, 0);
+  const JsonValue network = read_json(out + "/config.json");
+  begin.back() = "3", begin.emplace_back("--resume");  // the same command takes the run up again
+  EXPECT_EQ(run_program(begin).code, 0);
+  fs::remove(file);
+  const ProgramRun rest = run_program({"train", "lm", "--resume", "--out", out, "--max-steps", "4"});
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  const ProgramRun elsewhere =
+      run_program({"train", "lm", "--config", out + "/train.json", "--out", folder.path("elsewhere")});
+  EXPECT_EQ(elsewhere.code, 0) << elsewhere.err;
+  for (const std::string& run : {out, folder.path("elsewhere")}) EXPECT_EQ(read_json(run + "/config.json"), network);
+}
+
 }  // namespace
 }  // namespace mhla

@@ -162,5 +162,41 @@ TEST_F(CliTrainData, TestImagesOfARunMadeBeforeStayThose) {
   EXPECT_EQ(read_json(run + "/train.json").at("test_seed").as_int(), 5);
 }
 
+TEST_F(CliTrainData, AModelOfAFileGoesWithItsRun) {
+  const std::string data = "fashion-mnist:" + idx("data"), file = folder.path("my.json");
+  const auto write_model = [&](const char* heads) {
+    write_file(file,
+               std::string(R"({"model": "vit_demo", "attention": "linear", "dims": [16], "depths": [1], "heads": )") +
+                   heads + "}");
+  };
+  write_model("[2]");
+  const std::string out = folder.path("run");
+  const std::vector<std::string> begin{"train",   "classify", "--model",   file, "--data",      data, "--out", out,
+                                       "--batch", "8",        "--threads", "1",  "--max-steps", "2",  "--set", "cpe=3"};
+  ASSERT_EQ(run_program(begin).code, 0);
+  const JsonValue network = read_json(out + "/config.json");
+  std::vector<std::string> again = begin;  // the same command takes the run up again
+  again.emplace_back("--resume"), again.at(13) = "3";
+  const ProgramRun same = run_program(again);
+  EXPECT_EQ(same.code, 0) << same.err;
+  write_model("[4]");
+  again.at(13) = "4";
+  expect_refused(again, {"is a checkpoint of another model"});
+  fs::remove(file);
+  const ProgramRun rest = run_program({"train", "classify", "--resume", "--out", out, "--max-steps", "4"});
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  const ProgramRun elsewhere =
+      run_program({"train", "classify", "--config", out + "/train.json", "--out", folder.path("elsewhere")});
+  EXPECT_EQ(elsewhere.code, 0) << elsewhere.err;
+  for (const std::string& run : {out, folder.path("elsewhere")}) EXPECT_EQ(read_json(run + "/config.json"), network);
+  // A run made before: train.json names the file.
+  JsonValue options = read_json(out + "/train.json");
+  write_file(out + "/train.json",
+             write_json(options.set("model", file).set("network", parse_json(R"({"cpe": 3})", "network"))));
+  const ProgramRun older = run_program({"train", "classify", "--resume", "--out", out, "--max-steps", "5"});
+  EXPECT_EQ(older.code, 0) << older.err;
+  EXPECT_EQ(read_json(out + "/config.json"), network);
+}
+
 }  // namespace
 }  // namespace mhla
