@@ -105,6 +105,16 @@ inline void set_network(JsonValue& network, const std::string& task, const std::
   }
 }
 
+// The options of a config file. Errors of its shape name the file and the key.
+inline JsonValue read_config(const std::string& file) {
+  JsonValue config = read_json(file);
+  if (!config.is_object()) fail(file, ": is no object, expected one of options");
+  const JsonValue* network = config.find("network");
+  if (network != nullptr && !network->is_object())
+    fail(file, ": 'network': is no object, expected fields of the model");
+  return config;
+}
+
 // `free`: what may change when a run goes on: how long, how often, where, but not what it learns.
 template <class Options>
 void expect_same_run(const Options& now, const Options& before, const std::string& task, const std::string& file,
@@ -135,7 +145,7 @@ Options train_options_of(const TrainFlags& given, const std::set<std::string>& a
     fields_from_json(options, read_json(saved), saved.string());
     before = options;
   }
-  const JsonValue config = given.config.empty() ? JsonValue::object() : read_json(given.config);
+  const JsonValue config = given.config.empty() ? JsonValue::object() : read_config(given.config);
   const bool by_file = goes_on && train::is_model_file(given_model(given, config));
   if (by_file) {  // the file says all of it again; the checkpoint is compared with what it describes
     const Options fresh;
@@ -145,6 +155,9 @@ Options train_options_of(const TrainFlags& given, const std::set<std::string>& a
   for (const auto& [name, text] : given.flags) set_field(options, given.task, name, text);
   for (const auto& [name, on] : given.switches) set_field(options, given.task, name, on ? "true" : "false");
   for (const std::string& text : given.network) set_network(options.network, given.task, text);
+  if (!goes_on && options.network.contains("model"))  // it would have another name and be the same
+    fail(given.task, ": network has model ", write_json(options.network.at("model")),
+         ", expected none: model is chosen by --model");
   if (given.flags.count("epochs") != 0 && given.flags.count("max_steps") == 0) options.train.max_steps = 0;
   std::set<std::string> free = also_free;
   free.insert({"epochs", "max_steps", "threads", "checkpoint_every", "keep", "log_every", "eval_every", "eval_steps",

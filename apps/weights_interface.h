@@ -16,7 +16,7 @@ typedef void (*mhla_weights_row)(void* context, const char* json);
 int mhla_weights_interface(void);
 // {"command": "layers", "names": {NAME: [SHAPE]}}: which attention layers these names are, a row each.
 // {"command": "convert", "in": PATH, "out": PATH, ...}: apps/convert.cpp fills it in; a row says what was written.
-// 0, or 1 with `reason` filled in.
+// Returns the exit code of the program, with `reason` filled in where it is not 0.
 int mhla_weights_run(const char* request, mhla_weights_row row, void* context, char* reason, size_t reason_size);
 
 #ifdef __cplusplus

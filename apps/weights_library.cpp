@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "apps/commands.h"
 #include "apps/plugin.h"
 #include "apps/weights_interface.h"
 #include "mhla/core/error.h"
@@ -28,7 +29,9 @@ std::vector<JsonValue> WeightsLibrary::run(const JsonValue& request) const {
     static_cast<std::vector<JsonValue>*>(context)->push_back(parse_json(json, "a row about weights"));
   };
   char reason[16384] = {};
-  if (run_(write_json(request).c_str(), take, &rows, reason, sizeof reason) != 0) fail(reason);
+  const int code = run_(write_json(request).c_str(), take, &rows, reason, sizeof reason);
+  if (code == kCallersMistake) fail(reason);
+  if (code != kDone) throw std::runtime_error(reason);
   return rows;
 }
 

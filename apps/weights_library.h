@@ -12,7 +12,7 @@ class WeightsLibrary {
  public:
   WeightsLibrary();                                                          // opens; check reason()
   [[nodiscard]] const std::string& reason() const { return reason_; }        // empty: found
-  [[nodiscard]] std::vector<JsonValue> run(const JsonValue& request) const;  // throws mhla::Error with its reason
+  [[nodiscard]] std::vector<JsonValue> run(const JsonValue& request) const;  // throws, mhla::Error for mistakes
 
  private:
   std::string reason_;

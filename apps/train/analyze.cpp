@@ -50,7 +50,7 @@ struct Spread {
 struct Samples {
   torch::Tensor images;  // [S, channels, rows, columns]
   std::vector<std::int64_t> labels;
-  std::vector<std::string> names;
+  std::vector<std::string> names, damaged;  // damaged: left out
 };
 
 Samples take_samples(const RunFolder& run, const ImageConfig& network, std::int64_t count) {
@@ -58,6 +58,7 @@ Samples take_samples(const RunFolder& run, const ImageConfig& network, std::int6
   LoaderOptions o;
   o.batch_size = chosen->size(), o.epochs = 1, o.shuffle = o.drop_last = false;
   o.threads = static_cast<int>(run.options.train.threads), o.prefetch = 1;
+  o.max_damaged = run.options.max_damaged;
   o.augment = without_chance(augment_of(run.options, network, *run.images));
   if (network.image != run.network.image) o.augment.fit = Fit::kResize;  // the same picture, larger or smaller
   Loader loader(chosen, o);
@@ -67,7 +68,7 @@ Samples take_samples(const RunFolder& run, const ImageConfig& network, std::int6
   Samples samples;
   samples.images =
       torch::from_blob(batch.images.data(), {batch.size, batch.channels, batch.height, batch.width}).clone();
-  samples.labels = batch.labels;
+  samples.labels = batch.labels, samples.damaged = batch.damaged;
   for (const std::int64_t item : batch.items) samples.names.push_back(chosen->item_name(item));
   return samples;
 }
@@ -364,6 +365,8 @@ void analyze(const JsonValue& request, Observer& observer) {
     const Samples samples = take_samples(run, run.network, std::min(look_at.samples, run.images->size()));
     if (index == 0) expected.names = samples.names;
     expect_same_images(folder.as_string(), samples, first, expected);
+    for (const std::string& text : samples.damaged)  // once: the other runs have the same
+      if (index == 0) observer.row(JsonValue().set("kind", "warning").set("text", text));
     observer.row(run_row(folder.as_string(), run, samples, request));
     if (index == 0)
       for (const std::int64_t sample : one_of_each_class(samples, look_at.maps))

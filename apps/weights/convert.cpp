@@ -79,10 +79,12 @@ JsonValue convert_language_model(const JsonValue& request) {
     }
   }
   const bool published = text_of(request, "to") == "published";
-  if (published)
-    write_weights(out, published_weights(*model), {{"format", "pt"}});
-  else
-    save_language_model(*model, out);
+  write_to(out, /*folder=*/!published, [&] {
+    if (published)
+      write_weights(out, published_weights(*model), {{"format", "pt"}});
+    else
+      save_language_model(*model, out);
+  });
   return JsonValue()
       .set("out", out)
       .set("names", published ? "published" : "ours")
@@ -114,10 +116,12 @@ JsonValue convert_model(const JsonValue& request) {
     if (!sizes.is_null()) model = changed(model, sizes);
   }
   const bool published = text_of(request, "to") == "published";
-  if (published)
-    write_weights(out, published_weights(*model), {{"format", "pt"}});
-  else
-    save_image_model(*model, out);
+  write_to(out, /*folder=*/!published, [&] {
+    if (published)
+      write_weights(out, published_weights(*model), {{"format", "pt"}});
+    else
+      save_image_model(*model, out);
+  });
   const ImageConfig& c = model->config();
   JsonValue row;
   row.set("out", out)

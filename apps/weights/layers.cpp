@@ -1,4 +1,7 @@
+#include <unistd.h>
+
 #include <set>
+#include <stdexcept>
 
 #include "apps/weights/weights.h"
 #include "mhla/core/error.h"
@@ -53,6 +56,21 @@ void replace(Weights& weights, const std::string& prefix, const Weights& before,
 }
 
 }  // namespace
+
+void write_to(const std::filesystem::path& out, bool folder, const std::function<void()>& write) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (folder) fs::create_directories(out, error);
+  if (error) fail("convert: ", out.string(), ": is no folder that can be made: ", error.message());
+  const fs::path place = folder ? out : fs::absolute(out).parent_path();
+  const bool there = ::access(place.c_str(), W_OK | X_OK) == 0 && (folder || !fs::is_directory(out));
+  try {
+    write();
+  } catch (const Error& failed) {
+    if (!there) throw;
+    throw std::runtime_error(failed.what());
+  }
+}
 
 std::string text_of(const JsonValue& request, const char* key) {
   return request.contains(key) ? request.at(key).as_string() : std::string();
@@ -129,7 +147,7 @@ JsonValue convert_layers(const JsonValue& request) {
     metadata.erase(kFamilyKey), metadata.erase(kWidthsKey);
   else
     metadata[kFamilyKey] = family, metadata[kWidthsKey] = widths;
-  write_weights(out, weights, metadata);
+  write_to(out, /*folder=*/false, [&] { write_weights(out, weights, metadata); });
   JsonValue row;
   row.set("out", out).set("family", family).set("layers", prefixes.size()).set("tensors", weights.size());
   return row;

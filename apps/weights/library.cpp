@@ -1,6 +1,7 @@
 // The C interface of apps/weights_interface.h.
 #include <cstring>
 
+#include "apps/commands.h"
 #include "apps/weights/weights.h"
 #include "apps/weights_interface.h"
 #include "mhla/core/error.h"
@@ -36,12 +37,15 @@ int mhla_weights_run(const char* request, mhla_weights_row row, void* context, c
   try {
     mhla::weights::run(mhla::parse_json(request, "request"),
                        [&](const mhla::JsonValue& value) { row(context, mhla::write_json(value).c_str()); });
-    return 0;
+    return mhla::apps::kDone;
+  } catch (const mhla::Error& error) {
+    std::strncpy(reason, error.what(), reason_size - 1);
+    return mhla::apps::kCallersMistake;
   } catch (const c10::Error& error) {
     std::strncpy(reason, error.what_without_backtrace(), reason_size - 1);
   } catch (const std::exception& error) {
     std::strncpy(reason, error.what(), reason_size - 1);
   }
-  return 1;
+  return mhla::apps::kFailed;
 }
 }

@@ -5,9 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <cstring>
 
 #include "mhla/core/error.h"
@@ -18,6 +21,19 @@ namespace {
 using File = std::unique_ptr<std::FILE, CloseFile>;
 
 std::string reason(int error) { return std::strerror(error); }
+
+constexpr std::string_view kPartial = ".part";  // then process and counter: "model.safetensors.part4711-0"
+
+// The process in the name of such a file; 0: the name is another.
+pid_t writer_of(const std::string& name) {
+  const std::size_t at = name.rfind(kPartial);
+  if (at == std::string::npos || at == 0) return 0;
+  const char *digits = name.data() + at + kPartial.size(), *end = name.data() + name.size();
+  pid_t process = 0;
+  const auto [dash, error] = std::from_chars(digits, end, process);
+  if (error != std::errc() || dash == end || *dash != '-' || dash + 1 == end || process <= 0) return 0;
+  return std::all_of(dash + 1, end, [](char c) { return c >= '0' && c <= '9'; }) ? process : 0;
+}
 
 }  // namespace
 
@@ -64,7 +80,7 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), par
   static std::atomic<unsigned> counter{0};
   std::error_code none;
   if (std::filesystem::is_directory(path_, none)) give_up("is a directory");
-  partial_ += str(".part", ::getpid(), "-", counter++);
+  partial_ += str(kPartial, ::getpid(), "-", counter++);
   file_.reset(std::fopen(partial_.c_str(), "wb"));
   if (!file_) give_up(reason(errno));
 }
@@ -92,6 +108,17 @@ void AtomicFile::commit() {
   } catch (const Error& refused) {
     give_up(refused.what());
   }
+}
+
+void remove_partial_files(const std::filesystem::path& folder) {
+  std::error_code none;
+  std::vector<std::filesystem::path> left;
+  for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(folder, none)) {
+    const pid_t process = writer_of(entry.path().filename().string());
+    const bool dead = process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
+    if (dead && entry.is_regular_file(none)) left.push_back(entry.path());
+  }
+  for (const std::filesystem::path& path : left) std::filesystem::remove(path, none);
 }
 
 AppendFile::AppendFile(std::filesystem::path path, std::uint64_t keep) : path_(std::move(path)) {

@@ -45,6 +45,9 @@ class AtomicFile {
   std::unique_ptr<std::FILE, CloseFile> file_;
 };
 
+// Files in a folder that an AtomicFile left behind when its process was killed. Those of processes that live stay.
+void remove_partial_files(const std::filesystem::path& folder);
+
 // A file that grows, for logs. Made when it is not there; what is there stays, or with `keep` its first bytes.
 class AppendFile {
  public:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
@@ -64,6 +65,10 @@ struct Trainer::Loop {
 
   static std::int64_t steps_of(const Task& task, const TrainOptions& options) {
     if (options.max_steps > 0) return options.max_steps;
+    const std::int64_t most = std::numeric_limits<std::int64_t>::max() / task.batches_per_epoch();
+    if (options.epochs > most)
+      fail("train: epochs is ", options.epochs, ", expected at most ", most, " of ", task.batches_per_epoch(),
+           " batches");
     const std::int64_t steps = options.epochs * task.batches_per_epoch() / options.accumulate;
     if (steps < 1)
       fail("train: ", options.epochs, " epochs of ", task.batches_per_epoch(), " batches make no step of accumulate ",
@@ -83,6 +88,7 @@ struct Trainer::Loop {
       fail(folder.string(), ": is no folder that can be written: ", error.message());
     lock.emplace(folder);
     checkpoints.sweep();
+    remove_partial_files(folder);
     std::vector<std::string> complaints;
     const std::vector<Checkpoint> all = checkpoints.list();
     if (!resume) expect_no_run(folder);
@@ -334,6 +340,7 @@ struct Trainer::Loop {
   [[nodiscard]] bool evaluation_is_due() const {
     if (options.eval_steps > 0) return step % options.eval_steps == 0;
     if (options.eval_every == 0) return false;
+    if (options.eval_every > std::numeric_limits<std::int64_t>::max() / task.batches_per_epoch()) return false;
     const std::int64_t length = options.eval_every * task.batches_per_epoch();
     return step * options.accumulate / length != (step - 1) * options.accumulate / length;
   }

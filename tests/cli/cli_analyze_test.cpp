@@ -155,6 +155,32 @@ TEST_F(CliAnalyze, RunsAreComparedOnTheSameImages) {
                  {"second was tested on other images than ", "first: ", "t10k-images-idx3-ubyte, item "});
 }
 
+TEST_F(CliAnalyze, DamagedImagesAreNamedAndCounted) {
+  const std::string images = folder.path("images");
+  for (const char* name : {"cat", "dog"}) {
+    fs::create_directories(images + "/" + name);
+    for (int i = 0; i < 10; ++i)
+      fs::copy_file(MHLA_SOURCE_DIR "/mhla/io/codecs/fuzz_corpus/image/colour.png",
+                    images + "/" + name + "/" + std::to_string(i) + ".png");
+  }
+  const std::string run = folder.path("run");
+  const ProgramRun trained =
+      run_program({"train", "classify",   "--model", "vit_demo",      "--data", "folder:" + images, "--out",
+                   run,     "--batch",    "4",       "--threads",     "1",      "--max-steps",      "1",
+                   "--set", "dims=[16]",  "--set",   "heads=[2]",     "--set",  "depths=[1]",       "--augment",
+                   "none",  "--hold-out", "0.5",     "--max-damaged", "1"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::string junk = folder.path("junk");
+  fs::copy(images, junk, fs::copy_options::recursive);
+  write_file(junk + "/cat/3.png", std::string("no image"));
+  const std::vector<std::string> words{"analyze", "--run", run, "--data", "folder:" + junk, "--samples", "20"};
+  const ProgramRun seen = run_program(words);
+  EXPECT_EQ(seen.code, 0) << seen.err;
+  EXPECT_EQ(count(seen.err, junk + "/cat/3.png"), 1) << seen.err;
+  write_file(junk + "/dog/3.png", std::string("no image"));
+  expect_refused(words, {"2 damaged images in ", "more than the 1 that may be left out"});
+}
+
 TEST_F(CliAnalyze, MistakesAreNamed) {
   const std::string run = train("run", "mhla");
   expect_refused({"analyze", "--run", folder.path("nothing")}, {"nothing has no train.json"});

@@ -198,5 +198,17 @@ TEST_F(CliTrainData, AModelOfAFileGoesWithItsRun) {
   EXPECT_EQ(read_json(out + "/config.json"), network);
 }
 
+TEST_F(CliTrainData, WhatAKilledRunLeftIsSwept) {
+  const std::string data = "mnist:" + idx("data"), run = train(data, "run", {"--max-steps", "2"});
+  const std::string dead = run + "/model.safetensors.part4194305-0";  // beyond the largest id of a process
+  const std::string living = run + "/model.safetensors.part" + std::to_string(::getpid()) + "-3";
+  for (const std::string& path : {dead, living, run + "/notes.part", run + "/notes.part4194305-0x", run + "/.part7-1"})
+    write_file(path, std::string("half"));
+  ASSERT_EQ(run_program({"train", "classify", "--resume", "--out", run, "--max-steps", "3"}).code, 0);
+  EXPECT_FALSE(fs::exists(dead));
+  for (const std::string& path : {living, run + "/notes.part", run + "/notes.part4194305-0x", run + "/.part7-1"})
+    EXPECT_TRUE(fs::exists(path)) << path;
+}
+
 }  // namespace
 }  // namespace mhla

@@ -199,11 +199,17 @@ TEST_F(CliTrain, MistakesAreOneLineAndExitCode2) {
                  {"config.json", "'warmup_step' is unknown, nearest is 'warmup_steps'"});
   expect_refused(config(R"({"lr": "fast"})"), {"config.json", "'lr'"});
   expect_refused(config("{"), {"config.json", "line 1"});
+  expect_refused(config("[1]"), {"config.json: is no object, expected one of options"});
+  expect_refused(config(R"({"network": 5})"), {"config.json: 'network': is no object"});
+  expect_refused(config(R"({"network": {"model": "deit_base"}})"), {"model is chosen by --model"});
   expect_refused(words(out, {"--config", folder.path("none.json")}), {"none.json"});
   expect_refused(words(out, {"--lr", "fast"}), {"--lr is 'fast', expected a number"});
   expect_refused(words(out, {"--epochs", "1.5"}), {"--epochs is '1.5', expected a whole number"});
   expect_refused(words(out, {"--set", "lepe"}), {"--set is 'lepe', expected KEY=VALUE"});
   expect_refused(words(out, {"--set", "leppe=5"}), {"'leppe' is unknown, nearest is 'lepe'"});
+  expect_refused(words(out, {"--set", "model=deit_base"}), {"model is chosen by --model"});
+  expect_refused(words(out, {"--epochs", "9223372036854775807"}),
+                 {"epochs is 9223372036854775807, expected at most 1844674407370955161 of 5 batches"});
   expect_refused(words(out, {"--lr", "-1"}), {"lr is -1, expected a number above 0"});
   expect_refused(words(out, {"--attention", "sotfmax"}), {"sotfmax"});
   expect_refused(words(out, {"--device", "tpu"}), {"device is 'tpu', expected cpu, cuda or cuda:N"});

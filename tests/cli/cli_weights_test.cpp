@@ -1,6 +1,8 @@
 // mhla inspect and mhla convert, as a user runs them.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <filesystem>
 
 #include "mhla/io/file.h"
@@ -127,6 +129,26 @@ TEST_F(WeightsTest, ModelsGoOutAndComeBack) {
   const ProgramRun run = expect_done({"convert", ours, folder.path("large"), "--blocks", "3x3", "--json"});
   EXPECT_EQ(parse_json(run.out, "row").at("model").as_string(), "deit_tiny");
   EXPECT_TRUE(has(contents(folder.path("large/model.safetensors")).at("blocks.0.attn.mix"), "[9, 9]"));
+}
+
+TEST_F(WeightsTest, AFullDiskIsExitCode1) {
+  const std::string ours = deit_folder();
+  rlimit kept{};
+  getrlimit(RLIMIT_FSIZE, &kept);
+  rlimit small = kept;
+  small.rlim_cur = 8192;  // less than the weights
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  const ProgramRun folder_run = run_program({"convert", ours, folder.path("x")}),
+                   file_run = run_program({"convert", ours, folder.path("x.safetensors"), "--to", "published"});
+  setrlimit(RLIMIT_FSIZE, &kept);
+  std::signal(SIGXFSZ, handler);
+  for (const ProgramRun& run : {folder_run, file_run}) {
+    EXPECT_EQ(run.code, 1) << run.err;
+    EXPECT_TRUE(has(run.err, "could not be written: File too large")) << run.err;
+  }
+  EXPECT_EQ(run_program({"convert", ours, folder.path("none/x.safetensors"), "--to", "published"}).code, 2);
+  EXPECT_EQ(run_program({"convert", ours, "/dev/null/x"}).code, 2);
 }
 
 TEST_F(WeightsTest, MistakesAreNamed) {
