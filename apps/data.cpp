@@ -93,6 +93,7 @@ void describe_tokens(const Output& out, const std::string& folder, const TokenSe
     if (split->documents > 0)
       out.line(fmt::format("  {:<9}  {} documents, {} tokens, {} shards", name, split->documents, split->tokens,
                            split->shards.size()));
+  if (info.valid_tail) out.line("             held out is the end of the only document");
   out.line(fmt::format("  text       {} bytes, {:.2f} a token", info.bytes,
                        static_cast<double>(info.bytes) / static_cast<double>(info.train.tokens + info.valid.tokens)));
 }
@@ -103,6 +104,7 @@ JsonValue row_of_tokens(const std::string& folder, const TokenSetInfo& info) {
       .set("kind", "tokens")
       .set("source", info.source)
       .set("valid_source", info.valid_source)
+      .set("valid_tail", info.valid_tail)
       .set("tokenizer", info.tokenizer_kind)
       .set("vocab_size", info.vocab_size)
       .set("fingerprint", fmt::format("{:016x}", info.fingerprint))
@@ -184,7 +186,10 @@ void add_data(CLI::App& app, Job& job) {
                    "bytes, a tokenizer.json of byte-level BPE, a SentencePiece .model, or train:SIZE")
       ->capture_default_str();
   tokenize->add_option("--out", t.out, "a new folder for the tokenizer, shards and dataset.json")->required();
-  tokenize->add_option("--valid", t.valid, "part of the documents to hold out, 0 to 0.5")->capture_default_str();
+  tokenize
+      ->add_option("--valid", t.valid,
+                   "part of the documents to hold out, 0 to 0.5: at least one; the end of a single one")
+      ->capture_default_str();
   tokenize->add_option("--valid-data", t.valid_data,
                        "text to hold out, as --data, in the place of a part of it; a tokenizer is not trained on it");
   tokenize->add_option("--shard-tokens", t.shard_tokens, "tokens of a shard")

@@ -94,7 +94,8 @@ std::string token_folder(const LmOptions& o, const std::string& run,
   how.data = o.data, how.tokenizer = tokenizer_of(o), how.out = folder, how.valid = o.valid;
   const TokenSetInfo info = tokenize_corpus(how);
   told(str(folder, ": ", info.train.tokens + info.valid.tokens, " tokens of ", info.tokenizer_kind, " (",
-           info.vocab_size, ") from ", info.bytes, " bytes of ", info.source));
+           info.vocab_size, ") from ", info.bytes, " bytes of ", info.source,
+           info.valid_tail ? str("; one document, so its last ", info.valid.tokens, " tokens are held out") : ""));
   return folder;
 }
 

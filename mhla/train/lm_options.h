@@ -46,7 +46,8 @@ struct LmOptions {
           "for text: bytes, a tokenizer.json, a SentencePiece .model, or train:SIZE; empty: train, of the model's "
           "vocabulary, or what the tokens that are there have");
     visit("tokens", o.tokens, "for text: folder of its tokens, made on first use; empty: tokens in the run");
-    visit("valid", o.valid, "for text: part of the documents to evaluate on, 0 to 0.5");
+    visit("valid", o.valid,
+          "for text: part of the documents to evaluate on, 0 to 0.5: at least one; the end of a single one");
     visit("check_tokens", o.check_tokens, "read all tokens and hold their checksums before the first step");
     visit("packing", o.packing, "documents: none sees another; concatenate: windows over all of them, as published");
     visit("context", o.context, "tokens of a sequence; 0: the model's");

@@ -2,65 +2,23 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdio>
 
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
-#include "mhla/io/text/bpe_train.h"
-#include "mhla/train/data/corpus.h"
+#include "mhla/io/text/bpe.h"
 
 namespace mhla {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kIndex = "dataset.json";
-
 std::string hex(std::uint64_t value) {
   char text[17];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
   return text;
 }
-
-TokenizerPtr make_tokenizer(const TokenizeOptions& o, std::int64_t trained_to) {
-  if (trained_to == 0) return open_tokenizer(o.tokenizer);
-  BpeTrainOptions options;
-  options.vocab_size = trained_to;
-  BpeTrainer trainer(options);
-  read_corpus(o.data, [&](const std::string&, std::string_view text) { trainer.add(text); });
-  return trainer.train();
-}
-
-// Shards of one split, a new one when the last is full.
-class SplitWriter {
- public:
-  SplitWriter(const TokenizeOptions& o, const Tokenizer& tokenizer, const char* name, TokenSplit& split)
-      : options_(o), tokenizer_(tokenizer), name_(name), split_(split) {}
-  void add(std::span<const std::uint32_t> document) {
-    if (!shard_) shard_.emplace(tokenizer_.fingerprint(), tokenizer_.vocab_size());
-    shard_->add(document);
-    if (shard_->tokens() >= options_.shard_tokens) close();
-  }
-  void close() {
-    if (!shard_) return;
-    char number[16];
-    std::snprintf(number, sizeof number, "%05d", static_cast<int>(split_.shards.size()));
-    split_.shards.push_back(str(name_, "-", number, ".tokens"));
-    split_.documents += shard_->documents();
-    split_.tokens += shard_->tokens();
-    shard_->write(fs::path(options_.out) / split_.shards.back());
-    shard_.reset();
-  }
-
- private:
-  const TokenizeOptions& options_;
-  const Tokenizer& tokenizer_;
-  const char* name_;
-  TokenSplit& split_;
-  std::optional<TokenShardWriter> shard_;
-};
 
 JsonValue split_json(const TokenSplit& split) {
   JsonValue shards = JsonValue::array();
@@ -93,6 +51,7 @@ TokenSetInfo parse_token_index(std::string_view text, const std::string& label) 
     TokenSetInfo info;
     info.source = json.at("source").as_string();
     if (const JsonValue* valid = json.find("valid_source")) info.valid_source = valid->as_string();
+    if (const JsonValue* tail = json.find("valid_tail")) info.valid_tail = tail->as_bool();
     info.tokenizer_kind = json.at("tokenizer").as_string();
     const std::string& print = json.at("fingerprint").as_string();
     const auto [stop, error] = std::from_chars(print.data(), print.data() + print.size(), info.fingerprint, 16);
@@ -122,6 +81,7 @@ TokenSetInfo parse_token_index(std::string_view text, const std::string& label) 
 std::string write_token_index(const TokenSetInfo& info) {
   JsonValue json = JsonValue().set("format", "mhla tokens").set("version", 1).set("source", info.source);
   if (!info.valid_source.empty()) json.set("valid_source", info.valid_source);
+  if (info.valid_tail) json.set("valid_tail", true);
   json.set("tokenizer", info.tokenizer_kind);
   if (info.trained_to > 0) json.set("trained_to", info.trained_to);
   return write_json(json.set("fingerprint", hex(info.fingerprint))
@@ -153,68 +113,14 @@ bool has_tokenizer(const TokenSetInfo& info, const std::string& tokenizer) {
 
 bool is_token_set(const std::string& folder) {
   std::error_code none;
-  return fs::is_regular_file(fs::path(folder) / kIndex, none);
-}
-
-TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(std::int64_t)>& progress) {
-  if (o.out.empty()) fail("tokenize: out is empty, expected a folder");
-  if (!(o.valid >= 0.0 && o.valid <= 0.5)) fail("tokenize: valid is ", o.valid, ", expected 0 to 0.5");
-  if (o.valid > 0.0 && !o.valid_data.empty())
-    fail("tokenize: valid is ", o.valid, " and valid_data is ", o.valid_data, ", expected one of them");
-  if (!o.valid_data.empty() && o.valid_data != "default" && !fs::exists(o.valid_data))
-    fail("tokenize: valid_data is ", o.valid_data, ", which is not there");
-  if (o.shard_tokens < 1) fail("tokenize: shard_tokens is ", o.shard_tokens, ", expected at least 1");
-  if (is_token_set(o.out)) fail("tokenize: ", o.out, " has a ", kIndex, " already; give another folder");
-  const std::int64_t trained_to = trained_size(o.tokenizer);
-  const TokenizerPtr tokenizer = make_tokenizer(o, trained_to);
-  std::error_code error;
-  fs::create_directories(o.out, error);
-  if (error) fail("tokenize: ", o.out, " could not be made: ", error.message());
-  TokenSetInfo info;
-  info.source = o.data, info.valid_source = o.valid_data;
-  info.tokenizer_kind = tokenizer->kind();
-  info.fingerprint = tokenizer->fingerprint();
-  info.vocab_size = tokenizer->vocab_size(), info.trained_to = trained_to;
-  const std::vector<std::uint32_t> opening = tokenizer->document_opening(), &closing = tokenizer->closing();
-  if (!opening.empty()) info.document_token = opening.front();
-  SplitWriter train(o, *tokenizer, "train", info.train), valid(o, *tokenizer, "valid", info.valid);
-  const std::int64_t every = o.valid > 0.0 ? std::llround(1.0 / o.valid) : 0;
-  const std::unique_ptr<Encoder> encoder = tokenizer->encoder();
-  std::vector<std::uint32_t> ids;
-  std::int64_t done = 0;
-  const auto add = [&](std::string_view text, SplitWriter& to) {
-    ids = opening;
-    encoder->encode(text, ids);
-    ids.insert(ids.end(), closing.begin(), closing.end());
-    to.add(ids);
-    if (++done % 256 == 0 && progress) progress(done);
-  };
-  CorpusCounts counts = read_corpus(o.data, [&](const std::string&, std::string_view text) {
-    add(text, every > 0 && done % every == every - 1 ? valid : train);
-  });
-  if (!o.valid_data.empty()) {
-    const CorpusCounts more =
-        read_corpus(o.valid_data, [&](const std::string&, std::string_view text) { add(text, valid); });
-    counts.bytes += more.bytes;
-    counts.empty.insert(counts.empty.end(), more.empty.begin(), more.empty.end());
-  }
-  train.close();
-  valid.close();
-  if (info.train.documents == 0 || (every > 0 && info.valid.documents == 0))
-    fail("tokenize: ", counts.documents, " documents are too few for a valid part of ", o.valid,
-         ", expected valid 0, a larger part, or valid_data");
-  info.bytes = counts.bytes;
-  info.empty = counts.empty;
-  tokenizer->save(fs::path(o.out) / tokenizer->file_name());
-  write_file(fs::path(o.out) / kIndex, write_token_index(info));
-  return info;
+  return fs::is_regular_file(fs::path(folder) / kTokenIndex, none);
 }
 
 TokenSet TokenSet::open(const std::string& folder, bool valid) {
   TokenSet set;
   set.folder_ = folder;
-  if (!is_token_set(folder)) fail("data: ", folder, " has no ", kIndex, ": make it with mhla data tokenize");
-  const fs::path index = fs::path(folder) / kIndex;
+  if (!is_token_set(folder)) fail("data: ", folder, " has no ", kTokenIndex, ": make it with mhla data tokenize");
+  const fs::path index = fs::path(folder) / kTokenIndex;
   const std::vector<std::byte> text = read_file(index, std::uint64_t{64} << 20);
   set.info_ = parse_token_index({reinterpret_cast<const char*>(text.data()), text.size()}, index.string());
   const TokenSplit& split = valid ? set.info_.valid : set.info_.train;
@@ -222,12 +128,12 @@ TokenSet TokenSet::open(const std::string& folder, bool valid) {
   for (const std::string& name : split.shards) {
     const TokenShard& shard = set.shards_.emplace_back(TokenShard::read(fs::path(folder) / name));
     if (shard.fingerprint() != set.info_.fingerprint || shard.vocab_size() != set.info_.vocab_size)
-      fail(shard.label(), ": is of another tokenizer than ", kIndex, " says");
+      fail(shard.label(), ": is of another tokenizer than ", kTokenIndex, " says");
     set.documents_.push_back(set.documents() + shard.documents());
     set.tokens_.push_back(set.tokens() + shard.tokens());
   }
   if (set.documents() != split.documents || set.tokens() != split.tokens)
-    fail("data: ", folder, ": shards have ", set.documents(), " documents of ", set.tokens(), " tokens, ", kIndex,
+    fail("data: ", folder, ": shards have ", set.documents(), " documents of ", set.tokens(), " tokens, ", kTokenIndex,
          " says ", split.documents, " of ", split.tokens);
   return set;
 }

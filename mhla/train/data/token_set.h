@@ -12,11 +12,14 @@
 
 namespace mhla {
 
+inline constexpr const char* kTokenIndex = "dataset.json";
+
 struct TokenizeOptions {
   std::string data = "default";     // as for read_corpus
   std::string tokenizer = "bytes";  // "bytes", a tokenizer.json or .model, or "train:SIZE"
   std::string out;                  // a folder, made if it is not there; one that has a dataset.json is refused
-  double valid = 0.0;               // part of the documents that is held out: every n-th, n = round(1 / valid)
+  double valid = 0.0;               // part of the documents that is held out: every n-th, n = round(1 / valid), of
+                                    // fewer than n the last one, of a single one its last lines
   std::string valid_data;           // or documents of their own to hold out, as for read_corpus; no tokenizer sees them
   std::int64_t shard_tokens = std::int64_t{1} << 26;
 };
@@ -31,6 +34,7 @@ struct TokenSplit {
 struct TokenSetInfo {
   std::string source, tokenizer_kind;
   std::string valid_source;  // of the held-out documents where they have one of their own
+  bool valid_tail = false;   // held out are the last lines of the only document
   std::uint64_t fingerprint = 0;
   std::int64_t vocab_size = 0;
   std::int64_t trained_to = 0;  // SIZE of "train:SIZE", which little text may not fill; 0: the tokenizer was given
@@ -41,8 +45,8 @@ struct TokenSetInfo {
   friend bool operator==(const TokenSetInfo&, const TokenSetInfo&) = default;
 };
 
-// Every document opens with Tokenizer::document_opening() and ends with closing(). `progress` is told the documents
-// done.
+// In tokenize.cpp. Every document opens with Tokenizer::document_opening() and ends with closing(). `progress` is told
+// the documents done. Files of one that was killed are removed first, and those of one that fails.
 TokenSetInfo tokenize_corpus(const TokenizeOptions& options, const std::function<void(std::int64_t)>& progress = {});
 
 bool is_token_set(const std::string& folder);

@@ -55,6 +55,69 @@ TEST(TokenSet, HoldsTheCorpus) {
     }
 }
 
+TEST(TokenSet, HoldsOutOneOfAFew) {
+  const ScratchFolder folder;
+  TokenizeOptions options;
+  options.data = folder.path("in"), options.valid = 0.01;
+  folder.write_text("in/a.txt", "first"), folder.write_text("in/b.txt", "second");
+  options.out = folder.path("two");
+  EXPECT_FALSE(tokenize_corpus(options).valid_tail);
+  EXPECT_EQ(text_of(TokenSet::open(options.out), 0), "<|endoftext|>first");
+  EXPECT_EQ(text_of(TokenSet::open(options.out, true), 0), "<|endoftext|>second");
+  // Of a single one the last lines, or words, or characters, whichever end where the part begins.
+  const auto tail = [&](const std::string& text, double valid) {
+    static int count = 0;
+    folder.write_text("one.txt", text);
+    options.data = folder.path("one.txt"), options.valid = valid, options.out = folder.path(str("one", count++));
+    EXPECT_TRUE(tokenize_corpus(options).valid_tail);
+    const TokenSet train = TokenSet::open(options.out), held_out = TokenSet::open(options.out, true);
+    EXPECT_TRUE(train.info().valid_tail);
+    EXPECT_EQ(train.documents(), 1);
+    EXPECT_EQ(held_out.documents(), 1);
+    const std::string head = text_of(train, 0).substr(kEndOfText.size()), rest = text_of(held_out, 0);
+    EXPECT_EQ(head + rest.substr(kEndOfText.size()), text);
+    return rest.substr(kEndOfText.size());
+  };
+  EXPECT_EQ(tail("one\ntwo\nthree\nfour\n", 0.25), "four\n");
+  EXPECT_EQ(tail("one\ntwo\nthree\nfour\n", 0.3), "three\nfour\n");
+  EXPECT_EQ(tail("one long line of many words", 0.1), "words");
+  EXPECT_EQ(tail("\u00e9\u00e9\u00e9\u00e9", 0.01), "\u00e9");
+  folder.write_text("one.txt", "x");
+  options.out = folder.path("none");
+  EXPECT_EQ(
+      message_of([&] { tokenize_corpus(options); }),
+      "tokenize: " + options.data + " is one document of 1 bytes, of which none can be held out, expected valid 0");
+}
+
+TEST(TokenSet, NothingStaysOfWhatFailedOrWasKilled) {
+  const ScratchFolder folder;
+  folder.write_text("in/a.txt", "text"), folder.write_text("in/b.jsonl", "{\"text\": \"more\"}\n{\"no\": 1}\n");
+  TokenizeOptions options;
+  options.data = folder.path("in"), options.out = folder.path("new/out"), options.shard_tokens = 1;
+  const auto fails = [&] { EXPECT_TRUE(has(message_of([&] { tokenize_corpus(options); }), "line 2: no text")); };
+  fails();
+  EXPECT_FALSE(std::filesystem::exists(folder.path("new")));
+  // Shards and parts of a killed one go as well, and nothing else does.
+  for (const char* name : {"train-00007.tokens", "valid-00000.tokens.part12-3", "dataset.json.part12-4",
+                           "train-x.tokens", "train-00001.tokens.mine", "notes.txt"})
+    folder.write_text(str("old/", name), "x");
+  const auto left = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path("old")))
+      names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  options.out = folder.path("old");
+  fails();
+  EXPECT_EQ(left(), (std::vector<std::string>{"notes.txt", "train-00001.tokens.mine", "train-x.tokens"}));
+  folder.write_text("old/train-00007.tokens", "x");
+  options.data = folder.path("in/a.txt");
+  tokenize_corpus(options);
+  EXPECT_EQ(left(), (std::vector<std::string>{"dataset.json", "notes.txt", "tokenizer.json", "train-00000.tokens",
+                                              "train-00001.tokens.mine", "train-x.tokens"}));
+}
+
 TEST(TokenSet, HoldsOutDocumentsOfTheirOwn) {
   const ScratchFolder folder;
   folder.write_text("train/a.jsonl", lines());
@@ -131,7 +194,7 @@ TEST(TokenSet, DatasetJsonIsStrict) {
   const std::string good = write_token_index(info);
   EXPECT_EQ(parse_token_index(good, "d"), info);
   TokenSetInfo two = info;
-  two.valid_source = "there", two.trained_to = 512;
+  two.valid_source = "there", two.valid_tail = true, two.trained_to = 512;
   EXPECT_EQ(parse_token_index(write_token_index(two), "d"), two);
   const auto refused = [&](const std::string& from, const std::string& to) {
     std::string text = good;
