@@ -65,10 +65,11 @@ LmConfig network_of(const LmOptions& o, const LmData& data) {
 
 LmOptions resolved(const LmOptions& options, const LmConfig& network) {
   LmOptions o = options;
+  o.official = network.official;
   if (o.context == 0) o.context = network.context;
   if (is_model_file(o.model))  // all of it, so that the options are enough where the file is not
     o.model = network.model, o.network = network_fields(network, {"model", "attention", "official"});
-  if (!o.train.mix_weight_decay) o.train.mix_weight_decay = 0.0;
+  if (!o.train.mix_weight_decay) o.train.mix_weight_decay = o.official ? o.train.weight_decay : 0.0;  // V30
   if (!o.train.clip_mix_apart) o.train.clip_mix_apart = !o.official;
   return o;
 }

@@ -100,6 +100,20 @@ TEST(LmTask, TakesTokensThatAreThere) {
   EXPECT_EQ(network_of(options, *data).context, 4096);
 }
 
+TEST(LmTask, OfficialTrainingIsWhatFlagsDoNotSay) {
+  const auto train_of = [](bool official, std::optional<double> decay, std::optional<bool> apart) {
+    LmOptions o;
+    o.official = official, o.train.mix_weight_decay = decay, o.train.clip_mix_apart = apart;
+    return resolved(o, lm_config(o.model, o.attention, official)).train;
+  };
+  EXPECT_EQ(train_of(false, {}, {}).mix_weight_decay, 0.0);
+  EXPECT_EQ(train_of(false, {}, {}).clip_mix_apart, true);
+  EXPECT_EQ(train_of(true, {}, {}).mix_weight_decay, LmOptions().train.weight_decay);
+  EXPECT_EQ(train_of(true, {}, {}).clip_mix_apart, false);
+  EXPECT_EQ(train_of(true, 0.0, true).mix_weight_decay, 0.0);
+  EXPECT_EQ(train_of(true, 0.0, true).clip_mix_apart, true);
+}
+
 TEST(LmTask, RefusesWhatDoesNotFit) {
   const auto said = [](const auto& change) {
     LmOptions options;
