@@ -55,7 +55,7 @@ void add_train(CLI::App& app, Job& job) {
                              {"lm",
                               "a language model, with any causal attention of the zoo",
                               "short_conv=4 or chunk=128",
-                              {"check_tokens", "eval_tokens", "recompute", "tokens"}});
+                              {"check_tokens", "data", "eval_tokens", "recompute", "tokens"}});
 }
 
 }  // namespace mhla::apps

@@ -68,7 +68,7 @@ void train_lm(const JsonValue& request, Observer& observer) {
   if (goes_on) options.model = model_of(options.model, folder);
   check(options);
   if (!resume) expect_no_run(folder);  // before anything is written into it
-  if (!goes_on) expect_own_tokenizer(options, folder.string());
+  if (!goes_on) expect_own_tokens(options, folder.string());
   prepare(options.train);
   LmDataPtr data = open_data(options, folder.string(), [&](const std::string& text) {
     observer.row(JsonValue().set("kind", "tokens").set("text", text));
@@ -147,8 +147,7 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observe
     if (how.out.empty()) fail("eval lm: data is ", data, ", which is text: expected --tokens, a folder for its tokens");
     if (!fs::exists(data) && data != "default") fail("eval lm: data is ", data, ", which is not there");
     if (!is_token_set(how.out)) tokenize_corpus(how);
-    if (const std::string source = TokenSet::open(how.out).info().source; source != how.data)
-      fail("eval lm: ", how.out, " has the tokens of ", source, ", expected those of ", how.data);
+    expect_tokens_of("eval lm", how.out, TokenSet::open(how.out).info(), how.data);
     data = how.out;
   }
   const TokenSetInfo info = TokenSet::open(data).info();

@@ -25,6 +25,8 @@ class TextData final : public LmData {
   [[nodiscard]] std::int64_t vocab() const override { return train_.info().vocab_size; }
   [[nodiscard]] const char* whose() const override { return "the tokens"; }
   [[nodiscard]] TokenizerPtr maybe_tokenizer() const override { return train_.tokenizer(); }
+  [[nodiscard]] std::string name() const override { return train_.folder(); }
+  [[nodiscard]] std::int64_t checksum() const override { return train_.checksum(); }
   [[nodiscard]] std::vector<std::string> warnings() const override {
     if (valid_) return {};
     return {str(train_.folder(),
@@ -70,14 +72,18 @@ LmDataPtr open_data(const LmOptions& o, const std::string& run, const std::funct
 
 LmDataPtr open_tokens(const std::string& folder, bool check) { return std::make_unique<TextData>(folder, check); }
 
-void expect_own_tokenizer(const LmOptions& o, const std::string& run) {
-  if (o.tokenizer.empty() || is_mqar(o)) return;
+void expect_own_tokens(const LmOptions& o, const std::string& run) {
+  if ((o.tokenizer.empty() && !o.valid) || is_mqar(o)) return;
   const std::string folder = is_token_set(o.data) ? o.data : own_folder(o, run);
   if (!is_token_set(folder)) return;
   const TokenSetInfo info = TokenSet::open(folder).info();
-  if (!has_tokenizer(info, o.tokenizer))
+  if (!o.tokenizer.empty() && !has_tokenizer(info, o.tokenizer))
     fail("train: tokenizer is ", o.tokenizer, ", but ", folder, " has the tokens of another (", info.tokenizer_kind,
          " of ", info.vocab_size, "), expected none or that one");
+  if (o.valid && info.valid_part && *o.valid != *info.valid_part)
+    fail("train: valid is ", *o.valid, ", but ", folder, " has tokens made with ", *info.valid_part,
+         !info.valid_source.empty() ? " and a text of their own held out" : "",
+         ", expected none or that one, or another folder");
 }
 
 std::string token_folder(const LmOptions& o, const std::string& run,
@@ -85,13 +91,11 @@ std::string token_folder(const LmOptions& o, const std::string& run,
   if (is_token_set(o.data)) return o.data;
   const std::string folder = own_folder(o, run);
   if (is_token_set(folder)) {
-    const TokenSetInfo info = TokenSet::open(folder).info();
-    if (info.source != o.data)
-      fail("train: ", folder, " has the tokens of ", info.source, ", expected those of ", o.data);
+    expect_tokens_of("train", folder, TokenSet::open(folder).info(), o.data);
     return folder;
   }
   TokenizeOptions how;
-  how.data = o.data, how.tokenizer = tokenizer_of(o), how.out = folder, how.valid = o.valid;
+  how.data = o.data, how.tokenizer = tokenizer_of(o), how.out = folder, how.valid = o.valid.value_or(0.01);
   const TokenSetInfo info = tokenize_corpus(how);
   told(str(folder, ": ", info.train.tokens + info.valid.tokens, " tokens of ", info.tokenizer_kind, " (",
            info.vocab_size, ") from ", info.bytes, " bytes of ", info.source,

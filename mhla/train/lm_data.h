@@ -22,6 +22,8 @@ class LmData {
   [[nodiscard]] virtual std::int64_t vocab() const = 0;
   [[nodiscard]] virtual const char* whose() const = 0;             // vocabulary that is, in messages
   [[nodiscard]] virtual TokenizerPtr maybe_tokenizer() const = 0;  // none: ids are no text
+  [[nodiscard]] virtual std::string name() const = 0;
+  [[nodiscard]] virtual std::int64_t checksum() const = 0;  // of what is trained on; -1: it is made by the options
   [[nodiscard]] virtual std::vector<std::string> warnings() const = 0;
   [[nodiscard]] virtual std::unique_ptr<TokenBatches> batches(const LmOptions& options, const Cursor& start) const = 0;
 
@@ -45,9 +47,9 @@ LmDataPtr open_data(const LmOptions& options, const std::string& run,
 std::string token_folder(const LmOptions& options, const std::string& run,
                          const std::function<void(const std::string&)>& told);
 LmDataPtr open_tokens(const std::string& folder, bool check = false);  // `check`: their checksums
-// Before a run begins: an Error where a tokenizer is given that would not be used, as the tokens are there already and
-// have another.
-void expect_own_tokenizer(const LmOptions& options, const std::string& run);
+// Before a run begins: an Error where a tokenizer, or a part to hold out, is given that would not be used, as the
+// tokens are there already and have another.
+void expect_own_tokens(const LmOptions& options, const std::string& run);
 
 // ---- Recall (mqar_data.cpp)
 

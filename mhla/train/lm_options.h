@@ -15,7 +15,7 @@ struct LmOptions {
   std::string data = "default";
   std::string tokenizer;
   std::string tokens;
-  double valid = 0.01;
+  std::optional<double> valid;  // of text without tokens: 0.01
   bool check_tokens = true;
   std::string packing = "documents";
   std::int64_t context = 0;
@@ -47,7 +47,8 @@ struct LmOptions {
           "vocabulary, or what the tokens that are there have");
     visit("tokens", o.tokens, "for text: folder of its tokens, made on first use; empty: tokens in the run");
     visit("valid", o.valid,
-          "for text: part of the documents to evaluate on, 0 to 0.5: at least one; the end of a single one");
+          "for text: part of the documents to evaluate on, 0 to 0.5: at least one; the end of a single one; [0.01], or "
+          "what the tokens that are there have");
     visit("check_tokens", o.check_tokens, "read all tokens and hold their checksums before the first step");
     visit("packing", o.packing, "documents: none sees another; concatenate: windows over all of them, as published");
     visit("context", o.context, "tokens of a sequence; 0: the model's");

@@ -38,7 +38,7 @@ void check(const LmOptions& o) {
   check(o.train);
   if (o.packing != "documents" && o.packing != "concatenate")
     fail("train: packing is '", o.packing, "', expected documents or concatenate");
-  if (!(o.valid >= 0.0 && o.valid <= 0.5)) fail("train: valid is ", o.valid, ", expected 0 to 0.5");
+  if (o.valid && !(*o.valid >= 0.0 && *o.valid <= 0.5)) fail("train: valid is ", *o.valid, ", expected 0 to 0.5");
   if (o.context < 0 || o.context == 1)
     fail("train: context is ", o.context, ", expected at least 2, or 0 for the model's");
   if (o.eval_tokens < 0) fail("train: eval_tokens is ", o.eval_tokens, ", expected at least 0");
@@ -107,9 +107,14 @@ BatchResult LmTask::forward(const TrainBatch& given) {
   return {.loss = sum / static_cast<double>(given.weight), .sums = {}};
 }
 
-JsonValue LmTask::cursor() const { return JsonValue().set("epoch", at_.epoch).set("position", at_.position); }
+JsonValue LmTask::cursor() const {
+  return JsonValue().set("epoch", at_.epoch).set("position", at_.position).set("tokens", data_->checksum());
+}
 
 void LmTask::seek(const JsonValue& cursor) {
+  // Checkpoints of before do not say.
+  if (const JsonValue* tokens = cursor.find("tokens"); tokens != nullptr && tokens->as_int() != data_->checksum())
+    fail("train: ", data_->name(), " has other tokens than the data of the run");
   at_ = {.epoch = cursor.at("epoch").as_int(), .position = cursor.at("position").as_int()};
   batches_ = data_->batches(options_, at_);
 }

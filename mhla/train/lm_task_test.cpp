@@ -74,6 +74,30 @@ TEST(LmTask, StoppedAndResumedIsTheUnbrokenRun) {
   }
 }
 
+TEST(LmTask, GoesOnWithTheSameTokensAlone) {
+  const TemporaryRun temporary;
+  LmOptions options = small(temporary.path("data"));
+  options.tokens = temporary.path("tokens").string();
+  StopAt stops;
+  stops.step = 3;
+  EXPECT_EQ(train_lm(options, temporary.path("run"), stops).stopped, "SIGTERM");
+  fs::rename(options.tokens, temporary.path("moved"));
+  LmOptions moved = options;
+  moved.data = temporary.path("moved").string(), moved.tokens = "";
+  stops.step = 6;
+  EXPECT_EQ(train_lm(moved, temporary.path("run"), stops, /*resume=*/true).step, 6);
+  write_file(options.data, R"({"text": "abd )" + std::string(4000, 'x') + "\"}\n");
+  Rows rows;
+  EXPECT_EQ(message_of([&] { train_lm(options, temporary.path("run"), rows, /*resume=*/true); }),
+            "train: " + options.tokens + " has other tokens than the data of the run");
+  // One of before does not say.
+  const LmDataPtr data = open_tokens(moved.data);
+  const LmConfig network = network_of(moved, *data);
+  LmTask task(resolved(moved, network), open_tokens(moved.data), network);
+  EXPECT_EQ(task.cursor().at("tokens").as_int(), TokenSet::open(moved.data).checksum());
+  EXPECT_NO_THROW(task.seek(parse_json(R"({"epoch": 0, "position": 0})", "cursor")));
+}
+
 TEST(LmTask, TakesTokensThatAreThere) {
   const TemporaryRun temporary;
   LmOptions options = small(temporary.path("data"));
@@ -84,8 +108,18 @@ TEST(LmTask, TakesTokensThatAreThere) {
   EXPECT_EQ(token_folder(options, "run", tell), options.tokens);
   EXPECT_EQ(told, 1);
   LmOptions other = options;
-  other.data = temporary.path("data").string();
+  other.data = temporary.path("other").string();
+  fs::create_directories(other.data);
+  write_file(temporary.path("other") / "a.txt", std::string("text"));
   EXPECT_TRUE(has(message_of([&] { token_folder(other, "run", tell); }), "has the tokens of"));
+  other.data = temporary.path("data").string();  // the folder with that file alone
+  EXPECT_EQ(token_folder(other, "run", tell), options.tokens);
+  // A part to hold out that the tokens do not have.
+  EXPECT_NO_THROW(expect_own_tokens(other, "run"));
+  other.valid = 0.3;
+  EXPECT_EQ(message_of([&] { expect_own_tokens(other, "run"); }),
+            str("train: valid is 0.3, but ", options.tokens,
+                " has tokens made with 0.2, expected none or that one, or another folder"));
   other.data = options.tokens, other.tokens = "";
   EXPECT_EQ(token_folder(other, "run", tell), options.tokens);
   // The vocabulary is that of the tokens, or more.

@@ -18,6 +18,8 @@ class MqarData final : public LmData {
   [[nodiscard]] std::int64_t vocab() const override { return vocab_; }
   [[nodiscard]] const char* whose() const override { return "mqar"; }
   [[nodiscard]] TokenizerPtr maybe_tokenizer() const override { return nullptr; }
+  [[nodiscard]] std::string name() const override { return kMqar; }
+  [[nodiscard]] std::int64_t checksum() const override { return -1; }
   [[nodiscard]] std::vector<std::string> warnings() const override { return {}; }
   [[nodiscard]] std::unique_ptr<TokenBatches> batches(const LmOptions& o, const Cursor& start) const override {
     MqarLoaderOptions loader;

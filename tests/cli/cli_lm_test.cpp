@@ -81,6 +81,13 @@ TEST_F(CliLm, FromTextToPerplexity) {
   const ProgramRun told = run_program(tokens);
   ASSERT_EQ(told.code, 0) << told.err;
   EXPECT_EQ(parse_json(lines_of(told.out).at(0), "row").at("tokens").as_int(), 41);
+  ASSERT_EQ(run_program(tokens).code, 0);  // the tokens are there
+  fs::rename(folder.path("other.txt"), folder.path("moved.txt"));
+  std::replace(tokens.begin(), tokens.end(), folder.path("other.txt"), folder.path("moved.txt"));
+  EXPECT_EQ(run_program(tokens).code, 0);
+  write_file(folder.path("moved.txt"), std::string("another text"));
+  expect_refused(tokens, {"eval lm: " + folder.path("other") + " has the tokens of " + folder.path("other.txt"),
+                          "(1 file of 40 bytes", "(1 file of 12 bytes"});
 
   // Under published names and back: the same perplexity.
   ASSERT_EQ(run_program({"convert", out, folder.path("published.safetensors"), "--to", "published"}).code, 0);
@@ -106,6 +113,33 @@ TEST_F(CliLm, StoppedItGoesOnWithTheSameBits) {
     EXPECT_EQ(rest.code, 0) << rest.err;
   }
   EXPECT_TRUE(read_file(cut + "/model.safetensors") == read_file(whole + "/model.safetensors"));
+}
+
+// As little as can be said: one text, no flag about its parts.
+TEST_F(CliLm, TrainsOnASingleText) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += i % 2 == 0 ? "to be\n" : "or not\n";
+  write_file(folder.path("one.txt"), text);
+  std::vector<std::string> all = words(folder.path("one"), {"--max-steps", "2"});
+  *(std::find(all.begin(), all.end(), "--data") + 1) = folder.path("one.txt");
+  const auto valid = std::find(all.begin(), all.end(), "--valid");
+  all.erase(valid, valid + 2);
+  const ProgramRun run = run_program(all);
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "one document, so its last ")) << run.out;
+  EXPECT_TRUE(has(run.out, "eval  step 2  ")) << run.out;
+  // Tokens that only moved, then others of the same kind.
+  fs::rename(folder.path("one/tokens"), folder.path("moved"));
+  const std::vector<std::string> resume{
+      "train", "lm", "--resume", "--out", folder.path("one"), "--data", folder.path("moved")};
+  std::vector<std::string> on = resume;
+  on.insert(on.end(), {"--max-steps", "4"});
+  const ProgramRun rest = run_program(on);
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  fs::remove_all(folder.path("moved"));
+  ASSERT_EQ(run_program({"data", "tokenize", "--data", data, "--out", folder.path("moved")}).code, 0);
+  on.back() = "6";
+  expect_refused(on, {"train: " + folder.path("moved") + " has other tokens than the data of the run"});
 }
 
 TEST_F(CliLm, LearnsToRecallAndIsAskedAgain) {
@@ -231,12 +265,15 @@ TEST_F(CliLm, WhatWouldSpoilARunIsRefused) {
   EXPECT_FALSE(fs::exists(beside));
   for (const std::string& same : {std::string("train:280"), tokens + "/tokenizer.json"}) {
     fs::remove_all(beside);
-    const ProgramRun run =
-        run_program(replaced(replaced(words(beside, {"--max-steps", "2"}), "--data", tokens), "--tokenizer", same));
+    const ProgramRun run = run_program(
+        replaced(replaced(replaced(words(beside, {"--max-steps", "2"}), "--data", tokens), "--tokenizer", same),
+                 "--valid", "0"));
     EXPECT_EQ(run.code, 0) << run.err;
   }
   expect_refused({"eval", "lm", "--run", out, "--data", out + "/tokens", "--tokens", folder.path("new")},
                  {"tokens is " + folder.path("new"), "is a folder of tokens already"});
+  expect_refused(replaced(replaced(words(folder.path("part")), "--data", tokens), "--tokenizer", ""),
+                 {"train: valid is 0.1, but " + tokens + " has tokens made with 0, expected none or that one"});
   // Tokens that changed on the disk, to ones that the vocabulary has.
   const std::string shard = tokens + "/train-00000.tokens";
   const std::vector<std::byte> bytes = read_file(shard);
@@ -244,7 +281,7 @@ TEST_F(CliLm, WhatWouldSpoilARunIsRefused) {
   damaged[damaged.size() - 2] = static_cast<char>(damaged[damaged.size() - 2] ^ 1);
   write_file(shard, damaged);
   std::vector<std::string> again =
-      replaced(replaced(words(folder.path("spoilt")), "--data", tokens), "--tokenizer", "");
+      replaced(replaced(replaced(words(folder.path("spoilt")), "--data", tokens), "--tokenizer", ""), "--valid", "0");
   again.insert(again.end(), {"--max-steps", "2"});
   expect_refused(again, {"train-00000.tokens: the checksum is wrong, the token shard is damaged"});
   expect_refused({"eval", "lm", "--run", beside, "--data", tokens}, {"the checksum is wrong"});

@@ -51,6 +51,7 @@ class TokenShard {
   [[nodiscard]] std::int64_t documents() const { return static_cast<std::int64_t>(offsets_.size()) - 1; }
   [[nodiscard]] std::int64_t tokens() const { return static_cast<std::int64_t>(offsets_.back()); }
   [[nodiscard]] std::span<const std::uint64_t> offsets() const { return offsets_; }  // [documents + 1]
+  [[nodiscard]] std::uint32_t checksum() const { return checksum_; }                 // as the head says
 
   // `count` tokens from `first` on. A token outside the vocabulary is an Error: the file was damaged after it was
   // written.

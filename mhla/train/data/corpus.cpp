@@ -5,6 +5,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/io/codecs/gzip.h"
+#include "mhla/io/crc32c.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json_lines.h"
 
@@ -21,12 +22,21 @@ std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// Lengths too, so that no byte moves from a file to the next unseen.
+void add_file(CorpusPrint& print, std::span<const std::byte> bytes) {
+  const std::uint64_t size = bytes.size();
+  ++print.files;
+  print.bytes += static_cast<std::int64_t>(size);
+  print.checksum = crc32c(bytes, crc32c(std::as_bytes(std::span(&size, 1)), print.checksum));
+}
+
 class Reader {
  public:
   explicit Reader(const Take& take) : take_(take) {}
 
   void file(const fs::path& path) {
     const MappedFile mapped(path);
+    add_file(counts.print, mapped.bytes());
     const std::string_view text = text_of(mapped.bytes());
     if (path.extension() == ".jsonl")
       lines(path.string(), text);
@@ -63,6 +73,16 @@ bool is_text_file(const fs::path& path) {
   return end == ".txt" || end == ".md" || end == ".jsonl";
 }
 
+std::vector<fs::path> files_in(const std::string& folder) {
+  std::vector<fs::path> files;
+  std::error_code none;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file(none) && is_text_file(entry.path())) files.push_back(entry.path());
+  if (files.empty()) fail("data: no .txt, .md or .jsonl file in ", folder);
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 }  // namespace
 
 CorpusCounts read_corpus(const std::string& data, const Take& take) {
@@ -73,17 +93,14 @@ CorpusCounts read_corpus(const std::string& data, const Take& take) {
       fail("data: ", kDictionary,
            " is missing: apt-get install dict-gcide (it brings a dictionary server, dictd), or give a file or folder "
            "of text");
-    const auto text = gunzip(read_file(kDictionary), kDictionary);
+    const auto packed = read_file(kDictionary);
+    add_file(reader.counts.print, packed);
+    const auto text = gunzip(packed, kDictionary);
     int number = 0;
     split_dictionary(text_of(text),
                      [&](std::string_view document) { reader.document(str("gcide ", number++), document); });
   } else if (fs::is_directory(data, none)) {
-    std::vector<fs::path> files;
-    for (const auto& entry : fs::recursive_directory_iterator(data))
-      if (entry.is_regular_file(none) && is_text_file(entry.path())) files.push_back(entry.path());
-    if (files.empty()) fail("data: no .txt, .md or .jsonl file in ", data);
-    std::sort(files.begin(), files.end());
-    for (const fs::path& file : files) reader.file(file);
+    for (const fs::path& file : files_in(data)) reader.file(file);
   } else if (fs::exists(data, none)) {
     reader.file(data);
   } else {
@@ -93,6 +110,16 @@ CorpusCounts read_corpus(const std::string& data, const Take& take) {
     fail("data: ", data, " has no text",
          reader.counts.empty.empty() ? "" : ": " + reader.counts.empty[0] + " is empty");
   return reader.counts;
+}
+
+std::optional<CorpusPrint> corpus_print(const std::string& data) {
+  std::error_code none;
+  const std::string place = data == "default" ? kDictionary : data;
+  if (!fs::exists(place, none)) return {};
+  CorpusPrint print;
+  for (const fs::path& file : fs::is_directory(place, none) ? files_in(place) : std::vector<fs::path>{place})
+    add_file(print, MappedFile(file).bytes());
+  return print;
 }
 
 }  // namespace mhla

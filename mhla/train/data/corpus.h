@@ -8,20 +8,31 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace mhla {
 
+// Of the bytes of all files in their order, wherever they lie.
+struct CorpusPrint {
+  std::int64_t files = 0, bytes = 0;
+  std::uint32_t checksum = 0;
+  friend bool operator==(const CorpusPrint&, const CorpusPrint&) = default;
+};
+
 struct CorpusCounts {
   std::int64_t documents = 0, bytes = 0;
   std::vector<std::string> empty;  // "file" or "file: line 3", left out
+  CorpusPrint print;
 };
 
 // Gives every document that is not empty to `take`, with its name. None at all is an Error.
 CorpusCounts read_corpus(const std::string& data,
                          const std::function<void(const std::string& name, std::string_view text)>& take);
+
+std::optional<CorpusPrint> corpus_print(const std::string& data);  // none where the data is not there
 
 // The dictionary as dict-gcide has it, to plain text: lines joined to paragraphs, marks of source, syllables and
 // pronunciation gone, letters written ['e] or [ae] as letters. Entries follow each other until a document has 4 KB.

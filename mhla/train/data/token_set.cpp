@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "mhla/core/error.h"
+#include "mhla/io/crc32c.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
 #include "mhla/io/text/bpe.h"
@@ -18,6 +19,22 @@ std::string hex(std::uint64_t value) {
   char text[17];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
   return text;
+}
+
+std::string hex(std::uint32_t value) { return hex(std::uint64_t{value}).substr(8); }
+
+template <class Value>
+Value from_hex(const std::string& text, const char* name) {
+  Value value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (error != std::errc() || hex(value) != text)
+    fail(name, " is '", text, "', expected ", 2 * sizeof(Value), " digits");
+  return value;
+}
+
+std::string size_of(const CorpusPrint& text) {
+  return str(text.files, text.files == 1 ? " file of " : " files of ", text.bytes, " bytes, checksum ",
+             hex(text.checksum));
 }
 
 JsonValue split_json(const TokenSplit& split) {
@@ -51,12 +68,14 @@ TokenSetInfo parse_token_index(std::string_view text, const std::string& label) 
     TokenSetInfo info;
     info.source = json.at("source").as_string();
     if (const JsonValue* valid = json.find("valid_source")) info.valid_source = valid->as_string();
+    if (const JsonValue* text_now = json.find("text")) {
+      info.text = CorpusPrint{text_now->at("files").as_int(), text_now->at("bytes").as_int(),
+                              from_hex<std::uint32_t>(text_now->at("crc32c").as_string(), "crc32c")};
+    }
+    if (const JsonValue* part = json.find("valid_part")) info.valid_part = part->as_double();
     if (const JsonValue* tail = json.find("valid_tail")) info.valid_tail = tail->as_bool();
     info.tokenizer_kind = json.at("tokenizer").as_string();
-    const std::string& print = json.at("fingerprint").as_string();
-    const auto [stop, error] = std::from_chars(print.data(), print.data() + print.size(), info.fingerprint, 16);
-    if (error != std::errc() || hex(info.fingerprint) != print)
-      fail("fingerprint is '", print, "', expected 16 digits");
+    info.fingerprint = from_hex<std::uint64_t>(json.at("fingerprint").as_string(), "fingerprint");
     info.vocab_size = json.at("vocab_size").as_int();
     if (info.vocab_size < 1 || info.vocab_size > kMaxVocab)
       fail("vocab_size is ", info.vocab_size, ", expected 1 to ", kMaxVocab);
@@ -80,6 +99,12 @@ TokenSetInfo parse_token_index(std::string_view text, const std::string& label) 
 
 std::string write_token_index(const TokenSetInfo& info) {
   JsonValue json = JsonValue().set("format", "mhla tokens").set("version", 1).set("source", info.source);
+  if (info.text)
+    json.set("text", JsonValue()
+                         .set("files", info.text->files)
+                         .set("bytes", info.text->bytes)
+                         .set("crc32c", hex(info.text->checksum)));
+  if (info.valid_part) json.set("valid_part", *info.valid_part);
   if (!info.valid_source.empty()) json.set("valid_source", info.valid_source);
   if (info.valid_tail) json.set("valid_tail", true);
   json.set("tokenizer", info.tokenizer_kind);
@@ -109,6 +134,17 @@ bool has_tokenizer(const TokenSetInfo& info, const std::string& tokenizer) {
   if (const std::int64_t size = trained_size(tokenizer); size > 0)
     return (info.trained_to > 0 ? info.trained_to : info.vocab_size) == size;
   return open_tokenizer(tokenizer)->fingerprint() == info.fingerprint;
+}
+
+void expect_tokens_of(const std::string& command, const std::string& folder, const TokenSetInfo& info,
+                      const std::string& data) {
+  const std::optional<CorpusPrint> now = info.text ? corpus_print(data) : std::nullopt;
+  if (now ? *now == *info.text : info.source == data) return;
+  if (!now) fail(command, ": ", folder, " has the tokens of ", info.source, ", expected those of ", data);
+  const bool changed = info.source == data;
+  fail(command, ": ", folder, " has the tokens of ", info.source, changed ? " as it was (" : " (", size_of(*info.text),
+       "), expected those of ", data, changed ? " as it is now (" : " (", size_of(*now),
+       "): give another folder for them, remove this one, or give it as data to take its tokens as they are");
 }
 
 bool is_token_set(const std::string& folder) {
@@ -155,6 +191,15 @@ std::int64_t TokenSet::document_begin(std::int64_t document) const {
                                               documents_.begin() - 1);
   const auto local = static_cast<std::size_t>(document - documents_[shard]);
   return tokens_[shard] + static_cast<std::int64_t>(shards_[shard].offsets()[local]);
+}
+
+std::uint32_t TokenSet::checksum() const {
+  std::uint32_t sum = 0;
+  for (const TokenShard& shard : shards_) {
+    const std::uint32_t one = shard.checksum();
+    sum = crc32c(std::as_bytes(std::span(&one, 1)), sum);
+  }
+  return sum;
 }
 
 void TokenSet::copy(std::int64_t first, std::int64_t count, std::int64_t* out) const {

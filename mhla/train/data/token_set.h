@@ -9,6 +9,7 @@
 
 #include "mhla/io/text/token_shard.h"
 #include "mhla/io/text/tokenizer.h"
+#include "mhla/train/data/corpus.h"
 
 namespace mhla {
 
@@ -33,8 +34,10 @@ struct TokenSplit {
 
 struct TokenSetInfo {
   std::string source, tokenizer_kind;
-  std::string valid_source;  // of the held-out documents where they have one of their own
-  bool valid_tail = false;   // held out are the last lines of the only document
+  std::optional<CorpusPrint> text;   // of the source; none in older files, as the next
+  std::optional<double> valid_part;  // TokenizeOptions::valid
+  std::string valid_source;          // of the held-out documents where they have one of their own
+  bool valid_tail = false;           // held out are the last lines of the only document
   std::uint64_t fingerprint = 0;
   std::int64_t vocab_size = 0;
   std::int64_t trained_to = 0;  // SIZE of "train:SIZE", which little text may not fill; 0: the tokenizer was given
@@ -53,6 +56,10 @@ bool is_token_set(const std::string& folder);
 std::int64_t trained_size(const std::string& tokenizer);  // SIZE of "train:SIZE"; 0: another kind of tokenizer
 // Whether tokens were made with what TokenizeOptions::tokenizer says.
 bool has_tokenizer(const TokenSetInfo& info, const std::string& tokenizer);
+// An Error where the tokens of `folder` are those of another text than `data` has now. Where the file does not say, or
+// the data is not there any more, the path decides.
+void expect_tokens_of(const std::string& command, const std::string& folder, const TokenSetInfo& info,
+                      const std::string& data);
 
 // dataset.json, in and out.
 TokenSetInfo parse_token_index(std::string_view text, const std::string& label);
@@ -69,6 +76,7 @@ class TokenSet {
   [[nodiscard]] std::int64_t documents() const { return documents_.back(); }
   [[nodiscard]] std::int64_t tokens() const { return tokens_.back(); }
   [[nodiscard]] std::int64_t document_begin(std::int64_t document) const;  // documents() gives tokens()
+  [[nodiscard]] std::uint32_t checksum() const;                            // of the shards' own
   void copy(std::int64_t first, std::int64_t count, std::int64_t* out) const;
   void verify_checksums() const;  // reads every byte, about half a second a GB
   void verify() const;            // and holds every token against the vocabulary

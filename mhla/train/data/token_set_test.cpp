@@ -150,6 +150,38 @@ TEST(TokenSet, HoldsOutDocumentsOfTheirOwn) {
   EXPECT_FALSE(std::filesystem::exists(options.out));
 }
 
+TEST(TokenSet, KnowsItsText) {
+  const ScratchFolder folder;
+  folder.write_text("in/a.txt", "one"), folder.write_text("in/b/c.txt", "two");
+  TokenizeOptions options;
+  options.data = folder.path("in"), options.out = folder.path("out"), options.valid = 0.5;
+  tokenize_corpus(options);
+  TokenSetInfo info = TokenSet::open(options.out).info();
+  ASSERT_TRUE(info.text);
+  EXPECT_EQ(info.text->files, 2);
+  EXPECT_EQ(info.text->bytes, 6);
+  EXPECT_EQ(info.valid_part, 0.5);
+  const std::string none = "nothing was thrown";
+  const auto said = [&](const std::string& data) {
+    return message_of([&] { expect_tokens_of("eval", options.out, info, data); });
+  };
+  EXPECT_EQ(said(folder.path("in")), none);
+  std::filesystem::copy(folder.path("in"), folder.path("copy"), std::filesystem::copy_options::recursive);
+  folder.write_text("copy/not.bin", "no text");
+  EXPECT_EQ(said(folder.path("copy")), none);
+  EXPECT_EQ(said(folder.path("in/../in/")), none);
+  folder.write_text("in/a.txt", "onet"), folder.write_text("in/b/c.txt", "wo");  // the same bytes in all
+  EXPECT_TRUE(has(said(folder.path("in")),
+                  str("eval: ", options.out, " has the tokens of ", options.data, " as it was (2 files of 6 bytes,")));
+  EXPECT_TRUE(has(said(folder.path("in")), str("), expected those of ", options.data, " as it is now (2 files of 6")));
+  EXPECT_TRUE(has(said(folder.path("in/a.txt")), str("expected those of ", folder.path("in/a.txt"), " (1 file of 4")));
+  std::filesystem::remove_all(folder.path("in"));
+  EXPECT_EQ(said(folder.path("in")), none);  // gone, the tokens are what is left of it
+  EXPECT_TRUE(has(said(folder.path("other")), "expected those of " + folder.path("other")));
+  info.text.reset();  // as in files that do not say it
+  EXPECT_TRUE(has(said(folder.path("copy")), "expected those of " + folder.path("copy")));
+}
+
 TEST(TokenSet, KnowsItsTokenizer) {
   const ScratchFolder folder;
   folder.write_text("a.txt", "to be or not to be");
@@ -194,7 +226,8 @@ TEST(TokenSet, DatasetJsonIsStrict) {
   const std::string good = write_token_index(info);
   EXPECT_EQ(parse_token_index(good, "d"), info);
   TokenSetInfo two = info;
-  two.valid_source = "there", two.valid_tail = true, two.trained_to = 512;
+  two.valid_source = "there", two.valid_tail = true, two.valid_part = 0.25, two.text = CorpusPrint{3, 70, 0xab};
+  two.trained_to = 512;
   EXPECT_EQ(parse_token_index(write_token_index(two), "d"), two);
   const auto refused = [&](const std::string& from, const std::string& to) {
     std::string text = good;
@@ -203,6 +236,8 @@ TEST(TokenSet, DatasetJsonIsStrict) {
   EXPECT_EQ(refused("mhla tokens", "mhla"), "d: is no list of token shards of version 1");
   EXPECT_EQ(refused("\"version\": 1", "\"version\": 2"), "d: is no list of token shards of version 1");
   EXPECT_EQ(refused("0000000000000abc", "abc"), "d: fingerprint is 'abc', expected 16 digits");
+  EXPECT_EQ(refused("\"version\": 1", R"("version": 1, "text": {"files": 1, "bytes": 2, "crc32c": "abc"})"),
+            "d: crc32c is 'abc', expected 8 digits");
   EXPECT_EQ(refused("300", "0"), "d: vocab_size is 0, expected 1 to 16777216");
   EXPECT_EQ(refused("256", "300"), "d: document_token is 300, expected 0 to 299");
   EXPECT_EQ(refused("\"version\": 1", "\"version\": 1, \"trained_to\": 0"), "d: trained_to is 0, expected 1 or more");

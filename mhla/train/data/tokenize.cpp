@@ -160,7 +160,7 @@ TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(
   const TokenizerPtr tokenizer = make_tokenizer(o, trained_to);
   NewFolder folder(o.out);
   TokenSetInfo info;
-  info.source = o.data, info.valid_source = o.valid_data;
+  info.source = o.data, info.valid_source = o.valid_data, info.valid_part = o.valid;
   info.tokenizer_kind = tokenizer->kind();
   info.fingerprint = tokenizer->fingerprint();
   info.vocab_size = tokenizer->vocab_size(), info.trained_to = trained_to;
@@ -202,7 +202,7 @@ TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(
   }
   train.close();
   valid.close();
-  info.bytes = counts.bytes;
+  info.text = counts.print, info.bytes = counts.bytes;
   info.empty = counts.empty;
   folder.finish(*tokenizer, info);
   return info;
