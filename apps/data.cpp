@@ -135,8 +135,11 @@ int run_tokenize(const TokenizeOptions& options, bool json) {
   describe_tokens(out, options.out, info);
   out.line(fmt::format("  empty      {}", info.empty.size()));
   for (std::size_t i = 0; i < info.empty.size() && i < kListedClasses; ++i) out.line("             " + info.empty[i]);
+  for (const std::string& line : text_warnings(info)) complain(line);
   JsonValue row = row_of_tokens(options.out, info);
-  out.row(row.set("empty", json_list(info.empty)));
+  out.row(row.set("empty", json_list(info.empty))
+              .set("broken", json_list(info.broken))
+              .set("not_read", json_list(info.not_read)));
   return kDone;
 }
 

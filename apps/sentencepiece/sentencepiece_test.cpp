@@ -68,6 +68,13 @@ TEST_F(SentencePieceTest, ThereAndBack) {
             "tokenizer: id 600 is out of range, expected 0 to 599");
 }
 
+TEST_F(SentencePieceTest, WhatIsNoUtf8IsRefused) {
+  std::ofstream(path_, std::ios::binary) << made_model();
+  const TokenizerPtr tokenizer = open_tokenizer(path_.string());
+  EXPECT_EQ(message_of([&] { (void)tokenizer->encode("abc \xff\xfe def"); }),
+            "sentencepiece: byte 4 of the text is no UTF-8, expected text, or a tokenizer of bytes");
+}
+
 TEST_F(SentencePieceTest, WhatIsNoModel) {
   std::ofstream(path_, std::ios::binary) << "no model";
   EXPECT_TRUE(has(message_of([&] { (void)open_tokenizer(path_.string()); }), "is no SentencePiece model"));

@@ -146,7 +146,10 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observe
     how.out = into;
     if (how.out.empty()) fail("eval lm: data is ", data, ", which is text: expected --tokens, a folder for its tokens");
     if (!fs::exists(data) && data != "default") fail("eval lm: data is ", data, ", which is not there");
-    if (!is_token_set(how.out)) tokenize_corpus(how);
+    if (!is_token_set(how.out)) {
+      for (const std::string& line : text_warnings(tokenize_corpus(how)))
+        observer.row(JsonValue().set("kind", "warning").set("text", line));
+    }
     expect_tokens_of("eval lm", how.out, TokenSet::open(how.out).info(), how.data);
     data = how.out;
   }

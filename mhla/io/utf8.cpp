@@ -19,13 +19,14 @@ std::size_t utf8_length(std::string_view text) {
   return length;
 }
 
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
+std::size_t utf8_prefix(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t length = utf8_length(text.substr(at));
+    if (length == 0) break;
+    at += length;
   }
-  return true;
+  return at;
 }
 
 }  // namespace mhla

@@ -7,7 +7,8 @@
 namespace mhla {
 
 std::size_t utf8_length(std::string_view text);  // bytes of the character at the start of `text`, 0 when it is none
-bool is_utf8(std::string_view text);
+std::size_t utf8_prefix(std::string_view text);  // bytes before the first that is none
+inline bool is_utf8(std::string_view text) { return utf8_prefix(text) == text.size(); }
 
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD, for bytes that are no text
 

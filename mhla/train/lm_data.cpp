@@ -100,6 +100,7 @@ std::string token_folder(const LmOptions& o, const std::string& run,
   told(str(folder, ": ", info.train.tokens + info.valid.tokens, " tokens of ", info.tokenizer_kind, " (",
            info.vocab_size, ") from ", info.bytes, " bytes of ", info.source,
            info.valid_tail ? str("; one document, so its last ", info.valid.tokens, " tokens are held out") : ""));
+  for (const std::string& line : text_warnings(info)) told(line);
   return folder;
 }
 

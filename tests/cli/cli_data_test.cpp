@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "mhla/io/json.h"
@@ -125,6 +126,23 @@ TEST(CliData, TokenizeAndInfo) {
                                        folder.path("b.txt"), "--valid", "0.5", "--out", folder.path("three")});
   EXPECT_EQ(both.code, 2);
   EXPECT_NE(both.err.find("expected one of them"), std::string::npos) << both.err;
+
+  // What is no text, and what is not read.
+  std::filesystem::create_directories(folder.path("mixed"));
+  std::ofstream(folder.path("mixed/good.txt")) << "good";
+  std::ofstream(folder.path("mixed/broken.txt")) << "caf\xe9";
+  std::ofstream(folder.path("mixed/list.json")) << "[1]";
+  const ProgramRun mixed =
+      run_program({"data", "tokenize", "--data", folder.path("mixed"), "--out", folder.path("four")});
+  EXPECT_EQ(mixed.code, 0) << mixed.err;
+  for (const char* part :
+       {"1 documents are no UTF-8 text", "mixed/broken.txt", "1 files were not read", "mixed/list.json"})
+    EXPECT_NE(mixed.err.find(part), std::string::npos) << mixed.err;
+  const ProgramRun list =
+      run_program({"data", "tokenize", "--data", folder.path("mixed/list.json"), "--out", folder.path("five")});
+  EXPECT_EQ(list.code, 2);
+  EXPECT_NE(list.err.find("mixed/list.json has no JSON lines ("), std::string::npos) << list.err;
+  EXPECT_FALSE(std::filesystem::exists(folder.path("five")));
 
   EXPECT_EQ(run_program(call).code, 2);  // there already
   std::fstream(out + "/train-00000.tokens", std::ios::binary | std::ios::in | std::ios::out).seekp(-2, std::ios::end)

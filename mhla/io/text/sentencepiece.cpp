@@ -8,6 +8,7 @@
 #include "mhla/io/file.h"
 #include "mhla/io/text/fingerprint.h"
 #include "mhla/io/text/sentencepiece_interface.h"
+#include "mhla/io/utf8.h"
 
 namespace mhla {
 namespace {
@@ -103,6 +104,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     return before + text;
   }
   void encode_into(std::string_view text, std::vector<std::uint32_t>& ids) const {
+    if (const std::size_t good = utf8_prefix(text); good < text.size())  // libsentencepiece would drop or change it
+      fail("sentencepiece: byte ", good, " of the text is no UTF-8, expected text, or a tokenizer of bytes");
     char reason[512] = {};
     const auto take = [](void* context, const int* found, std::size_t count) {
       auto& to = *static_cast<std::vector<std::uint32_t>*>(context);

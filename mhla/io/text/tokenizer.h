@@ -1,6 +1,6 @@
 // Text to numbers and back. Any bytes are text: what is no UTF-8 is encoded as its bytes, and decoding gives the same
-// bytes again (but for SentencePiece, which normalises). A tokenizer never changes; encoding scratch lives in an
-// Encoder, one per thread.
+// bytes again (but for SentencePiece, which normalises, and refuses what is no UTF-8). A tokenizer never changes;
+// encoding scratch lives in an Encoder, one per thread.
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@
 #include "mhla/io/crc32c.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json_lines.h"
+#include "mhla/io/utf8.h"
 
 namespace mhla {
 namespace {
@@ -40,6 +41,8 @@ class Reader {
     const std::string_view text = text_of(mapped.bytes());
     if (path.extension() == ".jsonl")
       lines(path.string(), text);
+    else if (path.extension() == ".json")
+      json(path.string(), text);
     else
       document(path.string(), text);
   }
@@ -51,6 +54,7 @@ class Reader {
     }
     ++counts.documents;
     counts.bytes += static_cast<std::int64_t>(text.size());
+    if (text.find('\0') != std::string_view::npos || !is_utf8(text)) counts.broken.push_back(name);
     take_(name, text);
   }
 
@@ -65,6 +69,14 @@ class Reader {
       document(name, field->as_string());
     });
   }
+  void json(const std::string& path, std::string_view text) {
+    try {
+      lines(path, text);
+    } catch (const Error& error) {
+      fail("data: ", path, " has no JSON lines (", error.what(),
+           "), expected a text file, .jsonl: a line for each document, or a folder of these");
+    }
+  }
   const Take& take_;
 };
 
@@ -73,11 +85,17 @@ bool is_text_file(const fs::path& path) {
   return end == ".txt" || end == ".md" || end == ".jsonl";
 }
 
-std::vector<fs::path> files_in(const std::string& folder) {
+std::vector<fs::path> files_in(const std::string& folder, std::vector<std::string>& not_read) {
   std::vector<fs::path> files;
   std::error_code none;
-  for (const auto& entry : fs::recursive_directory_iterator(folder))
-    if (entry.is_regular_file(none) && is_text_file(entry.path())) files.push_back(entry.path());
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file(none)) continue;
+    if (is_text_file(entry.path()))
+      files.push_back(entry.path());
+    else
+      not_read.push_back(entry.path().string());
+  }
+  std::sort(not_read.begin(), not_read.end());
   if (files.empty()) fail("data: no .txt, .md or .jsonl file in ", folder);
   std::sort(files.begin(), files.end());
   return files;
@@ -100,7 +118,7 @@ CorpusCounts read_corpus(const std::string& data, const Take& take) {
     split_dictionary(text_of(text),
                      [&](std::string_view document) { reader.document(str("gcide ", number++), document); });
   } else if (fs::is_directory(data, none)) {
-    for (const fs::path& file : files_in(data)) reader.file(file);
+    for (const fs::path& file : files_in(data, reader.counts.not_read)) reader.file(file);
   } else if (fs::exists(data, none)) {
     reader.file(data);
   } else {
@@ -117,7 +135,8 @@ std::optional<CorpusPrint> corpus_print(const std::string& data) {
   const std::string place = data == "default" ? kDictionary : data;
   if (!fs::exists(place, none)) return {};
   CorpusPrint print;
-  for (const fs::path& file : fs::is_directory(place, none) ? files_in(place) : std::vector<fs::path>{place})
+  std::vector<std::string> not_read;
+  for (const fs::path& file : fs::is_directory(place, none) ? files_in(place, not_read) : std::vector<fs::path>{place})
     add_file(print, MappedFile(file).bytes());
   return print;
 }

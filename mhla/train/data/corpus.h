@@ -1,9 +1,9 @@
 // Text for language models: documents of a file, a folder or a package of Debian, in a fixed order.
-//   FILE.jsonl   one document a line, its field "text"
+//   FILE.jsonl   one document a line, its field "text"; FILE.json too, where it is named
 //   FILE         one document
 //   FOLDER       its .txt, .md and .jsonl files at any depth, in the order of their paths
 //   default      the Collaborative International Dictionary of English, Debian's dict-gcide (GPL-2+), as plain text
-// Any bytes are text; what is no UTF-8 is the tokenizer's to encode.
+// Any bytes are text; what is no UTF-8 is counted, and the tokenizer's to encode or to refuse.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,9 @@ struct CorpusPrint {
 
 struct CorpusCounts {
   std::int64_t documents = 0, bytes = 0;
-  std::vector<std::string> empty;  // "file" or "file: line 3", left out
+  std::vector<std::string> empty;     // "file" or "file: line 3", left out
+  std::vector<std::string> broken;    // documents that are no UTF-8, or have zero bytes as other encodings do
+  std::vector<std::string> not_read;  // files of a folder, by their ending
   CorpusPrint print;
 };
 

@@ -28,7 +28,14 @@ TEST(Corpus, FilesFoldersAndLines) {
   EXPECT_EQ(counts.documents, 3);
   EXPECT_EQ(counts.bytes, 7 + 5 + 15);
   EXPECT_EQ(counts.empty, (Texts{folder.path("a/x.jsonl") + ": line 3", folder.path("c.md")}));
+  EXPECT_EQ(counts.broken, (Texts{folder.path("b.txt")}));
+  EXPECT_EQ(counts.not_read, (Texts{folder.path("d.bin")}));
   EXPECT_EQ(texts_of(folder.path("d.bin")), (Texts{"no text"}));  // named, it is text
+  folder.write_text("wide.txt", std::string("t\0o\0", 4));
+  EXPECT_EQ(texts_of(folder.path("wide.txt"), &counts), (Texts{std::string("t\0o\0", 4)}));
+  EXPECT_EQ(counts.broken, (Texts{folder.path("wide.txt")}));
+  folder.write_text("named.json", "{\"text\": \"a line\"}\n");
+  EXPECT_EQ(texts_of(folder.path("named.json")), (Texts{"a line"}));
 }
 
 TEST(Corpus, MistakesAreNamed) {
@@ -43,6 +50,10 @@ TEST(Corpus, MistakesAreNamed) {
   EXPECT_EQ(said(folder.path("lines.jsonl")),
             folder.path("lines.jsonl") + ": line 2: no text, expected an object with a string \"text\"");
   EXPECT_TRUE(has(said(folder.path("broken.jsonl")), "broken.jsonl: line 1: line 1, column"));
+  folder.write_text("list.json", "[\n  \"a\"\n]\n");
+  EXPECT_TRUE(has(said(folder.path("list.json")), "data: " + folder.path("list.json") + " has no JSON lines ("))
+      << said(folder.path("list.json"));
+  EXPECT_TRUE(has(said(folder.path("list.json")), "), expected a text file, .jsonl: a line for each document"));
   EXPECT_EQ(said(folder.path("none")), "data: no .txt, .md or .jsonl file in " + folder.path("none"));
   EXPECT_TRUE(has(said("/no/such"), "'/no/such' is not there"));
 }

@@ -44,12 +44,16 @@ struct TokenSetInfo {
   std::optional<std::int64_t> document_token;  // stands before every document
   std::int64_t bytes = 0;                      // of text
   TokenSplit train, valid;
-  std::vector<std::string> empty;  // documents left out; not in the file
+  std::vector<std::string> empty, broken, not_read;  // as CorpusCounts has them; not in the file
   friend bool operator==(const TokenSetInfo&, const TokenSetInfo&) = default;
 };
 
+// What became of text that is none, for people: a line for what is no UTF-8, a line for what was not read.
+std::vector<std::string> text_warnings(const TokenSetInfo& info);
+
 // In tokenize.cpp. Every document opens with Tokenizer::document_opening() and ends with closing(). `progress` is told
 // the documents done. Files of one that was killed are removed first, and those of one that fails.
+// Text that the tokenizer refuses is an Error with the name of its document.
 TokenSetInfo tokenize_corpus(const TokenizeOptions& options, const std::function<void(std::int64_t)>& progress = {});
 
 bool is_token_set(const std::string& folder);

@@ -152,7 +152,28 @@ void check(const TokenizeOptions& o) {
   if (is_token_set(o.out)) fail("tokenize: ", o.out, " has a ", kTokenIndex, " already; give another folder");
 }
 
+void append(std::vector<std::string>& to, const std::vector<std::string>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+std::string first_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 3); ++i) text += str(i == 0 ? "" : ", ", names[i]);
+  return names.size() > 3 ? text + ", ..." : text;
+}
+
 }  // namespace
+
+std::vector<std::string> text_warnings(const TokenSetInfo& info) {
+  std::vector<std::string> lines;
+  if (!info.broken.empty())
+    lines.push_back(str(info.broken.size(),
+                        " documents are no UTF-8 text, their bytes are taken as they are: ", first_of(info.broken)));
+  if (!info.not_read.empty())
+    lines.push_back(str(info.not_read.size(),
+                        " files were not read, as they end in no .txt, .md or .jsonl: ", first_of(info.not_read)));
+  return lines;
+}
 
 TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(std::int64_t)>& progress) {
   check(o);
@@ -170,40 +191,44 @@ TokenSetInfo tokenize_corpus(const TokenizeOptions& o, const std::function<void(
   const std::unique_ptr<Encoder> encoder = tokenizer->encoder();
   std::vector<std::uint32_t> ids;
   std::int64_t done = 0;
-  const auto add = [&](std::string_view text, SplitWriter& to) {
+  const auto add = [&](const std::string& name, std::string_view text, SplitWriter& to) {
     ids = opening;
-    encoder->encode(text, ids);
+    try {
+      encoder->encode(text, ids);
+    } catch (const Error& error) {
+      fail(name, ": ", error.what());
+    }
     ids.insert(ids.end(), closing.begin(), closing.end());
     to.add(ids);
     if (++done % 256 == 0 && progress) progress(done);
   };
   const std::int64_t every = o.valid > 0.0 ? std::llround(1.0 / o.valid) : 0;
-  std::string last;  // document that has come, not yet in a split
-  CorpusCounts counts = read_corpus(o.data, [&](const std::string&, std::string_view text) {
-    if (!last.empty()) add(last, every > 0 && done % every == every - 1 ? valid : train);
-    last.assign(text);
+  std::string last, last_name;  // document that has come, not yet in a split
+  CorpusCounts counts = read_corpus(o.data, [&](const std::string& name, std::string_view text) {
+    if (!last.empty()) add(last_name, last, every > 0 && done % every == every - 1 ? valid : train);
+    last.assign(text), last_name = name;
   });
   if (every > 0 && counts.documents == 1) {
     const std::size_t tail = tail_of(last, o.valid);
     if (tail == 0)
       fail("tokenize: ", o.data, " is one document of ", last.size(),
            " bytes, of which none can be held out, expected valid 0");
-    add(std::string_view(last).substr(0, tail), train);
-    add(std::string_view(last).substr(tail), valid);
+    add(last_name, std::string_view(last).substr(0, tail), train);
+    add(last_name, std::string_view(last).substr(tail), valid);
     info.valid_tail = true;
   } else {
-    add(last, every > 0 && (done < every || done % every == every - 1) ? valid : train);
+    add(last_name, last, every > 0 && (done < every || done % every == every - 1) ? valid : train);
   }
   if (!o.valid_data.empty()) {
     const CorpusCounts more =
-        read_corpus(o.valid_data, [&](const std::string&, std::string_view text) { add(text, valid); });
+        read_corpus(o.valid_data, [&](const std::string& name, std::string_view text) { add(name, text, valid); });
     counts.bytes += more.bytes;
-    counts.empty.insert(counts.empty.end(), more.empty.begin(), more.empty.end());
+    append(counts.empty, more.empty), append(counts.broken, more.broken), append(counts.not_read, more.not_read);
   }
   train.close();
   valid.close();
   info.text = counts.print, info.bytes = counts.bytes;
-  info.empty = counts.empty;
+  info.empty = counts.empty, info.broken = counts.broken, info.not_read = counts.not_read;
   folder.finish(*tokenizer, info);
   return info;
 }
