@@ -197,6 +197,7 @@ TEST_F(CliGenerate, MistakesAreOneLineAndCodeTwo) {
   ASSERT_EQ(generate({"--prompt", "a", "--max-tokens", "3", "--save-state", state}).code, 0);
   expect_refused(generate({"--load-state", state}, "other"), "is the state of other weights");
   expect_refused(generate({"--load-state", state, "--length-policy", "extend"}), "was made with length policy error");
+  expect_refused(generate({"--load-state", state, "--exact"}), "was made without --exact, expected one made with it");
   expect_refused(generate({"--load-state", shared->path("none")}), "none");
   fs::copy(shared->path("run/model.safetensors"), shared->path("weights.state"));
   expect_refused(generate({"--load-state", shared->path("weights.state")}), "expected the state of a language model");

@@ -105,6 +105,7 @@ void save_context(const LanguageModelImpl& model, const Tokenizer& tokenizer, co
                   const std::filesystem::path& path) {
   std::map<std::string, std::string> notes = {{"tokenizer", hex(tokenizer.fingerprint())},
                                               {"length_policy", std::string(name_of(model.length_policy()))},
+                                              {"exact", model.exact() ? "yes" : "no"},
                                               {"texts", str(context.texts())}};
   for (std::size_t i = 0; i < context.tokens.size(); ++i) notes[str("tokens.", i)] = join_numbers(context.tokens[i]);
   for (std::size_t i = 0; i < context.held.size(); ++i) {
@@ -121,6 +122,7 @@ TextContext load_context(const LanguageModelImpl& model, const Tokenizer& tokeni
   std::map<std::string, std::string> notes = state_notes(path);
   if (notes.count("length_policy") != 0 && notes["length_policy"] != name_of(model.length_policy()))
     fail(file, ": was made with length policy ", notes["length_policy"], ", expected ", name_of(model.length_policy()));
+  if (model.exact() && notes["exact"] != "yes") fail(file, ": was made without --exact, expected one made with it");
   TextContext context;
   context.state = load_state(model, path);
   if (notes["tokenizer"] != hex(tokenizer.fingerprint()))

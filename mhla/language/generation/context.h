@@ -27,7 +27,8 @@ TextContext read_more(LanguageModelImpl& model, const Tokenizer& tokenizer, Text
                       const std::vector<std::string>& more, std::int64_t piece = 2048);
 
 // One file, written atomically: the state with checksums of itself and of the weights, the tokens, the fingerprint of
-// the tokenizer and the length policy. Whatever does not match the model, the tokenizer or the policy is an Error.
+// the tokenizer, the length policy and whether the model was exact. Whatever does not match the model, the tokenizer or
+// the policy is an Error, and so is a state that is not exact for a model that is.
 void save_context(const LanguageModelImpl& model, const Tokenizer& tokenizer, const TextContext& context,
                   const std::filesystem::path& path);
 TextContext load_context(const LanguageModelImpl& model, const Tokenizer& tokenizer, const std::filesystem::path& path);

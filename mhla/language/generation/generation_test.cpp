@@ -319,10 +319,17 @@ TEST_F(Generation, StatesOfOthersAreRefused) {
   LanguageModel further = make(small());
   further->set_length_policy(LengthPolicy::kExtend);
   EXPECT_TRUE(has(said(further, *tokenizer_), "was made with length policy error, expected extend"));
+  LanguageModel exact = make(small());
+  exact->set_exact(true);
+  EXPECT_TRUE(has(said(exact, *tokenizer_), "was made without --exact, expected one made with it"));
   EXPECT_EQ(message_of([&] {
               (void)read_more(*model_, *tokenizer_, load_context(*model_, *tokenizer_, file), {"x", "y", "z"});
             }),
             "generate: 3 prompts behind a context of 2 texts, expected as many");
+  save_context(*exact, *tokenizer_, read_texts(*exact, *tokenizer_, {"abc"}), file);
+  EXPECT_EQ(load_context(*exact, *tokenizer_, file).texts(), 1);
+  EXPECT_EQ(load_context(*model_, *tokenizer_, file).texts(), 1);  // no promise is broken
+  save_context(*model_, *tokenizer_, context, file);
   // One bit anywhere in the numbers.
   std::string bytes;
   {

@@ -78,6 +78,7 @@ class LanguageModelImpl : public torch::nn::Module {
   // Logits of a token have the same bits however a sequence is split and whatever else is in the batch. Inference in
   // f32 on the CPU, mhla and linear attention; slower for many tokens at once (exact.h).
   void set_exact(bool on);
+  [[nodiscard]] bool exact() const { return exact_; }
 
   void constrain();  // after an optimiser step: the range of mix
   // Weights to bf16 or another float but for mixing matrices, which stay f32: for inference.
