@@ -4,6 +4,7 @@
 
 #include "apps/train/lm.h"
 #include "mhla/core/error.h"
+#include "mhla/io/file.h"
 #include "mhla/language/generation/generator.h"
 
 namespace mhla::apps {
@@ -51,6 +52,18 @@ void check_lengths(const LanguageModelImpl& model, const Tokenizer& tokenizer, c
   }
 }
 
+// Before anything is read or written: whether a state can be put there.
+void check_place(const std::string& to) {
+  const std::filesystem::path parent = std::filesystem::absolute(to).parent_path();
+  if (!std::filesystem::is_directory(parent))
+    fail(kCommand, ": --save-state is ", to, ", but ", parent.string(), " is no folder");
+  try {
+    const AtomicFile begun(to);  // and left
+  } catch (const Error& error) {
+    fail(kCommand, ": --save-state: ", error.what());
+  }
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -69,6 +82,8 @@ void generate_text(const JsonValue& request, Observer& observer) {
   if (needs_whole_length(policy))
     fail(kCommand, ": --length-policy ", name_of(policy),
          " needs the whole length before the first token, expected error or extend");
+  const std::string &from = request.at("load_state").as_string(), &to = request.at("save_state").as_string();
+  if (!to.empty()) check_place(to);
   LmRun run = open_lm_run(kCommand, request, observer);
   const TokenizerPtr tokenizer = text_of(kCommand, run);
   LanguageModelImpl& model = *run.model;
@@ -79,12 +94,6 @@ void generate_text(const JsonValue& request, Observer& observer) {
 
   std::vector<std::string> prompts = texts_of(request.at("prompts"));
   const std::int64_t piece = request.at("piece").as_int();
-  const std::string &from = request.at("load_state").as_string(), &to = request.at("save_state").as_string();
-  if (!to.empty()) {  // before anything is read or written
-    const std::filesystem::path parent = std::filesystem::absolute(to).parent_path();
-    if (!std::filesystem::is_directory(parent))
-      fail(kCommand, ": --save-state is ", to, ", but ", parent.string(), " is no folder");
-  }
   TextContext context;
   std::int64_t known = 0;
   auto start = std::chrono::steady_clock::now();

@@ -221,6 +221,11 @@ TEST_F(CliGenerate, MistakesAreOneLineAndCodeTwo) {
   expect_refused(generate({"--prompt", "x", "--length-policy", "rechunk"}), "needs the whole length");
   expect_refused(generate({}), "no prompt is given");
   expect_refused(generate({"--prompt", "x", "--top-p", "0"}), "top_p is 0, expected more than 0");
+  for (const std::string& place : {shared->path("run"), std::string("/proc/x.state")}) {
+    const ProgramRun run = generate({"--prompt", "x", "--max-tokens", "2", "--save-state", place});
+    expect_refused(run, "--save-state: " + place + ": could not be written");
+    EXPECT_EQ(run.out, "");
+  }
   expect_refused(generate({"--prompt", "x", "--stop", ""}), "--stop is empty, expected text");
   for (const char* seed : {"-1", "1.5", "x", "18446744073709551616"})
     expect_refused(generate({"--prompt", "x", "--seed", seed}),
