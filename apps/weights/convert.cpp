@@ -3,6 +3,7 @@
 
 #include "apps/weights/weights.h"
 #include "mhla/core/error.h"
+#include "mhla/io/file.h"
 #include "mhla/models/image_model.h"
 #include "mhla/models/lm/lm.h"
 #include "mhla/modules/zoo.h"
@@ -57,6 +58,16 @@ bool is_language_model(const JsonValue& request) {
   return family != nullptr && family->is_string() && family->as_string() == "lm";
 }
 
+// Of a run, which is of no use without: the tokenizer and its fingerprint.
+void copy_tokenizer(const std::filesystem::path& in, const std::filesystem::path& out) {
+  if (std::filesystem::equivalent(in, out)) return;
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer.fingerprint"}) {
+    if (!std::filesystem::exists(in / name)) continue;
+    const std::vector<std::byte> bytes = read_file(in / name);
+    write_file(out / name, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  }
+}
+
 JsonValue convert_language_model(const JsonValue& request) {
   const std::string in = text_of(request, "in"), out = text_of(request, "out"), config = text_of(request, "config");
   for (const char* key : {"image", "blocks", "classes"}) {
@@ -84,6 +95,7 @@ JsonValue convert_language_model(const JsonValue& request) {
       write_weights(out, published_weights(*model), {{"format", "pt"}});
     else
       save_language_model(*model, out);
+    if (!published && std::filesystem::is_directory(in)) copy_tokenizer(in, out);
   });
   return JsonValue()
       .set("out", out)

@@ -89,6 +89,13 @@ TEST_F(CliLm, FromTextToPerplexity) {
   expect_refused(tokens, {"eval lm: " + folder.path("other") + " has the tokens of " + folder.path("other.txt"),
                           "(1 file of 40 bytes", "(1 file of 12 bytes"});
 
+  // A copy of the model has its tokenizer.
+  ASSERT_EQ(run_program({"convert", out, folder.path("ours"), "--to", "ours"}).code, 0);
+  for (const char* name : {"/tokenizer.json", "/tokenizer.fingerprint"})
+    EXPECT_TRUE(fs::exists(folder.path("ours") + name) &&
+                read_file(folder.path("ours") + name) == read_file(out + name))
+        << name;
+  EXPECT_EQ(run_program({"generate", "--run", folder.path("ours"), "--prompt", "to", "--max-tokens", "2"}).code, 0);
   // Under published names and back: the same perplexity.
   ASSERT_EQ(run_program({"convert", out, folder.path("published.safetensors"), "--to", "published"}).code, 0);
   const ProgramRun back = run_program(
