@@ -31,14 +31,14 @@ class Lines final : public sentencepiece::SentenceIterator {
   std::string line_ = prose(20, 0);
 };
 
-std::string made_model() {
+std::string made_model(const std::string& normalization = "identity", const std::string& strip = "false") {
   Lines lines;
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train({{"model_type", "bpe"},
                                                                   {"vocab_size", "600"},
                                                                   {"byte_fallback", "true"},
-                                                                  {"normalization_rule_name", "identity"},
-                                                                  {"remove_extra_whitespaces", "false"},
+                                                                  {"normalization_rule_name", normalization},
+                                                                  {"remove_extra_whitespaces", strip},
                                                                   {"minloglevel", "2"}},
                                                                  &lines, &model);
   if (!status.ok()) fail(status.ToString());
@@ -66,6 +66,28 @@ TEST_F(SentencePieceTest, ThereAndBack) {
   EXPECT_EQ(open_tokenizer(path_.string())->fingerprint(), tokenizer->fingerprint());
   EXPECT_EQ(message_of([&] { (void)tokenizer->token_text(600); }),
             "tokenizer: id 600 is out of range, expected 0 to 599");
+}
+
+// Behind a space the tokens of the parts are those of the whole, within a word the text is.
+TEST_F(SentencePieceTest, ATextThatGoesOn) {
+  for (const char* strip : {"false", "true"}) {
+    std::ofstream(path_, std::ios::binary) << made_model(strip == std::string("true") ? "nmt_nfkc" : "identity", strip);
+    const TokenizerPtr tokenizer = open_tokenizer(path_.string());
+    const std::string text = prose(12, 5) + "end";
+    const std::vector<std::uint32_t> whole = tokenizer->encode(text);
+    for (std::size_t cut = 1; cut < text.size(); ++cut) {
+      if (text[cut - 1] == ' ') continue;  // a space at an end belongs to the word behind it
+      std::vector<std::uint32_t> ids = tokenizer->encode(text.substr(0, cut));
+      const std::vector<std::uint32_t> more = tokenizer->encode_more(text.substr(cut));
+      ids.insert(ids.end(), more.begin(), more.end());
+      EXPECT_EQ(tokenizer->decode(ids), text) << cut;
+      if (text[cut] == ' ') {
+        EXPECT_EQ(ids, whole) << cut;
+      }
+    }
+    EXPECT_TRUE(tokenizer->encode_more("").empty());
+  }
+  EXPECT_EQ(byte_tokenizer()->encode_more(" a"), byte_tokenizer()->encode(" a"));
 }
 
 TEST_F(SentencePieceTest, WhatIsNoUtf8IsRefused) {

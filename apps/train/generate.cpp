@@ -39,11 +39,9 @@ GenerateOptions options_of(const JsonValue& request) {
 void check_lengths(const LanguageModelImpl& model, const Tokenizer& tokenizer, const TextContext* maybe_known,
                    const std::vector<std::string>& prompts, std::int64_t max_tokens) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    std::int64_t tokens = static_cast<std::int64_t>(tokenizer.encode(prompts[i]).size());
-    if (maybe_known != nullptr)
-      tokens += static_cast<std::int64_t>(maybe_known->tokens[maybe_known->texts() == 1 ? 0 : i].size());
-    else
-      tokens += static_cast<std::int64_t>(tokenizer.document_opening().size());
+    const std::vector<std::uint32_t> known =
+        maybe_known != nullptr ? maybe_known->tokens[maybe_known->texts() == 1 ? 0 : i] : tokenizer.document_opening();
+    const auto tokens = static_cast<std::int64_t>(known.size() + encode_behind(tokenizer, known, prompts[i]).size());
     if (model.config().attention == "mhla" && model.length_policy() == LengthPolicy::kError &&
         tokens + max_tokens > model.config().context)
       fail(kCommand, ": prompt ", i, " has ", tokens, " tokens, with --max-tokens ", max_tokens, " that is ",

@@ -16,6 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "libmhla_sentencepiece.so";
+// A field of the model behind all others, which is merged into them: normalizer_spec { add_dummy_prefix: false }.
+constexpr std::string_view kNoDummyPrefix{"\x1a\x02\x18\x00", 4};
 constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581 stands for a space
 
 fs::path find_library() {
@@ -66,12 +68,7 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string bytes, const std::string& label)
       : library_(load(label)), bytes_(std::move(bytes)) {
-    char reason[512] = {};
-    model_ = std::shared_ptr<void>(library_.open(bytes_.data(), bytes_.size(), reason, sizeof reason),
-                                   [close = library_.close](void* model) {
-                                     if (model != nullptr) close(model);
-                                   });
-    if (!model_) fail(label, ": is no SentencePiece model (", reason, ")");
+    model_ = open_model(bytes_, label);
     Fingerprint print;
     print.add("mhla sentencepiece 1");
     print.add(bytes_);
@@ -80,6 +77,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (const int id = library_.begin(model_.get()); id >= 0) opening_.push_back(static_cast<std::uint32_t>(id));
     const std::vector<std::uint32_t> ids = encode("a");
     adds_space_ = !ids.empty() && texts_[ids[0]].substr(0, 1) == " ";
+    strips_space_ = encode(" a") == ids;
+    if (adds_space_) maybe_bare_ = open_model(bytes_ + std::string(kNoDummyPrefix), label);
   }
   [[nodiscard]] std::string kind() const override { return "sentencepiece"; }
   [[nodiscard]] std::int64_t vocab_size() const override { return static_cast<std::int64_t>(texts_.size()); }
@@ -103,7 +102,24 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (adds_space_ && text.substr(0, 1) == " ") text.erase(0, 1);
     return before + text;
   }
-  void encode_into(std::string_view text, std::vector<std::uint32_t>& ids) const {
+  // Where spaces before a text are stripped, the one that is always put there stands for them.
+  [[nodiscard]] std::vector<std::uint32_t> encode_more(std::string_view text) const override {
+    const bool spaced = strips_space_ && !text.empty() && text[0] == ' ';
+    std::vector<std::uint32_t> ids;
+    encode_with(adds_space_ && !spaced ? maybe_bare_ : model_, text, ids);
+    return ids;
+  }
+  void encode_into(std::string_view text, std::vector<std::uint32_t>& ids) const { encode_with(model_, text, ids); }
+
+ private:
+  using Model = std::shared_ptr<void>;
+  [[nodiscard]] Model open_model(const std::string& bytes, const std::string& label) const {
+    char reason[512] = {};
+    void* model = library_.open(bytes.data(), bytes.size(), reason, sizeof reason);
+    if (model == nullptr) fail(label, ": is no SentencePiece model (", reason, ")");
+    return {model, library_.close};
+  }
+  void encode_with(const Model& model, std::string_view text, std::vector<std::uint32_t>& ids) const {
     if (const std::size_t good = utf8_prefix(text); good < text.size())  // libsentencepiece would drop or change it
       fail("sentencepiece: byte ", good, " of the text is no UTF-8, expected text, or a tokenizer of bytes");
     char reason[512] = {};
@@ -111,11 +127,9 @@ class SentencePieceTokenizer final : public Tokenizer {
       auto& to = *static_cast<std::vector<std::uint32_t>*>(context);
       to.insert(to.end(), found, found + count);
     };
-    if (library_.encode(model_.get(), text.data(), text.size(), take, &ids, reason, sizeof reason) != 0)
+    if (library_.encode(model.get(), text.data(), text.size(), take, &ids, reason, sizeof reason) != 0)
       fail("sentencepiece: ", reason);
   }
-
- private:
   [[nodiscard]] bool is_special(std::uint32_t id) const {
     for (const SpecialToken& token : specials_)
       if (token.id == id) return true;
@@ -140,12 +154,12 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
   Library library_;
   std::string bytes_;
-  std::shared_ptr<void> model_;
+  Model model_, maybe_bare_;  // the same without a space before a text, where it has one
   std::vector<std::string> texts_;
   std::vector<SpecialToken> specials_;
   std::vector<std::uint32_t> opening_, closing_;
   std::uint64_t fingerprint_ = 0;
-  bool adds_space_ = false;
+  bool adds_space_ = false, strips_space_ = false;
 };
 
 class SentencePieceEncoder final : public Encoder {

@@ -51,6 +51,8 @@ class Tokenizer {
 
   [[nodiscard]] std::vector<std::uint32_t> encode(std::string_view text,
                                                   SpecialText special = SpecialText::kPlain) const;
+  // Of a text that goes on behind another: without what a tokenizer puts before the first word of a text.
+  [[nodiscard]] virtual std::vector<std::uint32_t> encode_more(std::string_view text) const { return encode(text); }
   [[nodiscard]] virtual std::string decode(std::span<const std::uint32_t> ids) const;
   [[nodiscard]] std::optional<std::uint32_t> find_special(std::string_view text) const;
   // What every document opens with: opening(), or else <|endoftext|>, <s> or <|begin_of_text|>, the first of these that

@@ -80,6 +80,10 @@ TextContext read_texts(LanguageModelImpl& model, const Tokenizer& tokenizer, con
   return read_tokens(model, std::move(tokens), piece);
 }
 
+Ids encode_behind(const Tokenizer& tokenizer, const Ids& tokens, const std::string& more) {
+  return tokens == tokenizer.document_opening() ? tokenizer.encode(more) : tokenizer.encode_more(more);
+}
+
 TextContext read_more(LanguageModelImpl& model, const Tokenizer& tokenizer, TextContext context,
                       const std::vector<std::string>& more, std::int64_t piece) {
   const auto count = static_cast<std::int64_t>(more.size());
@@ -91,7 +95,8 @@ TextContext read_more(LanguageModelImpl& model, const Tokenizer& tokenizer, Text
     const std::int64_t from = context.texts() == 1 ? 0 : i;
     Ids& ids = all.tokens.emplace_back(context.tokens[static_cast<std::size_t>(from)]);
     const std::string& text = more[static_cast<std::size_t>(i)];
-    tokenizer.encoder()->encode(text, ids);
+    const Ids behind = encode_behind(tokenizer, ids, text);
+    ids.insert(ids.end(), behind.begin(), behind.end());
     const bool shows = text.empty() && !context.held.empty();  // nothing stands between what was held and what follows
     all.held.push_back(shows ? context.held[static_cast<std::size_t>(from)] : "");
     states.push_back(select(context.state, {from}));

@@ -22,9 +22,15 @@ TextContext read_texts(LanguageModelImpl& model, const Tokenizer& tokenizer, con
                        std::int64_t piece = 2048);
 TextContext read_tokens(LanguageModelImpl& model, std::vector<std::vector<std::uint32_t>> tokens,
                         std::int64_t piece = 2048);  // as they are; none is empty
-// `more` behind each text; a context of one text is forked for every text of `more`.
+// `more` behind each text, as it is: no space comes between them; a context of one text is forked for every text of
+// `more`.
 TextContext read_more(LanguageModelImpl& model, const Tokenizer& tokenizer, TextContext context,
                       const std::vector<std::string>& more, std::int64_t piece = 2048);
+
+// What `more` becomes behind `tokens`: a text that goes on, or the beginning of one where nothing but its opening is
+// there.
+std::vector<std::uint32_t> encode_behind(const Tokenizer& tokenizer, const std::vector<std::uint32_t>& tokens,
+                                         const std::string& more);
 
 // One file, written atomically: the state with checksums of itself and of the weights, the tokens, the fingerprint of
 // the tokenizer, the length policy and whether the model was exact. Whatever does not match the model, the tokenizer or
