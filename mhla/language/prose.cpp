@@ -150,7 +150,7 @@ TaskResult run_pages(const std::string& task, std::span<const std::string> pages
   std::vector<TextRequest> requests;
   double words = 0, bytes = 0, likelihood = 0;
   for (const std::string& page : pages) {
-    requests.push_back({{}, model.tokenizer().encode(detokenize_wikitext(page))});
+    requests.push_back({{}, model.tokenizer().encode(detokenize_wikitext(page)), /*windows=*/true});
     words += count_words(page);
     bytes += static_cast<double>(page.size());
   }

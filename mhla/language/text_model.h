@@ -12,6 +12,7 @@ namespace mhla {
 
 struct TextRequest {
   std::vector<std::uint32_t> context, continuation;  // an empty context: from the beginning of a document
+  bool windows = false;  // without a context: may be scored in windows side by side where the model is limited
 };
 
 struct TextScore {
@@ -24,7 +25,6 @@ class TextModel {
   virtual ~TextModel() = default;
   [[nodiscard]] virtual const Tokenizer& tokenizer() const = 0;  // an Error where the ids of the model are no text
   [[nodiscard]] virtual std::int64_t vocab_size() const { return tokenizer().vocab_size(); }
-  // A continuation of any length behind an empty context; where the model is limited, in windows side by side.
   virtual std::vector<TextScore> score(std::span<const TextRequest> requests) = 0;
   // The most likely text of at most `max_tokens` tokens, up to the first of `stops` or the end of the document.
   virtual std::string generate(std::span<const std::uint32_t> context, std::int64_t max_tokens,

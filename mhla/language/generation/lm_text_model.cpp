@@ -53,7 +53,8 @@ std::vector<LmTextModel::Piece> LmTextModel::pieces_of(std::span<const TextReque
       pieces.push_back({std::move(tokens), first, r});
       continue;
     }
-    if (request.context.empty()) {  // windows side by side, one token of the window before as their past
+    // Windows side by side, one token of the window before as their past.
+    if (request.context.empty() && request.windows) {
       for (std::size_t at = first; at < tokens.size(); at += limit) {
         const std::size_t begin = at == first ? 0 : at - 1,
                           end = std::min(tokens.size(), at == first ? limit + 1 : at + limit);

@@ -101,7 +101,11 @@ TEST(LmTextModel, LongTextsByPolicy) {
                     end - at)
                 .log_likelihood;
   }
-  const std::vector<TextRequest> document = {{{}, longer}};
+  const std::vector<TextRequest> document = {{{}, longer, /*windows=*/true}}, choice = {{{}, longer}};
+  EXPECT_EQ(
+      message_of([&] { LmTextModel(model, byte_tokenizer()).score(choice); }),
+      "eval lm: request 0 has 161 tokens, expected at most 65; --length-policy truncate_left keeps the last ones, "
+      "extend goes on");
   EXPECT_NEAR(LmTextModel(model, byte_tokenizer()).score(document)[0].log_likelihood, want, 1e-3);
   // Extended, in one pass.
   LmTextOptions further;
