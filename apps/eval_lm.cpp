@@ -8,6 +8,7 @@
 #include "apps/eval_tasks.h"
 #include "apps/train_library.h"
 #include "apps/train_screen.h"
+#include "mhla/core/error.h"
 
 namespace mhla::apps {
 namespace {
@@ -34,6 +35,16 @@ void print_perplexity(const JsonValue& row, const Output& out) {
                fmt::format("{}", bucket.at("tokens").as_int()), fmt::format("{:.4f}", bucket.at("loss").as_double()),
                fmt::format("{:.3f}", bucket.at("perplexity").as_double())});
   }
+}
+
+// Flags that only tasks have, and those that only perplexity has.
+void expect_used(const CLI::App& command, bool tasks) {
+  const std::vector<const char*> perplexity{"--data",       "--tokens",  "--stride", "--bucket",
+                                            "--max-tokens", "--packing", "--batch"};
+  for (const char* name : tasks ? perplexity : task_flags())
+    if (command.count(name) > 0)
+      fail("eval lm: ", name, " is given ", tasks ? "with" : "without",
+           " --task, where it has no effect, expected none");
 }
 
 int run_eval_lm(const EvalLmOptions& o) {
@@ -81,7 +92,8 @@ void add_eval_lm(CLI::App& eval, Job& job) {
   lm->add_option("--stride", o.stride, "tokens a window moves on by: below --length each token has a longer past")
       ->check(whole);
   lm->add_option("--bucket", o.bucket, "places of a window to a line (default: an eighth)")->check(whole);
-  lm->add_option("--max-tokens", o.max_tokens, "score so many (default: all)")->check(whole);
+  lm->add_option("--max-tokens", o.max_tokens, "score so many, and what fills the last window (default: all)")
+      ->check(whole);
   lm->add_option("--packing", o.packing, "documents, or concatenate: windows over all (default: as in training)")
       ->check(CLI::IsMember({"documents", "concatenate"}));
   lm->add_option("--length-policy", o.length_policy,
@@ -96,7 +108,10 @@ void add_eval_lm(CLI::App& eval, Job& job) {
   lm->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
   add_task_flags(*lm, o.tasks);
   lm->add_flag("--json", o.json, "one JSON object on stdout, text on stderr");
-  lm->callback([&job] { job = [] { return run_eval_lm(o); }; });
+  lm->callback([&job, lm] {
+    expect_used(*lm, !o.tasks.tasks.empty());
+    job = [] { return run_eval_lm(o); };
+  });
 }
 
 }  // namespace mhla::apps

@@ -44,6 +44,11 @@ void add_task_flags(CLI::App& command, TaskFlags& f) {
       ->capture_default_str();
 }
 
+std::vector<const char*> task_flags() {
+  return {"--items",   "--lengths",    "--pairs",     "--mqar-vocab", "--mqar-skew",
+          "--needles", "--max-prompt", "--task-seed", "--precision"};
+}
+
 void set_tasks(const TaskFlags& f, JsonValue& request) {
   JsonValue tasks = JsonValue::array(), lengths = JsonValue::array();
   for (const std::string& text : f.tasks) {

@@ -21,6 +21,7 @@ struct TaskFlags {
 };
 
 void add_task_flags(CLI::App& command, TaskFlags& flags);
+std::vector<const char*> task_flags();  // those that perplexity does not have
 // Into the request of `mhla eval lm`, whose command becomes "eval lm tasks".
 void set_tasks(const TaskFlags& flags, JsonValue& request);
 void print_task(const JsonValue& row, const Output& out);

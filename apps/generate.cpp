@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <iterator>
 
@@ -43,7 +44,7 @@ void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
   } else {
     while (!text.empty()) {
       const std::string_view line = text.substr(0, text.find('\n'));
-      prompts.emplace_back(line);
+      prompts.emplace_back(line.ends_with('\r') ? line.substr(0, line.size() - 1) : line);
       text.remove_prefix(std::min(line.size() + 1, text.size()));
     }
   }
@@ -52,6 +53,8 @@ void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
 
 std::vector<std::string> prompts_of(const GenerateFlags& o) {
   std::vector<std::string> prompts = o.prompts;
+  if (std::count(prompts.begin(), prompts.end(), "-") > 1)
+    fail("generate: --prompt - is given more than once, expected once: there is one stdin");
   for (std::string& prompt : prompts)
     if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
   if (!o.prompts_file.empty()) read_prompts(o.prompts_file, prompts);

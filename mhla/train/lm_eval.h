@@ -15,7 +15,7 @@ struct PerplexityOptions {
   std::int64_t length = 2048;
   std::int64_t stride = 0;  // 0: as length, windows side by side
   bool documents = true;    // windows stay inside documents; else they run over all of them, as published
-  std::int64_t tokens = 0;  // at most so many scored; 0: all
+  std::int64_t tokens = 0;  // so many are scored, and what fills the last window; 0: all
   std::int64_t batch = 8;   // windows of full length at a time
   std::int64_t bucket = 0;  // places of a window that share a line; 0: an eighth of the length
 };

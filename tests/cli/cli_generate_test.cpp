@@ -95,7 +95,7 @@ TEST_F(CliGenerate, TextAloneOnStdout) {
 }
 
 TEST_F(CliGenerate, ManyPromptsInTheirOrder) {
-  write_file(shared->path("prompts.txt"), std::string("to be to be \nor not or\n"));
+  write_file(shared->path("prompts.txt"), std::string("to be to be \r\nor not or\r\n"));
   const std::vector<std::string> how{"--max-tokens", "10",
                                      "--greedy",     "--past-end",
                                      "--prompt",     "or not or not or not ",
@@ -232,6 +232,20 @@ TEST_F(CliGenerate, MistakesAreOneLineAndCodeTwo) {
                    std::string("--seed: is ") + seed + ", expected a whole number from 0 to 18446744073709551615");
   expect_refused(run_program({"eval", "lm", "--run", shared->path("run"), "--task", "mqar", "--task-seed", "-1"}),
                  "--task-seed: is -1, expected a whole number");
+  expect_refused(generate({"--prompt", "-", "--prompt", "-"}), "--prompt - is given more than once");
+  const auto eval = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"eval", "lm", "--run", shared->path("run")});
+    return run_program(more);
+  };
+  for (const char* flag : {"--stride", "--bucket", "--max-tokens", "--batch"})
+    expect_refused(eval({"--task", "mqar", flag, "8"}),
+                   std::string("eval lm: ") + flag + " is given with --task, where it has no effect");
+  for (const char* flag : {"--items", "--lengths", "--pairs", "--task-seed", "--needles"})
+    expect_refused(eval({flag, "8"}), std::string("eval lm: ") + flag + " is given without --task");
+  expect_refused(eval({"--precision", "bf16"}), "--precision is given without --task");
+  write_file(shared->path("long.jsonl"),
+             "{\"context\": \"\", \"choices\": [\"" + std::string(90, 'x') + "\", \"y\"], \"gold\": 1}\n");
+  expect_refused(eval({"--task", "choices=" + shared->path("long.jsonl")}), "has 92 tokens, expected at most 65");
   expect_refused(generate({"--prompt", "broken \xff"}), "prompt 0 is no UTF-8");
   expect_refused(generate({"--prompt", "x"}, "no_such_run"), "no_such_run");
   // A tokenizer that is not the one the model was trained with.
