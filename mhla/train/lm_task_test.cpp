@@ -9,6 +9,7 @@
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/testing/messages.h"
+#include "mhla/train/batch_pass.h"
 #include "mhla/train/data/token_set.h"
 #include "mhla/train/lm_eval.h"
 #include "mhla/train/lm_task_fixture.h"
@@ -146,6 +147,18 @@ TEST(LmTask, OfficialTrainingIsWhatFlagsDoNotSay) {
   EXPECT_EQ(train_of(true, {}, {}).clip_mix_apart, false);
   EXPECT_EQ(train_of(true, 0.0, true).mix_weight_decay, 0.0);
   EXPECT_EQ(train_of(true, 0.0, true).clip_mix_apart, true);
+}
+
+TEST(LmTask, IsNotRecorded) {
+  const TemporaryRun temporary;
+  LmOptions options = small(temporary.path("data"));
+  options.tokens = temporary.path("tokens").string(), options.train.cuda_graph = true;
+  LmDataPtr data = open_data(options, "", [](const std::string&) {});
+  const LmConfig network = network_of(options, *data);
+  options = resolved(options, network);
+  LmTask task(options, std::move(data), network);
+  EXPECT_EQ(message_of([&] { BatchPass(task, options.train, torch::kCUDA); }),  // before anything is done there
+            "train: cuda_graph is on, but language models are not recorded yet");
 }
 
 TEST(LmTask, RefusesWhatDoesNotFit) {
