@@ -187,6 +187,40 @@ TEST_F(Generation, CutSavedAndContinuedIsTheSameText) {
   EXPECT_EQ(write(forks, sampled(20)).texts[1].text, write(apart, sampled(20)).texts[1].text);
 }
 
+// Bytes, with a space before every text as SentencePiece has it.
+class SpacedTokenizer final : public Tokenizer {
+ public:
+  class Spaced final : public Encoder {
+    void encode(std::string_view text, std::vector<std::uint32_t>& ids) override {
+      byte_tokenizer()->encoder()->encode(text.empty() ? "" : str(" ", text), ids);
+    }
+  };
+  [[nodiscard]] std::string kind() const override { return "spaced"; }
+  [[nodiscard]] std::int64_t vocab_size() const override { return bytes_->vocab_size(); }
+  [[nodiscard]] std::uint64_t fingerprint() const override { return 1; }
+  [[nodiscard]] const std::vector<SpecialToken>& specials() const override { return bytes_->specials(); }
+  [[nodiscard]] const std::vector<std::uint32_t>& opening() const override { return bytes_->opening(); }
+  [[nodiscard]] const std::vector<std::uint32_t>& closing() const override { return bytes_->closing(); }
+  [[nodiscard]] std::unique_ptr<Encoder> encoder(SpecialText) const override { return std::make_unique<Spaced>(); }
+  [[nodiscard]] std::vector<std::uint32_t> encode_more(std::string_view text) const override {
+    return bytes_->encode(text);
+  }
+  void save(const fs::path& path) const override { bytes_->save(path); }
+  [[nodiscard]] std::string_view token_text(std::int64_t id) const override { return bytes_->token_text(id); }
+
+ private:
+  TokenizerPtr bytes_ = byte_tokenizer();
+};
+
+TEST_F(Generation, APromptBehindATextIsNoBeginning) {
+  const SpacedTokenizer spaced;
+  const auto whole = read_texts(*model_, spaced, {"root left"}).tokens;
+  EXPECT_EQ(read_more(*model_, spaced, read_texts(*model_, spaced, {"root "}), {"left"}).tokens, whole);
+  // Behind nothing but the opening it is one.
+  EXPECT_EQ(read_more(*model_, spaced, read_texts(*model_, spaced, {""}), {"x"}).tokens,
+            read_texts(*model_, spaced, {"x"}).tokens);
+}
+
 TEST_F(Generation, ATextDoesNotDependOnTheOthers) {
   model_->set_exact(true);
   TextContext all = read_texts(*model_, *tokenizer_, {"first", "the second of them", "3"});
