@@ -58,10 +58,11 @@ bool is_language_model(const JsonValue& request) {
   return family != nullptr && family->is_string() && family->as_string() == "lm";
 }
 
-// Of a run, which is of no use without: the tokenizer and its fingerprint.
-void copy_tokenizer(const std::filesystem::path& in, const std::filesystem::path& out) {
-  if (std::filesystem::equivalent(in, out)) return;
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer.fingerprint"}) {
+// What goes with the model of a run, where it is: the tokenizer and its fingerprint, the names of classes.
+void copy_companions(const std::filesystem::path& in, const std::filesystem::path& out,
+                     const std::vector<const char*>& names) {
+  if (!std::filesystem::is_directory(in) || std::filesystem::equivalent(in, out)) return;
+  for (const char* name : names) {
     if (!std::filesystem::exists(in / name)) continue;
     const std::vector<std::byte> bytes = read_file(in / name);
     write_file(out / name, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
@@ -95,7 +96,7 @@ JsonValue convert_language_model(const JsonValue& request) {
       write_weights(out, published_weights(*model), {{"format", "pt"}});
     else
       save_language_model(*model, out);
-    if (!published && std::filesystem::is_directory(in)) copy_tokenizer(in, out);
+    if (!published) copy_companions(in, out, {"tokenizer.json", "tokenizer.model", "tokenizer.fingerprint"});
   });
   return JsonValue()
       .set("out", out)
@@ -133,6 +134,7 @@ JsonValue convert_model(const JsonValue& request) {
       write_weights(out, published_weights(*model), {{"format", "pt"}});
     else
       save_image_model(*model, out);
+    if (!published && !request.contains("classes")) copy_companions(in, out, {"classes.json"});
   });
   const ImageConfig& c = model->config();
   JsonValue row;

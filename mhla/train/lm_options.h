@@ -9,7 +9,7 @@ namespace mhla::train {
 
 struct LmOptions {
   std::string model = "mhla_30m";
-  std::string attention = "mhla";
+  std::optional<std::string> attention;  // none: mhla, or what the file of the model says
   bool official = false;
   JsonValue network = JsonValue::object();
   std::string data = "default";
@@ -35,7 +35,8 @@ struct LmOptions {
   template <class Self, class Visit>
   static void fields(Self& o, Visit&& visit) {
     visit("model", o.model, "mhla_10m, mhla_30m, mhla_130m, mhla_340m or a config.json");
-    visit("attention", o.attention, "causal, of the zoo: mhla, softmax, linear, gla, mamba, mamba2, gdn");
+    visit("attention", o.attention,
+          "causal, of the zoo: mhla, softmax, linear, gla, mamba, mamba2, gdn; none: mhla, or that of a config.json");
     visit("official", o.official, "compute as the published code does (mhla)");
     visit("network", o.network, "fields of the model that differ from the named one");
     visit(

@@ -13,9 +13,10 @@ namespace {
 static_assert(kNoTarget == kIgnoredTarget);
 
 LmConfig named_network(const LmOptions& o) {
-  if (!is_model_file(o.model)) return lm_config(o.model, o.attention, o.official);
+  if (!is_model_file(o.model)) return lm_config(o.model, o.attention.value_or("mhla"), o.official);
   LmConfig c = read_lm_config(o.model);
-  c.attention = o.attention, c.official = o.official;
+  if (o.attention) c.attention = *o.attention;
+  if (o.official) c.official = true;
   return c;
 }
 
@@ -65,7 +66,7 @@ LmConfig network_of(const LmOptions& o, const LmData& data) {
 
 LmOptions resolved(const LmOptions& options, const LmConfig& network) {
   LmOptions o = options;
-  o.official = network.official;
+  o.attention = network.attention, o.official = network.official;
   if (o.context == 0) o.context = network.context;
   if (is_model_file(o.model))  // all of it, so that the options are enough where the file is not
     o.model = network.model, o.network = network_fields(network, {"model", "attention", "official"});

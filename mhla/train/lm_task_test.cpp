@@ -133,13 +133,20 @@ TEST(LmTask, TakesTokensThatAreThere) {
             "network: vocab is 200, expected at least the 257 of the tokens");
   options.network = parse_json("{}", "network"), options.context = 4096;
   EXPECT_EQ(network_of(options, *data).context, 4096);
+  // The attention of a file, unless another is asked for.
+  options.model = temporary.path("model.json").string();
+  write_file(options.model, write_json(fields_to_json(lm_config("mhla_10m", "gla"))));
+  EXPECT_EQ(network_of(options, *data).attention, "gla");
+  EXPECT_EQ(resolved(options, network_of(options, *data)).attention, "gla");
+  options.attention = "linear";
+  EXPECT_EQ(network_of(options, *data).attention, "linear");
 }
 
 TEST(LmTask, OfficialTrainingIsWhatFlagsDoNotSay) {
   const auto train_of = [](bool official, std::optional<double> decay, std::optional<bool> apart) {
     LmOptions o;
     o.official = official, o.train.mix_weight_decay = decay, o.train.clip_mix_apart = apart;
-    return resolved(o, lm_config(o.model, o.attention, official)).train;
+    return resolved(o, lm_config(o.model, "mhla", official)).train;
   };
   EXPECT_EQ(train_of(false, {}, {}).mix_weight_decay, 0.0);
   EXPECT_EQ(train_of(false, {}, {}).clip_mix_apart, true);

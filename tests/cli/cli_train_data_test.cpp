@@ -142,6 +142,9 @@ TEST_F(CliTrainData, OtherClassNamesAreOtherData) {
                  {others, "class 1 is 'horse', expected 'dog'", "classes.json"});
   expect_refused({"train", "classify", "--resume", "--out", run, "--data", "folder:" + others, "--max-steps", "4"},
                  {"class 1 is 'horse', expected 'dog'"});
+  ASSERT_EQ(run_program({"convert", run, folder.path("copy"), "--to", "ours"}).code, 0);
+  expect_refused({"eval", "classify", "--run", folder.path("copy"), "--data", "folder:" + others},
+                 {"class 1 is 'horse', expected 'dog'"});
   fs::remove(run + "/classes.json");  // a run made before there were any
   EXPECT_EQ(eval(run, {"--data", "folder:" + others}).at("images").as_int(), 10);
 }
