@@ -10,15 +10,13 @@
 
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
+#include "tests/cli/expect.h"
 #include "tests/cli/idx_fixture.h"
-#include "tests/cli/program.h"
 
 namespace mhla {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 int count(const std::string& text, const std::string& part) {
   int found = 0;
@@ -57,12 +55,6 @@ class CliAnalyze : public testing::Test {
     const ProgramRun run = run_program(words);
     EXPECT_EQ(run.code, 0) << run.err;
     return folder.path(name);
-  }
-  void expect_refused(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) const {
-    const ProgramRun run = run_program(arguments);
-    EXPECT_EQ(run.code, 2) << run.err;
-    EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
-    for (const std::string& part : parts) EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
   }
   TemporaryFolder folder;
 };

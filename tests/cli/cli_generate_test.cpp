@@ -7,14 +7,12 @@
 
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
-#include "tests/cli/program.h"
+#include "tests/cli/expect.h"
 
 namespace mhla {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 class CliGenerate : public testing::Test {
  protected:

@@ -8,14 +8,12 @@
 
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
-#include "tests/cli/program.h"
+#include "tests/cli/expect.h"
 
 namespace mhla {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 class CliLm : public testing::Test {
  protected:
@@ -38,12 +36,6 @@ class CliLm : public testing::Test {
         "--lr",    "0.01",   "--min-lr",  "0.001",    "--warmup-steps", "2",      "--tokenizer", "bytes"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
-  }
-  void expect_refused(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) const {
-    const ProgramRun run = run_program(arguments);
-    EXPECT_EQ(run.code, 2) << run.err;
-    EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
-    for (const std::string& part : parts) EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
   }
   TemporaryFolder folder;
   std::string data;

@@ -9,15 +9,13 @@
 #include "mhla/io/codecs/image.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
+#include "tests/cli/expect.h"
 #include "tests/cli/idx_fixture.h"
-#include "tests/cli/program.h"
 
 namespace mhla {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 class CliTrainData : public testing::Test {
  protected:
@@ -67,12 +65,6 @@ class CliTrainData : public testing::Test {
     const ProgramRun done = run_program(arguments);
     EXPECT_EQ(done.code, 0) << done.err;
     return done.code == 0 ? parse_json(lines_of(done.out).at(0), "score") : JsonValue().set("images", -1);
-  }
-  void expect_refused(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) const {
-    const ProgramRun run = run_program(arguments);
-    EXPECT_EQ(run.code, 2) << run.err;
-    EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
-    for (const std::string& part : parts) EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
   }
   TemporaryFolder folder;
 };

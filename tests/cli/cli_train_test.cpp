@@ -1,7 +1,6 @@
 // mhla train classify and mhla eval classify as a user runs them, on images made here: a run from start to end, one
 // that Ctrl-C cuts in two, a disk that fills, and every mistake with its line and exit code.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -10,15 +9,13 @@
 
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
+#include "tests/cli/expect.h"
 #include "tests/cli/idx_fixture.h"
-#include "tests/cli/program.h"
 
 namespace mhla {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 class CliTrain : public testing::Test {
  protected:
@@ -37,13 +34,6 @@ class CliTrain : public testing::Test {
         "--set",       "depths=[1]"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
-  }
-  // Exit code 2, nothing on stdout, and one line with all of these parts.
-  void expect_refused(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) const {
-    const ProgramRun run = run_program(arguments);
-    EXPECT_EQ(run.code, 2) << run.err;
-    EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
-    for (const std::string& part : parts) EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
   }
   TemporaryFolder folder;
   std::string data;
@@ -147,16 +137,10 @@ for kind, tag, key in (("step", "train/loss", "loss"), ("step", "train/lr", "lr"
 TEST_F(CliTrain, AFullDiskIsExitCode1AndLeavesTheCheckpoints) {
   const std::string out = folder.path("run");
   ASSERT_EQ(run_program(words(out, {"--max-steps", "4", "--checkpoint-every", "2"})).code, 0);
-  rlimit kept{};
-  getrlimit(RLIMIT_FSIZE, &kept);
-  rlimit small = kept;
-  small.rlim_cur = 8192;  // less than the weights
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  setrlimit(RLIMIT_FSIZE, &small);
-  const ProgramRun run =
-      run_program({"train", "classify", "--resume", "--out", out, "--max-steps", "8", "--checkpoint-every", "2"});
-  setrlimit(RLIMIT_FSIZE, &kept);
-  std::signal(SIGXFSZ, handler);
+  const ProgramRun run = [&] {
+    const FullDisk disk(8192);  // less than the weights
+    return run_program({"train", "classify", "--resume", "--out", out, "--max-steps", "8", "--checkpoint-every", "2"});
+  }();
   EXPECT_EQ(run.code, 1) << run.err;
   EXPECT_TRUE(has(run.err, "could not be written: File too large")) << run.err;
   EXPECT_TRUE(has(run.err, "last good checkpoint: " + out + "/checkpoints/step-00000004")) << run.err;

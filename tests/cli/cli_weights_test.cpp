@@ -1,6 +1,5 @@
 // mhla inspect and mhla convert, as a user runs them.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <csignal>
 #include <filesystem>
@@ -9,14 +8,12 @@
 #include "mhla/io/json.h"
 #include "mhla/io/safetensors.h"
 #include "mhla/testing/tensor.h"
-#include "tests/cli/program.h"
+#include "tests/cli/expect.h"
 
 namespace mhla {
 namespace {
 
 const std::string kGolden = MHLA_SOURCE_DIR "/tests/golden/";
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // The parameters of one golden case, under their published names.
 void write_case(const std::string& file, const std::string& name, const std::string& path,
@@ -133,17 +130,11 @@ TEST_F(WeightsTest, ModelsGoOutAndComeBack) {
 
 TEST_F(WeightsTest, AFullDiskIsExitCode1) {
   const std::string ours = deit_folder();
-  rlimit kept{};
-  getrlimit(RLIMIT_FSIZE, &kept);
-  rlimit small = kept;
-  small.rlim_cur = 8192;  // less than the weights
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  setrlimit(RLIMIT_FSIZE, &small);
-  const ProgramRun folder_run = run_program({"convert", ours, folder.path("x")}),
-                   file_run = run_program({"convert", ours, folder.path("x.safetensors"), "--to", "published"});
-  setrlimit(RLIMIT_FSIZE, &kept);
-  std::signal(SIGXFSZ, handler);
-  for (const ProgramRun& run : {folder_run, file_run}) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"convert", ours, folder.path("x")},
+        std::vector<std::string>{"convert", ours, folder.path("x.safetensors"), "--to", "published"}}) {
+    const FullDisk disk(8192);  // less than the weights
+    const ProgramRun run = run_program(arguments);
     EXPECT_EQ(run.code, 1) << run.err;
     EXPECT_TRUE(has(run.err, "could not be written: File too large")) << run.err;
   }
