@@ -20,7 +20,7 @@ BENCH         = $(MHLA) bench op --json $(BENCH_ARGS)
 # Sources in our own formatting; clang-tidy reads the libraries below LibTorch, not their tests: GoogleTest's macros
 # would double the time and hide the findings.
 FORMATTED := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh' 2>/dev/null)
-TIDIED    := $(shell find mhla/core mhla/io mhla/kernels mhla/testing mhla/train/data -name '*.cpp' -not -name '*_fuzz.cpp' \
+TIDIED    := $(shell find mhla/core mhla/io mhla/kernels mhla/testing mhla/data -name '*.cpp' -not -name '*_fuzz.cpp' \
 	-not -name '*_test.cpp' | sort)
 
 .DEFAULT_GOAL := build
@@ -94,7 +94,7 @@ check-format:  ## fails where `make format` would change something
 	@clang-format --dry-run --Werror $(FORMATTED)
 	@echo "make check-format: clean"
 
-tidy:  ## clang-tidy over core, io, kernels, testing and train/data
+tidy:  ## clang-tidy over core, io, kernels, testing and data
 	@cmake/packages.sh tidy
 	@cmake --preset clang --log-level=WARNING
 	@printf '%s\n' $(TIDIED) | xargs -P $(JOBS) -n 1 clang-tidy -p build/clang --quiet 2>build/clang/tidy.log \

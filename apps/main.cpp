@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <new>
 
+#include "apps/cli/output.h"
 #include "apps/commands.h"
-#include "apps/output.h"
 #include "mhla/core/error.h"
 
 namespace mhla::apps {

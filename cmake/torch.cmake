@@ -33,7 +33,7 @@ add_library(mhla_libtorch INTERFACE)
 mhla_describe_libtorch(mhla_libtorch SYSTEM)
 message(STATUS "LibTorch ${MHLA_TORCH_VERSION}${torch_cuda}: ${MHLA_TORCH_INCLUDE}")
 
-# A library that the program opens when a command needs LibTorch (apps/plugin.h): every source of the folder, the
+# A library that the program opens when a command needs LibTorch (apps/cli/plugin.h): every source of the folder, the
 # precompiled header of `header_of`, and what it links.
 function(mhla_plugin target output_name header_of)
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)

@@ -78,8 +78,8 @@ const Arrows& direct_arrows() {
       {"train", {"models", "data"}},
       {"analysis", {"core"}},
       {"networks", {"analysis", "models"}},
-      {"generation", {"language", "models"}},
-      {"apps", {"train", "networks", "generation", "io", "codecs", "text", "testing"}},
+      {"decoding", {"language", "models"}},
+      {"apps", {"train", "networks", "decoding", "io", "codecs", "text", "testing"}},
       {"examples", {"kernels", "io"}},
       {"tests", {"apps", "examples"}},
   };
@@ -105,8 +105,8 @@ std::string room_on_cycle(const Arrows& direct) {
 
 std::string room_of(std::string_view path) {
   // Rooms inside rooms: a folder with a CMakeLists.txt, and so a target, of its own.
-  for (const std::string_view inner : {"mhla/io/codecs/", "mhla/io/text/", "mhla/train/data/",
-                                       "mhla/analysis/networks/", "mhla/language/generation/"}) {
+  for (const std::string_view inner :
+       {"mhla/io/codecs/", "mhla/io/text/", "mhla/analysis/networks/", "mhla/language/decoding/"}) {
     if (!starts_with(path, inner)) continue;
     path.remove_suffix(path.size() - inner.size() + 1);
     return std::string(path.substr(path.rfind('/') + 1));

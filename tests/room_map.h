@@ -22,7 +22,7 @@ Arrows closure(const Arrows& direct);
 // A room on a cycle of `direct`, or an empty string.
 std::string room_on_cycle(const Arrows& direct);
 
-// "kernels" for mhla/kernels/common/layout.h, "data" for mhla/train/data/loader.h, "apps" for apps/main.cpp
+// "kernels" for mhla/kernels/common/layout.h, "data" for mhla/data/loader.h, "apps" for apps/main.cpp
 std::string room_of(std::string_view path);
 
 struct Include {

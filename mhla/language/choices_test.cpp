@@ -5,8 +5,8 @@
 
 #include <cmath>
 
+#include "mhla/data/data_fixture.h"
 #include "mhla/language/fake_model_fixture.h"
-#include "mhla/train/data/data_fixture.h"
 
 namespace mhla {
 namespace {

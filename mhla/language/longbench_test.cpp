@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "mhla/data/data_fixture.h"
 #include "mhla/language/fake_model_fixture.h"
 #include "mhla/language/text_metrics.h"
-#include "mhla/train/data/data_fixture.h"
 
 namespace mhla {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "mhla/core/error.h"
-#include "mhla/train/data/philox.h"
+#include "mhla/data/philox.h"
 
 namespace mhla {
 namespace {

@@ -1,10 +1,10 @@
 // Tasks made on the fly, by length and seed: can a model find again what stood earlier?
-//   mqar     keys and values as tokens, then the keys again (train/data/mqar.h)
+//   mqar     keys and values as tokens, then the keys again (data/mqar.h)
 //   passkey  text with one number in it; needle: with several, of which one is asked for
 #pragma once
 
+#include "mhla/data/mqar.h"
 #include "mhla/language/text_model.h"
-#include "mhla/train/data/mqar.h"
 
 namespace mhla {
 

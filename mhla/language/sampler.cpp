@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "mhla/core/error.h"
-#include "mhla/train/data/philox.h"
+#include "mhla/data/philox.h"
 
 namespace mhla {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "mhla/modules/modules_fixture.h"
-#include "mhla/modules/zoo.h"
+#include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mhla/analysis/head_attention.h"
-#include "mhla/models/image_model.h"
+#include "mhla/models/classify/image_model.h"
 
 namespace mhla {
 

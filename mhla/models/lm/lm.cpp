@@ -5,7 +5,7 @@
 #include "mhla/models/recompute.h"
 #include "mhla/modules/exact.h"
 #include "mhla/modules/mhla_attention.h"
-#include "mhla/modules/zoo.h"
+#include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {
 namespace {

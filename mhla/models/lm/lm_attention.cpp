@@ -1,7 +1,7 @@
 #include "mhla/models/lm/lm_attention.h"
 
 #include "mhla/modules/mhla_attention.h"
-#include "mhla/modules/zoo.h"
+#include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {
 namespace {

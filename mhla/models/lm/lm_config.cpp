@@ -5,7 +5,7 @@
 
 #include "mhla/kernels/mixing/mixing.h"
 #include "mhla/modules/feature_maps.h"
-#include "mhla/modules/zoo.h"
+#include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "mhla/models/lm/lm.h"
-#include "mhla/modules/zoo.h"
+#include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {
 

@@ -1,0 +1,191 @@
+// mhla bench model: whole image models, forward or a training step, by attention, image size and blocks, and language
+// models, also decoding, by attention and length. One row for every combination, measured in libmhla_train.so;
+// attentions of one row of sizes share a run, so their ratio means something on a noisy machine.
+#include "apps/commands/bench_model.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/host.h"
+#include "apps/cli/output.h"
+#include "apps/cli/train_library.h"
+#include "mhla/core/error.h"
+
+namespace mhla::apps {
+namespace {
+
+struct ModelBenchOptions {
+  std::vector<std::string> models{"deit_tiny"}, attentions{"mhla", "softmax", "linear"}, passes{"fwd", "train"};
+  std::vector<std::int64_t> images{0}, blocks{0};  // of image models
+  std::vector<std::int64_t> lengths{2048};         // of language models
+  std::int64_t chunk = 0;
+  bool recompute = false, exact = false;
+  std::int64_t batch = 8, threads = 0;
+  std::string device = "cpu", precision;
+  double min_seconds = 2.0;
+  bool json = false;
+
+  [[nodiscard]] std::string precision_used() const {
+    return !precision.empty() ? precision : device == "cpu" ? "f32" : "bf16";
+  }
+};
+
+bool is_language_model(const std::string& name) { return name.rfind("mhla_", 0) == 0; }
+
+std::string cell(const JsonValue& row, const char* key, const char* format) {
+  return fmt::format(fmt::runtime(format), row.at(key).as_double());
+}
+
+// The rows of one model, one pass and one size, one for each attention. `show` gets each with its rate over that of the
+// first. One that fails, because it does not fit the machine, does not stop the others.
+int each_attention(const ModelBenchOptions& o, const Output& out, const JsonValue& sizes, const char* rate_key,
+                   const std::function<void(const JsonValue& row, double of_first)>& show) {
+  double first = 0;
+  int failed = kDone;
+  for (const std::string& attention : o.attentions) {
+    JsonValue request = sizes;
+    request.set("command", "bench model")
+        .set("attention", attention)
+        .set("batch", o.batch)
+        .set("device", o.device)
+        .set("precision", o.precision_used())
+        .set("threads", o.threads)
+        .set("min_seconds", o.min_seconds);
+    const int code = run_in_train_library(request, [&](const JsonValue& row, bool /*progress*/) {
+      const double rate = row.at(rate_key).as_double();
+      if (first == 0) first = rate;
+      JsonValue kept = row;
+      out.row(kept.set("of_first", rate / first));
+      show(row, rate / first);
+    });
+    if (failed == kDone) failed = code;
+  }
+  return failed;
+}
+
+int bench_language_model(const ModelBenchOptions& o, const Output& out, const std::string& model) {
+  const TextTable table(out, {{"model", -10},
+                              {"attention", -10},
+                              {"length", 7},
+                              {"batch", 6},
+                              {"pass", 7},
+                              {"ms", 10},
+                              {"spread", 7},
+                              {"tokens/s", 10},
+                              {"of first", 8},
+                              {"of roof", 8},
+                              {"peak MiB", 9}});
+  table.head();
+  for (const std::int64_t length : o.lengths)
+    for (const std::string& pass : o.passes) {
+      const JsonValue sizes = JsonValue()
+                                  .set("model", model)
+                                  .set("length", length)
+                                  .set("chunk", o.chunk)
+                                  .set("recompute", o.recompute)
+                                  .set("exact", o.exact)
+                                  .set("pass", pass);
+      const int code = each_attention(o, out, sizes, "tokens_per_s", [&](const JsonValue& row, double of_first) {
+        table.row({model, row.at("attention").as_string(), cell(row, "length", "{:.0f}"), cell(row, "batch", "{:.0f}"),
+                   pass, cell(row, "ms", "{:.2f}"), cell(row, "spread", "{:.2f}"), cell(row, "tokens_per_s", "{:.1f}"),
+                   fmt::format("{:.2f}", of_first), cell(row, "of_roof", "{:.3f}"),
+                   row.contains("peak_mib") ? cell(row, "peak_mib", "{:.0f}") : "-"});
+      });
+      if (code != kDone) return code;
+    }
+  return kDone;
+}
+
+int bench_image_model(const ModelBenchOptions& o, const Output& out, const std::string& model) {
+  const TextTable table(out, {{"model", -12},
+                              {"attention", -10},
+                              {"image", 6},
+                              {"tokens", 7},
+                              {"M", 5},
+                              {"batch", 6},
+                              {"pass", 6},
+                              {"ms", 10},
+                              {"spread", 7},
+                              {"images/s", 10},
+                              {"of first", 8},
+                              {"peak MiB", 9}});
+  table.head();
+  for (const std::int64_t image : o.images)
+    for (const std::int64_t blocks : o.blocks)
+      for (const std::string& pass : o.passes) {
+        if (pass == "decode") fail("bench model: --pass is decode for ", model, ", expected a language model for it");
+        const JsonValue sizes =
+            JsonValue().set("model", model).set("image", image).set("blocks", blocks).set("pass", pass);
+        const int code = each_attention(o, out, sizes, "images_per_s", [&](const JsonValue& row, double of_first) {
+          table.row({model, row.at("attention").as_string(), cell(row, "image", "{:.0f}"),
+                     cell(row, "tokens", "{:.0f}"), cell(row, "M", "{:.0f}"), cell(row, "batch", "{:.0f}"), pass,
+                     cell(row, "ms", "{:.2f}"), cell(row, "spread", "{:.2f}"), cell(row, "images_per_s", "{:.1f}"),
+                     fmt::format("{:.2f}", of_first),
+                     row.contains("peak_mib") ? cell(row, "peak_mib", "{:.0f}") : "-"});
+        });
+        if (code != kDone) return code;
+      }
+  return kDone;
+}
+
+int run_bench_model(const ModelBenchOptions& o) {
+  const Output out(o.json);
+  out.line(fmt::format("{}, {}, {}", read_cpu_facts().model, o.device, compiler_text()));
+  for (const std::string& model : o.models) {
+    const int code = is_language_model(model) ? bench_language_model(o, out, model) : bench_image_model(o, out, model);
+    if (code != kDone) return code;
+  }
+  return kDone;
+}
+
+}  // namespace
+
+void add_bench_model(CLI::App& bench, Job& job) {
+  CLI::App* model =
+      bench.add_subcommand("model", "whole models by attention and size: images a second, tokens a second");
+  static ModelBenchOptions o;
+  model
+      ->add_option("--model", o.models,
+                   "deit_tiny, deit_small, deit_base, vlt_tiny, vlt_small, vit_demo, vit_256, mhla_10m, mhla_30m, "
+                   "mhla_130m, mhla_340m")
+      ->delimiter(',')
+      ->capture_default_str();
+  model
+      ->add_option("--attention", o.attentions,
+                   "of the zoo, or plain: MHLA in LibTorch operators, for equal blocks; ratios to the first")
+      ->delimiter(',')
+      ->capture_default_str();
+  model->add_option("--image", o.images, "pixels of a side (default: the model's)")
+      ->delimiter(',')
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
+  model->add_option("--blocks", o.blocks, "MHLA's blocks of a side, M is its square (default: the model's)")
+      ->delimiter(',')
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}));
+  model->add_option("--length", o.lengths, "tokens of a sequence (language models)")
+      ->delimiter(',')
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+      ->capture_default_str();
+  model->add_option("--chunk", o.chunk, "MHLA's tokens of a chunk (language models; default: the model's)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
+  model->add_flag("--exact", o.exact, "linear layers whose rows do not depend on each other (language models)");
+  model->add_flag("--recompute", o.recompute, "blocks compute themselves again for their gradients (language models)");
+  model
+      ->add_option("--pass", o.passes,
+                   "fwd; train: a whole step; decode: one token of every sequence (language models)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"fwd", "train", "decode"}))
+      ->capture_default_str();
+  model->add_option("--batch", o.batch)->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}))->capture_default_str();
+  model->add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
+  model->add_option("--precision", o.precision, "f32, or bf16: autocast (default: bf16 on a GPU)")
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  model->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
+  model->add_option("--min-time", o.min_seconds, "seconds a row")
+      ->check(CLI::Range(0.01, 3600.0))
+      ->capture_default_str();
+  model->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
+  model->callback([&job] { job = [] { return run_bench_model(o); }; });
+}
+
+}  // namespace mhla::apps

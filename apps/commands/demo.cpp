@@ -1,0 +1,208 @@
+// mhla demo: the same small vision transformer with MHLA, linear and softmax attention, trained alike on Fashion-MNIST;
+// then what each learned to look at, and what the operator costs by length. What `make demo` runs.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <set>
+
+#include "apps/bench/demo_speed.h"
+#include "apps/cli/train_library.h"
+#include "apps/cli/train_screen.h"
+#include "apps/commands.h"
+#include "apps/commands/analyze.h"
+#include "mhla/core/error.h"
+#include "mhla/train/classify/classify_options.h"
+
+namespace mhla::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kAttentions[] = {"mhla", "linear", "softmax"};
+
+struct DemoOptions {
+  std::string out = "mhla-demo", data = "fashion-mnist";
+  std::int64_t images = 5120, epochs = 2, seed = 0, samples = 32;
+  int threads = 0;
+  double rival_limit = 1.0;
+  bool speed = true, json = false;
+};
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Attention is all there is to tell the three apart.
+train::ClassifyOptions options_of(const DemoOptions& demo, const std::string& attention) {
+  train::ClassifyOptions o;
+  o.model = "vit_demo", o.attention = attention, o.data = demo.data;
+  o.train_images = demo.images;
+  o.train.epochs = demo.epochs, o.train.batch = 64, o.train.lr = 2e-3, o.train.weight_decay = 0.05;
+  o.train.warmup_steps = std::min<std::int64_t>(40, demo.images / o.train.batch * demo.epochs / 6);
+  o.train.seed = demo.seed, o.train.threads = demo.threads;
+  o.train.checkpoint_every = 0, o.train.keep = 1, o.train.eval_every = 0, o.train.log_every = 10;
+  return o;
+}
+
+// Whether a run has the options of the demo, but for those that its flags or the data set.
+bool is_of_demo(const fs::path& run, const JsonValue& ours) {
+  static const std::set<std::string> free{"data", "train_images", "epochs", "warmup_steps", "seed", "threads"};
+  if (!fs::exists(run / "train.json")) return false;
+  const JsonValue saved = read_json(run / "train.json");
+  for (const JsonValue::Member& member : ours.members()) {
+    const bool by_data = member.value.is_null() || (member.value.is_string() && member.value.as_string().empty());
+    const JsonValue* there = saved.find(member.key);
+    if (there != nullptr && !by_data && free.count(member.key) == 0 && !(*there == member.value)) return false;
+  }
+  return true;
+}
+
+// A run of an earlier demo makes room; anything else that lies there stays, and is an error.
+void make_room(const fs::path& run, const JsonValue& options) {
+  if (!fs::exists(run)) return;
+  if (!is_of_demo(run, options)) fail("demo: ", run.string(), " is in the way and no run of the demo");
+  fs::remove_all(run);
+}
+
+int train_one(const DemoOptions& demo, const std::string& attention, const fs::path& run, const Output& out) {
+  const JsonValue request = JsonValue()
+                                .set("command", "train classify")
+                                .set("out", run.string())
+                                .set("resume", false)
+                                .set("options", fields_to_json(options_of(demo, attention)));
+  const auto start = Clock::now();
+  const int code = run_in_train_library(request, [&](const JsonValue& row, bool progress) {
+    const std::string& kind = row.at("kind").as_string();
+    if (progress) return out.progress(fmt::format("{:<8}{}", attention, bar_text(row, 70)));
+    if (kind == "warning") return complain(row.at("text").as_string());
+    if (kind != "eval") return;
+    out.progress_done();
+    out.line(fmt::format("{:<8} top-1 {:.2f} % on the test images after {:.0f} s", attention,
+                         100.0 * row.at("top1").as_double(), seconds_since(start)));
+  });
+  out.progress_done();
+  return code;
+}
+
+void print_table(const AnalysisRows& rows, const Output& out) {
+  const TextTable table(out, {{"attention", -10},
+                              {"top-1 (%)", 10},
+                              {"images/s", 9},
+                              {"rank", 6},
+                              {"above 1 %", 10},
+                              {"at most", 8},
+                              {"entropy", 8},
+                              {"parameters", 11}});
+  table.head();
+  const std::vector<std::string> names = run_names(rows);
+  for (std::size_t i = 0; i < rows.runs.size(); ++i) {
+    const JsonValue& run = rows.runs[i];
+    const auto index = static_cast<std::int64_t>(i);
+    std::int64_t bound = 0;
+    for (const JsonValue& head : rows.heads)
+      if (head.at("run").as_int() == index) bound = std::max(bound, head.at("rank_bound").as_int());
+    table.row({names[i], fmt::format("{:.2f}", 100.0 * run.at("top1").as_double()),
+               fmt::format("{:.0f}", run.at("images_per_s").as_double()),
+               fmt::format("{:.1f}", mean_of_heads(rows, index, "rank")),
+               fmt::format("{:.1f}", mean_of_heads(rows, index, "rank_1pc")), std::to_string(bound),
+               fmt::format("{:.3f}", mean_of_heads(rows, index, "entropy")),
+               std::to_string(run.at("parameters").as_int())});
+  }
+  out.line();
+  out.line("rank: directions the attention matrix of a head can tell apart, of N = 196; linear attention: at most 32.");
+  out.line("above 1 %: singular values above 1 % of the largest. entropy: 1 looks everywhere alike, 0 at one token.");
+  out.line("One seed and a short training: docs/demo.md says how to see the spread. Speed is that of the training.");
+}
+
+void write_page(const DemoOptions& demo, const AnalysisRows& rows, const SpeedByLength& speed) {
+  HtmlReport page("MHLA: the focus that linear attention lost",
+                  fmt::format("vit_demo on {}: {} training images, {} epochs, seed {}", demo.data, demo.images,
+                              demo.epochs, demo.seed));
+  page.paragraph(
+      "Softmax attention compares every token with every other: its cost grows with the square of the sequence. Linear "
+      "attention keeps one summary of all keys and values instead, so its cost grows with the length alone, but every "
+      "query must make do with the same summary. MHLA cuts the image into M blocks, keeps one summary for each, and "
+      "lets every query block weigh all summaries in its own way.");
+  page.heading("Three attentions, trained alike");
+  page.table(run_table(rows));
+  page.paragraph(
+      "The same network, data, order of images, optimiser and number of steps; only the attention differs, and no "
+      "convolution mixes tokens. Ranks and entropy are means over layers, heads and test images. This is one seed of "
+      "a training of minutes: differences of a few tenths of a per cent mean nothing; docs/demo.md says how to see the "
+      "spread.");
+  add_analysis(page, rows);
+  if (!speed.rows.empty()) {
+    page.heading("What the operator costs by length");
+    add_speed(page, speed);
+  }
+  page.code(
+      "mhla demo --out DIR\nmhla train classify --model vit_demo --attention mhla --data fashion-mnist --out run/\n"
+      "mhla analyze --run run/");
+  write_analysis(page, rows, demo.out, "report");
+}
+
+int run_demo(const DemoOptions& demo) {
+  const Output out(demo.json);
+  outlive_readers();
+  const auto start = Clock::now();
+  std::error_code error;
+  fs::create_directories(demo.out, error);
+  if (error || !fs::is_directory(demo.out))
+    fail("demo: --out ", demo.out, ": ", error ? error.message() : "is no folder");
+  AnalyzeOptions analysis;
+  analysis.samples = demo.samples, analysis.maps = 3, analysis.threads = demo.threads;
+  out.line(fmt::format("vit_demo (196 tokens, 3 layers, 3 heads of 32) on {} images of {}, {} epochs, seed {}:",
+                       demo.images, demo.data, demo.epochs, demo.seed));
+  for (const char* attention : kAttentions) {
+    const fs::path run = fs::path(demo.out) / attention;
+    make_room(run, fields_to_json(options_of(demo, attention)));
+    if (const int code = train_one(demo, attention, run, out); code != kDone) return code;
+    analysis.runs.push_back(run.string());
+  }
+  out.line();
+  AnalysisRows rows;
+  if (const int code = collect_analysis(analysis, out, rows); code != kDone) return code;
+  print_table(rows, out);
+  out.line();
+  SpeedByLength speed;
+  if (demo.speed) {
+    speed = time_by_length(demo.threads, demo.rival_limit, out);
+    out.line();
+  }
+  write_page(demo, rows, speed);
+  out.line(fmt::format("{:.0f} s in all. The report is {}/report.html, its numbers {}/report.json",
+                       seconds_since(start), demo.out, demo.out));
+  return kDone;
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app, Job& job) {
+  CLI::App* command =
+      app.add_subcommand("demo", "train MHLA, linear and softmax attention alike and compare them, with an HTML page");
+  static DemoOptions o;
+  command->add_option("--out", o.out, "folder of the runs and of report.html")->type_name("DIR")->capture_default_str();
+  command->add_option("--data", o.data, "grey images of ten classes, as `mhla train classify` takes them")
+      ->type_name("SET")
+      ->capture_default_str();
+  command->add_option("--images", o.images, "training images, the same share of every class")
+      ->check(CLI::Range(64, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--epochs", o.epochs, "passes over them")->check(CLI::Range(1, 1000))->capture_default_str();
+  command->add_option("--seed", o.seed, "of weights, order and augmentation")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  command->add_option("--samples", o.samples, "test images whose attention is looked at")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  command->add_option("--threads", o.threads, "threads (default: all)")->check(CLI::Range(1, 1024));
+  command->add_option("--rival-limit", o.rival_limit, "skip a rival whose single call would take longer, in seconds")
+      ->capture_default_str();
+  command->add_flag("!--no-speed", o.speed, "leave the operator's times by length out");
+  command->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
+  command->callback([&job] { job = [] { return run_demo(o); }; });
+}
+
+}  // namespace mhla::apps

@@ -1,0 +1,87 @@
+// mhla eval classify: a trained classifier on the test images of its data, or of other data with the same classes.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "apps/cli/train_library.h"
+#include "apps/cli/train_screen.h"
+#include "apps/commands.h"
+#include "apps/commands/eval_lm.h"
+#include "mhla/core/error.h"
+
+namespace mhla::apps {
+namespace {
+
+struct EvalOptions {
+  std::string run, data, weights = "model", device;
+  std::int64_t batch = 0, threads = 0;
+  bool json = false;
+};
+
+// Rows are true classes, columns predicted ones.
+void print_confusion(const JsonValue& row, const Output& out) {
+  const JsonValue::Array& names = row.at("classes").items();
+  const JsonValue::Array& rows = row.at("confusion").items();
+  constexpr std::size_t kMost = 20;
+  if (rows.size() > kMost) {
+    out.line(fmt::format("the confusion matrix of {} classes is in the output of --json", rows.size()));
+    return;
+  }
+  std::size_t wide = 4;
+  for (const JsonValue& name : names) wide = std::max(wide, std::min<std::size_t>(name.as_string().size(), 16));
+  std::string head = fmt::format("{:>{}}", "true \\ said", wide + 3);
+  for (std::size_t i = 0; i < rows.size(); ++i) head += fmt::format(" {:>6}", i);
+  out.line(head);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::string line = fmt::format("{:>2} {:>{}}", i, names[i].as_string().substr(0, 16), wide);
+    for (const JsonValue& count : rows[i].items()) line += fmt::format(" {:>6}", count.as_int());
+    out.line(line);
+  }
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Job& job) {
+  CLI::App* command = app.add_subcommand("eval", "evaluate a trained model");
+  command->require_subcommand(1);
+  add_eval_lm(*command, job);
+  CLI::App* classify = command->add_subcommand("classify", "top-1, top-5, confusion matrix and speed of a classifier");
+  static EvalOptions options;
+  classify->add_option("--run", options.run, "folder of `mhla train classify`")->required()->type_name("DIR");
+  classify->add_option("--data", options.data, "other data of the same classes")->type_name("SET");
+  classify->add_option("--weights", options.weights, "model, or ema: the running average")
+      ->check(CLI::IsMember({"model", "ema"}))
+      ->capture_default_str();
+  classify->add_option("--batch", options.batch, "images at a time (default: as in training)")
+      ->check(CLI::Range(1, 1 << 20));
+  classify->add_option("--device", options.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
+  classify->add_option("--threads", options.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
+  classify->add_flag("--json", options.json, "one JSON object on stdout, text on stderr");
+  classify->callback([&job] {
+    job = [] {
+      const Output out(options.json);
+      const JsonValue request = JsonValue()
+                                    .set("command", "eval classify")
+                                    .set("run", options.run)
+                                    .set("data", options.data)
+                                    .set("weights", options.weights)
+                                    .set("batch", options.batch)
+                                    .set("device", options.device)
+                                    .set("threads", options.threads);
+      return run_in_train_library(request, [&](const JsonValue& row, bool) {
+        out.row(row);
+        if (row.at("kind").as_string() == "warning") return complain(row.at("text").as_string());
+        out.line(fmt::format("{}: {} with {} attention, {} images{}", row.at("weights").as_string(),
+                             row.at("model").as_string(), row.at("attention").as_string(), row.at("images").as_int(),
+                             row.at("held_out").as_bool() ? " held out of the training set" : ""));
+        out.line(fmt::format("top-1 {:.2f} %  top-5 {:.2f} %  loss {:.4f}  {:.0f} images/s",
+                             100 * row.at("top1").as_double(), 100 * row.at("top5").as_double(),
+                             row.at("loss").as_double(), row.at("images_per_s").as_double()));
+        print_confusion(row, out);
+      });
+    };
+  });
+}
+
+}  // namespace mhla::apps

@@ -1,0 +1,117 @@
+// mhla eval lm: perplexity of a trained language model on held-out tokens, over all and by place in the window.
+#include "apps/commands/eval_lm.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/train_library.h"
+#include "apps/cli/train_screen.h"
+#include "apps/commands/eval_tasks.h"
+#include "mhla/core/error.h"
+
+namespace mhla::apps {
+namespace {
+
+struct EvalLmOptions {
+  std::string run, data, tokens, weights = "model", device, packing, length_policy = "error";
+  std::int64_t batch = 0, threads = 0, length = 0, stride = 0, max_tokens = 0, bucket = 0;
+  TaskFlags tasks;
+  bool json = false;
+};
+
+void print_perplexity(const JsonValue& row, const Output& out) {
+  out.line(fmt::format("{}: {} with {} attention, {} tokens of {}", row.at("weights").as_string(),
+                       row.at("model").as_string(), row.at("attention").as_string(), row.at("tokens").as_int(),
+                       row.at("data").as_string()));
+  out.line(fmt::format("windows of {} tokens, stride {}, {}{}", row.at("length").as_int(), row.at("stride").as_int(),
+                       row.at("packing").as_string(), length_text(row)));
+  out.line(fmt::format("perplexity {:.3f}  loss {:.4f}  {:.0f} tokens/s", row.at("perplexity").as_double(),
+                       row.at("loss").as_double(), row.at("tokens_per_s").as_double()));
+  const TextTable table(out, {{"places", 16}, {"tokens", 10}, {"loss", 8}, {"perplexity", 11}});
+  table.head();
+  for (const JsonValue& bucket : row.at("buckets").items()) {
+    table.row({fmt::format("{} to {}", bucket.at("first").as_int(), bucket.at("last").as_int()),
+               fmt::format("{}", bucket.at("tokens").as_int()), fmt::format("{:.4f}", bucket.at("loss").as_double()),
+               fmt::format("{:.3f}", bucket.at("perplexity").as_double())});
+  }
+}
+
+// Flags that only tasks have, and those that only perplexity has.
+void expect_used(const CLI::App& command, bool tasks) {
+  const std::vector<const char*> perplexity{"--data",       "--tokens",  "--stride", "--bucket",
+                                            "--max-tokens", "--packing", "--batch"};
+  for (const char* name : tasks ? perplexity : task_flags())
+    if (command.count(name) > 0)
+      fail("eval lm: ", name, " is given ", tasks ? "with" : "without",
+           " --task, where it has no effect, expected none");
+}
+
+int run_eval_lm(const EvalLmOptions& o) {
+  const Output out(o.json);
+  JsonValue request = JsonValue()
+                          .set("command", "eval lm")
+                          .set("run", o.run)
+                          .set("data", o.data)
+                          .set("tokens", o.tokens)
+                          .set("weights", o.weights)
+                          .set("batch", o.batch)
+                          .set("device", o.device)
+                          .set("threads", o.threads)
+                          .set("length", o.length)
+                          .set("stride", o.stride)
+                          .set("max_tokens", o.max_tokens)
+                          .set("bucket", o.bucket)
+                          .set("packing", o.packing)
+                          .set("length_policy", o.length_policy);
+  if (!o.tasks.tasks.empty()) set_tasks(o.tasks, request);
+  return run_in_train_library(request, [&](const JsonValue& row, bool progress) {
+    if (progress) return out.progress(bar_text(row, 79));
+    out.progress_done();
+    out.row(row);
+    if (row.at("kind").as_string() == "warning") return complain(row.at("text").as_string());
+    if (row.at("kind").as_string() == "task") return print_task(row, out);
+    print_perplexity(row, out);
+  });
+}
+
+}  // namespace
+
+void add_eval_lm(CLI::App& eval, Job& job) {
+  CLI::App* lm =
+      eval.add_subcommand("lm", "perplexity of a language model by place in the context, or its score in tasks");
+  static EvalLmOptions o;
+  const auto whole = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
+  lm->add_option("--run", o.run, "folder of `mhla train lm`, or of a model with its tokenizer.json")
+      ->required()
+      ->type_name("DIR");
+  lm->add_option("--data", o.data, "a folder of tokens, or text for --tokens (default: the run's held-out part)")
+      ->type_name("SET");
+  lm->add_option("--tokens", o.tokens, "folder for the tokens of --data where that is text")->type_name("DIR");
+  lm->add_option("--length", o.length, "tokens of a window (default: as in training)")->check(whole);
+  lm->add_option("--stride", o.stride, "tokens a window moves on by: below --length each token has a longer past")
+      ->check(whole);
+  lm->add_option("--bucket", o.bucket, "places of a window to a line (default: an eighth)")->check(whole);
+  lm->add_option("--max-tokens", o.max_tokens, "score so many, and what fills the last window (default: all)")
+      ->check(whole);
+  lm->add_option("--packing", o.packing, "documents, or concatenate: windows over all (default: as in training)")
+      ->check(CLI::IsMember({"documents", "concatenate"}));
+  lm->add_option("--length-policy", o.length_policy,
+                 "beyond what mix has rows for: error, truncate_left, rechunk, extend")
+      ->check(CLI::IsMember({"error", "truncate_left", "rechunk", "extend"}))
+      ->capture_default_str();
+  lm->add_option("--weights", o.weights, "model, or ema: the running average")
+      ->check(CLI::IsMember({"model", "ema"}))
+      ->capture_default_str();
+  lm->add_option("--batch", o.batch, "windows at a time (default: as in training)")->check(CLI::Range(1, 1 << 20));
+  lm->add_option("--device", o.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
+  lm->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
+  add_task_flags(*lm, o.tasks);
+  lm->add_flag("--json", o.json, "one JSON object on stdout, text on stderr");
+  lm->callback([&job, lm] {
+    expect_used(*lm, !o.tasks.tasks.empty());
+    job = [] { return run_eval_lm(o); };
+  });
+}
+
+}  // namespace mhla::apps

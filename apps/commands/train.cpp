@@ -1,0 +1,61 @@
+// mhla train: options from a config file and from flags, which win. Everything that can be wrong with them is said
+// before LibTorch is opened.
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/train_flags.h"
+#include "apps/cli/train_library.h"
+#include "apps/cli/train_screen.h"
+#include "apps/commands.h"
+#include "mhla/train/classify/classify_options.h"
+#include "mhla/train/lm/lm_options.h"
+
+namespace mhla::apps {
+namespace {
+
+struct TrainTask {
+  const char *name, *help, *example;  // of --set
+  std::set<std::string> also_free;    // options that may change when a run goes on
+};
+
+template <class Options>
+void add_task(CLI::App& train, Job& job, const TrainTask& task) {
+  CLI::App* command = train.add_subcommand(task.name, task.help);
+  static TrainFlags given;  // one for each Options
+  given.task = std::string("train ") + task.name;
+  add_train_flags<Options>(*command, given, task.example);
+  command->callback([&job, free = task.also_free] {
+    job = [free] {
+      const Output out(given.json);
+      outlive_readers();  // `| tee` dies of the same Ctrl-C that is to save the run
+      const JsonValue request = JsonValue()
+                                    .set("command", given.task)
+                                    .set("out", given.out)
+                                    .set("resume", given.resume)
+                                    .set("options", fields_to_json(train_options_of<Options>(given, free)));
+      TrainScreen screen(out);
+      const int code =
+          run_in_train_library(request, [&](const JsonValue& row, bool progress) { screen.show(row, progress); });
+      out.progress_done();
+      return code;
+    };
+  });
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Job& job) {
+  CLI::App* command = app.add_subcommand("train", "train a model");
+  command->require_subcommand(1);
+  add_task<train::ClassifyOptions>(*command, job,
+                                   {"classify",
+                                    "an image classifier, with any attention of the zoo",
+                                    "lepe=5 or image=[32,32]",
+                                    {"data", "max_damaged"}});
+  add_task<train::LmOptions>(*command, job,
+                             {"lm",
+                              "a language model, with any causal attention of the zoo",
+                              "short_conv=4 or chunk=128",
+                              {"check_tokens", "data", "eval_tokens", "recompute", "tokens"}});
+}
+
+}  // namespace mhla::apps

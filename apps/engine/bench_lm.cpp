@@ -1,0 +1,121 @@
+// One language model, one pass. Training is what the trainer does: forward, chunked loss, backward, norm, AdamW,
+// constraint. Decoding is one token of every sequence; its roof is the time in which the machine copies as many bytes
+// as the weights have, once for the whole batch, and the states that are read.
+#include "apps/engine/bench_lm.h"
+
+#include "apps/engine/timed.h"
+#include "mhla/core/error.h"
+#include "mhla/models/lm/decoder.h"
+#include "mhla/models/lm/head_loss.h"
+#include "mhla/models/lm/lm.h"
+#include "mhla/modules/zoo/zoo.h"
+#include "mhla/train/adamw.h"
+#include "mhla/train/gradients.h"
+#include "mhla/train/machine_rate.h"
+
+namespace mhla::apps {
+namespace {
+
+using namespace mhla::train;
+
+std::int64_t bytes_of(const torch::nn::Module& module) {
+  std::int64_t bytes = 0;
+  for (const torch::Tensor& parameter : module.parameters()) bytes += static_cast<std::int64_t>(parameter.nbytes());
+  return bytes;
+}
+
+Timed time_training(LanguageModel& model, const TrainOptions& options, const torch::Tensor& tokens, double seconds) {
+  model->train();
+  AdamW optimizer(param_groups(*model, options), {});
+  const torch::Tensor targets = tokens.roll(-1, 1);
+  const torch::Device device = tokens.device();
+  return time_of(device, seconds, [&] {
+    torch::Tensor loss;
+    {
+      const Autocast autocast(options, device);
+      loss = head_loss(model->hidden(tokens), model->head(), targets) / static_cast<double>(tokens.numel());
+    }
+    loss.backward();
+    const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
+    optimizer.step(1e-4, gradient_scales(norms, 1.0, options.clip_norm));
+    optimizer.zero_grad();
+    model->constrain();
+  });
+}
+
+}  // namespace
+
+void bench_lm(const JsonValue& request, Observer& observer) {
+  TrainOptions options;
+  options.device = request.at("device").as_string(), options.precision = request.at("precision").as_string();
+  options.threads = request.at("threads").as_int(), options.batch = request.at("batch").as_int();
+  const std::string &attention = request.at("attention").as_string(), &pass = request.at("pass").as_string();
+  const double min_seconds = request.at("min_seconds").as_double();
+  const std::int64_t length = request.at("length").as_int();
+  LmConfig config = lm_config(request.at("model").as_string(), attention);
+  config.context = std::max(config.context, length);
+  if (request.at("chunk").as_int() > 0) config.chunk = request.at("chunk").as_int();
+  prepare(options);
+  const torch::Device device = device_of(options.device);
+  const bool bf16 = options.precision == "bf16";
+  LanguageModel model(config);
+  model->to(device);
+  model->set_recompute(request.at("recompute").as_bool());
+  const bool exact = request.at("exact").as_bool();
+  if (exact && (pass == "train" || bf16))
+    fail("bench model: --exact with pass ", pass, " in ", options.precision, ", expected fwd or decode in f32");
+  if (exact) model->set_exact(true);
+  const torch::Tensor tokens = torch::randint(config.vocab, {options.batch, length}, torch::kLong).to(device);
+  forget_peak();
+  Timed timed;
+  JsonValue row = JsonValue()
+                      .set("model", config.model)
+                      .set("attention", attention)
+                      .set("length", length)
+                      .set("chunk", config.chunk)
+                      .set("batch", options.batch)
+                      .set("pass", pass)
+                      .set("device", options.device)
+                      .set("precision", options.precision)
+                      .set("exact", exact)
+                      .set("threads", ops::num_threads())
+                      .set("parameters", count_parameters(*model));
+  std::int64_t of_a_run = options.batch * length;  // tokens
+  double share = 0;                                // of the roof
+  if (pass == "decode") {
+    const torch::NoGradGuard no_gradient;
+    model->eval();
+    if (bf16) model->cast(torch::kBFloat16);
+    model->set_length_policy(LengthPolicy::kExtend);
+    LmState state = model->begin(options.batch);
+    torch::Tensor next = model->prefill(tokens, state).argmax(-1);
+    Decoder decoder(*model);
+    timed = time_of(device, min_seconds, [&] { next = decoder.decode(next, state).argmax(-1); });
+    of_a_run = options.batch;
+    const double bytes = static_cast<double>(bytes_of(*model)), roof_ms = 1e3 * bytes / copy_rate(device);
+    share = roof_ms / timed.ms;
+    row.set("weight_mib", bytes / 1048576.0).set("state_mib", static_cast<double>(state.bytes()) / 1048576.0);
+    row.set("roof_ms", roof_ms);
+  } else {
+    if (pass == "train") {
+      timed = time_training(model, options, tokens, min_seconds);
+    } else {
+      const torch::NoGradGuard no_gradient;
+      model->eval();
+      timed = time_of(device, min_seconds, [&] {
+        const Autocast autocast(options, device);
+        (void)token_losses(model->hidden(tokens), model->head(), tokens);
+      });
+    }
+    const double work = (pass == "train" ? 3.0 : 1.0) * model->flops_per_token(length) * static_cast<double>(of_a_run);
+    share = work / (1e-3 * timed.ms) / gemm_rate(device, bf16);
+  }
+  row.set("ms", timed.ms)
+      .set("spread", timed.spread)
+      .set("tokens_per_s", 1e3 * static_cast<double>(of_a_run) / timed.ms)
+      .set("of_roof", share);
+  if (!device.is_cuda()) row.set("peak_mib", peak_mib());  // of the process: a card's memory is not in it
+  observer.row(row);
+}
+
+}  // namespace mhla::apps

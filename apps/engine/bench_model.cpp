@@ -1,0 +1,111 @@
+// One model, one pass: a forward without gradients, or a whole training step (forward, loss, backward, norm, AdamW,
+// constraint). "plain" is MHLA in LibTorch operators, held to the kernels before it is timed.
+#include "apps/engine/bench_model.h"
+
+#include "apps/engine/bench_lm.h"
+#include "apps/engine/timed.h"
+#include "mhla/core/error.h"
+#include "mhla/models/classify/image_model.h"
+#include "mhla/modules/mhla_attention.h"
+#include "mhla/train/adamw.h"
+#include "mhla/train/gradients.h"
+
+namespace mhla::apps {
+namespace {
+
+using namespace mhla::train;
+
+constexpr const char* kPlain = "plain";
+
+void use_plain_code(const ImageModel& model, bool plain) {
+  for (const AttentionLayer& layer : model.attention_layers()) {
+    if (auto mhla = std::dynamic_pointer_cast<MhlaAttentionImpl>(layer.attention)) mhla->use_plain_code(plain);
+  }
+}
+
+ImageConfig network_of(const JsonValue& request) {
+  const std::string& attention = request.at("attention").as_string();
+  ImageConfig config = image_config(request.at("model").as_string(), attention == kPlain ? "mhla" : attention);
+  const std::int64_t side = request.at("image").as_int(), blocks = request.at("blocks").as_int();
+  if (side > 0) config.image = {side, side};
+  if (blocks > 0) {
+    for (auto& stage : config.blocks) stage = {blocks, blocks};
+  }
+  check(config);
+  return config;
+}
+
+}  // namespace
+
+void bench_model(const JsonValue& request, Observer& observer) {
+  if (request.contains("length")) return bench_lm(request, observer);
+  TrainOptions options;
+  options.device = request.at("device").as_string(), options.precision = request.at("precision").as_string();
+  options.threads = request.at("threads").as_int(), options.batch = request.at("batch").as_int();
+  const std::string &attention = request.at("attention").as_string(), &pass = request.at("pass").as_string();
+  const double min_seconds = request.at("min_seconds").as_double();
+  const ImageConfig config = network_of(request);
+  prepare(options);
+  const torch::Device device = device_of(options.device);
+  const AnyImageModel model = make_image_model(config);
+  model->to(device);
+  const torch::Tensor images =
+      torch::randn({options.batch, config.channels, config.image[0], config.image[1]}).to(device);
+  const torch::Tensor labels = torch::randint(config.classes, {options.batch}, torch::kLong).to(device);
+
+  model->eval();
+  const auto logits = [&] {
+    const torch::NoGradGuard no_gradients;
+    const Autocast autocast(options, device);
+    return model->forward(images);
+  };
+  if (attention == kPlain) {
+    const torch::Tensor want = logits().to(torch::kFloat);
+    use_plain_code(*model, true);
+    const double off = ((logits().to(torch::kFloat) - want).norm() / want.norm()).item<double>();
+    const double most = options.precision == "bf16" ? 5e-2 : 1e-4;
+    if (!(off <= most)) throw RunFailed(str("bench model: plain code is off by ", off, ", expected at most ", most));
+  }
+  forget_peak();
+  Timed timed;
+  if (pass == "fwd") {
+    timed = time_of(device, min_seconds, [&] { logits(); });
+  } else {
+    model->train();
+    AdamW optimizer(param_groups(*model, options), {});
+    timed = time_of(device, min_seconds, [&] {
+      torch::Tensor loss;
+      {
+        const Autocast autocast(options, device);
+        loss = torch::nn::functional::cross_entropy(model->forward(images), labels);
+      }
+      loss.backward();
+      const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
+      optimizer.step(1e-4, gradient_scales(norms, 1.0, options.clip_norm));
+      optimizer.zero_grad();
+      model->constrain();
+    });
+  }
+  std::int64_t parameters = 0;
+  for (const torch::Tensor& parameter : model->parameters()) parameters += parameter.numel();
+  const Layout& layout = model->attention_layers().front().layout;
+  JsonValue row = JsonValue()
+                      .set("model", config.model)
+                      .set("attention", attention)
+                      .set("image", config.image[0])
+                      .set("tokens", layout.grid[0] * layout.grid[1] * layout.grid[2])
+                      .set("M", layout.blocks[0] * layout.blocks[1] * layout.blocks[2])
+                      .set("batch", options.batch)
+                      .set("pass", pass)
+                      .set("device", options.device)
+                      .set("precision", options.precision)
+                      .set("threads", ops::num_threads())
+                      .set("parameters", parameters)
+                      .set("ms", timed.ms)
+                      .set("spread", timed.spread)
+                      .set("images_per_s", 1e3 * static_cast<double>(options.batch) / timed.ms);
+  if (!device.is_cuda()) row.set("peak_mib", peak_mib());  // of the process: a card's memory is not in it
+  observer.row(row);
+}
+
+}  // namespace mhla::apps

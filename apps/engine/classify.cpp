@@ -1,0 +1,63 @@
+#include "apps/engine/classify.h"
+
+#include "apps/engine/run_folder.h"
+#include "mhla/core/error.h"
+
+namespace mhla::apps {
+
+using namespace mhla::train;
+namespace fs = std::filesystem;
+
+void train_classify(const JsonValue& request, Observer& observer) {
+  ClassifyOptions options;
+  fields_from_json(options, request.at("options"), "train classify");
+  const fs::path folder = request.at("out").as_string();
+  check(options.train);
+  const bool resume = request.at("resume").as_bool(), goes_on = resume && fs::exists(folder / "train.json");
+  if (goes_on) options.test_seed = saved_options(folder).test_seed, options.model = model_of(options.model, folder);
+  if (!resume) expect_no_run(folder);  // before anything is written into it
+  const ClassifyData data = open_data(options);
+  if (goes_on) expect_same_classes("train classify", folder, *data.train);
+  const ImageConfig network = network_of(options, *data.train);
+  options = resolved(options, network, *data.train);
+  prepare(options.train);
+  ClassificationTask task(options, data, network);
+  Trainer trainer(task, options.train, folder, fields_to_json(options), observer);
+  keep_classes(folder, *data.train);
+  const TrainResult result = trainer.run(resume);
+  if (!result.stopped.empty())
+    throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
+                        ", which is saved; go on with --resume --out ", folder.string()));
+}
+
+void eval_classify(const JsonValue& request, Observer& observer) {
+  const RunFolder run = open_run("eval classify", request.at("run").as_string(), request, observer);
+  const auto& [options, network, weights, images, held_out, model] = run;
+  const Score result = score(*model, images, augment_of(options, network, *images), options);
+  for (const std::string& text : result.warnings) observer.row(JsonValue().set("kind", "warning").set("text", text));
+  JsonValue names = JsonValue::array(), confusion = JsonValue::array();
+  const auto classes = static_cast<std::size_t>(network.classes);
+  for (std::size_t i = 0; i < classes; ++i) {
+    names.push(images->class_names()[i]);
+    JsonValue row = JsonValue::array();
+    for (std::size_t j = 0; j < classes; ++j) row.push(result.confusion[i * classes + j]);
+    confusion.push(row);
+  }
+  observer.row(JsonValue()
+                   .set("kind", "eval")
+                   .set("weights", weights.string())
+                   .set("model", network.model)
+                   .set("attention", network.attention)
+                   .set("data", images->name())
+                   .set("held_out", held_out)
+                   .set("images", result.images)
+                   .set("damaged", result.damaged)
+                   .set("loss", result.loss)
+                   .set("top1", result.top1)
+                   .set("top5", result.top5)
+                   .set("images_per_s", static_cast<double>(result.images) / result.seconds)
+                   .set("classes", names)
+                   .set("confusion", confusion));
+}
+
+}  // namespace mhla::apps

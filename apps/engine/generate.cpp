@@ -1,0 +1,157 @@
+#include "apps/engine/generate.h"
+
+#include <chrono>
+
+#include "apps/engine/lm.h"
+#include "mhla/core/error.h"
+#include "mhla/io/file.h"
+#include "mhla/language/decoding/generator.h"
+
+namespace mhla::apps {
+
+using namespace mhla::train;
+
+namespace {
+
+constexpr const char* kCommand = "generate";
+
+std::vector<std::string> texts_of(const JsonValue& list) {
+  std::vector<std::string> texts;
+  for (const JsonValue& item : list.items()) texts.push_back(item.as_string());
+  return texts;
+}
+
+GenerateOptions options_of(const JsonValue& request) {
+  GenerateOptions o;
+  o.max_tokens = request.at("max_tokens").as_int();
+  o.stops = texts_of(request.at("stops"));
+  o.end_with_document = !request.at("past_end").as_bool();
+  o.sampler.temperature = request.at("temperature").as_double();
+  o.sampler.top_k = request.at("top_k").as_int();
+  o.sampler.top_p = request.at("top_p").as_double();
+  o.sampler.min_p = request.at("min_p").as_double();
+  o.sampler.repetition_penalty = request.at("repetition_penalty").as_double();
+  o.sampler.seed = request.at("seed").as_uint();
+  return o;
+}
+
+// Before anything is read: a prompt that is too long is refused at once.
+void check_lengths(const LanguageModelImpl& model, const Tokenizer& tokenizer, const TextContext* maybe_known,
+                   const std::vector<std::string>& prompts, std::int64_t max_tokens) {
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const std::vector<std::uint32_t> known =
+        maybe_known != nullptr ? maybe_known->tokens[maybe_known->texts() == 1 ? 0 : i] : tokenizer.document_opening();
+    const auto tokens = static_cast<std::int64_t>(known.size() + encode_behind(tokenizer, known, prompts[i]).size());
+    if (model.config().attention == "mhla" && model.length_policy() == LengthPolicy::kError &&
+        tokens + max_tokens > model.config().context)
+      fail(kCommand, ": prompt ", i, " has ", tokens, " tokens, with --max-tokens ", max_tokens, " that is ",
+           tokens + max_tokens, ", expected at most the ", model.config().context,
+           " that mix has rows for; --length-policy extend goes on beyond them");
+  }
+}
+
+// Before anything is read or written: whether a state can be put there.
+void check_place(const std::string& to) {
+  const std::filesystem::path parent = std::filesystem::absolute(to).parent_path();
+  if (!std::filesystem::is_directory(parent))
+    fail(kCommand, ": --save-state is ", to, ", but ", parent.string(), " is no folder");
+  try {
+    const AtomicFile begun(to);  // and left
+  } catch (const Error& error) {
+    fail(kCommand, ": --save-state: ", error.what());
+  }
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::int64_t tokens_in(const TextContext& context) {
+  std::int64_t sum = 0;
+  for (const auto& tokens : context.tokens) sum += static_cast<std::int64_t>(tokens.size());
+  return sum;
+}
+
+}  // namespace
+
+void generate_text(const JsonValue& request, Observer& observer) {
+  const GenerateOptions options = options_of(request);
+  const LengthPolicy policy = parse_length_policy(request.at("length_policy").as_string());
+  if (needs_whole_length(policy))
+    fail(kCommand, ": --length-policy ", name_of(policy),
+         " needs the whole length before the first token, expected error or extend");
+  const std::string &from = request.at("load_state").as_string(), &to = request.at("save_state").as_string();
+  if (!to.empty()) check_place(to);
+  LmRun run = open_lm_run(kCommand, request, observer);
+  const TokenizerPtr tokenizer = text_of(kCommand, run);
+  LanguageModelImpl& model = *run.model;
+  model.set_length_policy(policy);
+  if (request.at("precision").as_string() == "bf16") model.cast(torch::kBFloat16);
+  if (request.at("exact").as_bool()) model.set_exact(true);
+  const torch::NoGradGuard no_gradient;
+
+  std::vector<std::string> prompts = texts_of(request.at("prompts"));
+  const std::int64_t piece = request.at("piece").as_int();
+  TextContext context;
+  std::int64_t known = 0;
+  auto start = std::chrono::steady_clock::now();
+  if (from.empty()) {
+    check_lengths(model, *tokenizer, nullptr, prompts, options.max_tokens);
+    context = read_texts(model, *tokenizer, prompts, piece);
+  } else {
+    TextContext loaded = load_context(model, *tokenizer, from);
+    if (prompts.empty()) prompts.resize(loaded.tokens.size());
+    if (static_cast<std::int64_t>(prompts.size()) != loaded.texts() && loaded.texts() != 1)
+      fail(kCommand, ": ", prompts.size(), " prompts behind the ", loaded.texts(), " texts of ", from,
+           ", expected one for each of them, or a state of one text");
+    check_lengths(model, *tokenizer, &loaded, prompts, options.max_tokens);
+    known = loaded.texts() == 1 ? tokens_in(loaded) * static_cast<std::int64_t>(prompts.size()) : tokens_in(loaded);
+    start = std::chrono::steady_clock::now();
+    context = read_more(model, *tokenizer, std::move(loaded), prompts, piece);
+  }
+  const std::int64_t read = tokens_in(context) - known;
+  const double read_s = seconds_since(start);
+  const std::string length = model.describe_length(context.longest() + options.max_tokens);
+
+  observer.progress(JsonValue().set("kind", "texts").set("texts", context.texts()));
+  const Generated all = generate(
+      model, *tokenizer, context, options,
+      [&](std::int64_t text, const std::string& more) {
+        observer.progress(JsonValue().set("kind", "piece").set("prompt", text).set("text", more));
+      },
+      /*goes_on=*/!to.empty());
+  std::int64_t wrote = 0;
+  for (std::size_t i = 0; i < all.texts.size(); ++i) {
+    const GeneratedText& text = all.texts[i];
+    wrote += text.tokens;
+    observer.row(JsonValue()
+                     .set("kind", "text")
+                     .set("prompt", i)
+                     .set("text", text.text)
+                     .set("tokens", text.tokens)
+                     .set("ended", text.ended));
+  }
+  if (!to.empty()) save_context(model, *tokenizer, context, to);
+  const auto rate = [](double count, double seconds) { return seconds > 0.0 ? count / seconds : 0.0; };
+  observer.row(JsonValue()
+                   .set("kind", "generated")
+                   .set("weights", run.weights.string())
+                   .set("model", model.config().model)
+                   .set("attention", model.config().attention)
+                   .set("precision", request.at("precision").as_string())
+                   .set("exact", request.at("exact").as_bool())
+                   .set("length_policy", policy_of(model))
+                   .set("length_plan", length)
+                   .set("prompts", prompts.size())
+                   .set("known", known)
+                   .set("read", read)
+                   .set("read_s", read_s)
+                   .set("read_per_s", rate(static_cast<double>(read), read_s))
+                   .set("wrote", wrote)
+                   .set("write_s", all.seconds)
+                   .set("write_per_s", rate(static_cast<double>(wrote), all.seconds))
+                   .set("step_ms", all.steps > 0 ? 1e3 * all.seconds / static_cast<double>(all.steps) : 0.0)
+                   .set("state_bytes", context.state.bytes()));
+}
+
+}  // namespace mhla::apps

@@ -1,0 +1,226 @@
+#include "apps/engine/lm.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "apps/engine/run_folder.h"
+#include "mhla/core/error.h"
+#include "mhla/data/token_set.h"
+#include "mhla/io/file.h"
+#include "mhla/train/lm/lm_eval.h"
+#include "mhla/train/weights.h"
+
+namespace mhla::apps {
+
+using namespace mhla::train;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kFingerprint = "tokenizer.fingerprint";  // of the one the model was trained with
+
+std::string hex(std::uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+std::string known_fingerprint(const fs::path& run) {  // or none
+  if (!fs::exists(run / kFingerprint)) return {};
+  const std::vector<std::byte> bytes = read_file(run / kFingerprint, 64);
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()).substr(0, 16);
+}
+
+// Beside the model, which is of no use without.
+void keep_tokenizer(const Tokenizer& tokenizer, const fs::path& folder) {
+  std::error_code error;  // which the trainer will tell
+  fs::create_directories(folder, error);
+  if (error) return;
+  const fs::path file = folder / tokenizer.file_name();
+  if (const std::string known = known_fingerprint(folder); !known.empty() && known != hex(tokenizer.fingerprint()))
+    fail("train lm: the data has tokens of another tokenizer (", hex(tokenizer.fingerprint()), ") than ",
+         folder.string(), " was trained with (", known, ")");
+  if (!fs::exists(file)) tokenizer.save(file);
+  write_file(folder / kFingerprint, hex(tokenizer.fingerprint()) + "\n");
+}
+
+// The tokenizer of a run, which must be the one that its model was trained with.
+TokenizerPtr run_tokenizer(const std::string& command, const fs::path& run, const LmConfig& network) {
+  const bool pieces = !fs::exists(run / "tokenizer.json") && fs::exists(run / "tokenizer.model");
+  const std::string file = (run / (pieces ? "tokenizer.model" : "tokenizer.json")).string();
+  TokenizerPtr tokenizer = open_tokenizer(file);
+  if (const std::string known = known_fingerprint(run); !known.empty() && known != hex(tokenizer->fingerprint()))
+    fail(command, ": ", file, " is another tokenizer (", hex(tokenizer->fingerprint()),
+         ") than the one the model was trained with (", known, ")");
+  if (tokenizer->vocab_size() > network.vocab)
+    fail(command, ": ", file, " has ", tokenizer->vocab_size(), " tokens, expected at most the ", network.vocab,
+         " of the model");
+  return tokenizer;
+}
+
+}  // namespace
+
+void train_lm(const JsonValue& request, Observer& observer) {
+  LmOptions options;
+  fields_from_json(options, request.at("options"), "train lm");
+  const fs::path folder = request.at("out").as_string();
+  const bool resume = request.at("resume").as_bool(), goes_on = resume && fs::exists(folder / "train.json");
+  if (goes_on) options.model = model_of(options.model, folder);
+  check(options);
+  if (!resume) expect_no_run(folder);  // before anything is written into it
+  if (!goes_on) expect_own_tokens(options, folder.string());
+  prepare(options.train);
+  LmDataPtr data = open_data(options, folder.string(), [&](const std::string& text) {
+    observer.row(JsonValue().set("kind", "tokens").set("text", text));
+  });
+  const LmConfig network = network_of(options, *data);
+  options = resolved(options, network);
+  const TokenizerPtr maybe_tokenizer = data->maybe_tokenizer();
+  LmTask task(options, std::move(data), network);
+  Trainer trainer(task, options.train, folder, fields_to_json(options), observer);
+  if (maybe_tokenizer != nullptr) keep_tokenizer(*maybe_tokenizer, folder);
+  const TrainResult result = trainer.run(resume);
+  if (!result.stopped.empty())
+    throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
+                        ", which is saved; go on with --resume --out ", folder.string()));
+}
+
+std::string policy_of(const LanguageModelImpl& model) {
+  const bool acts = model.config().attention == "mhla" || model.length_policy() == LengthPolicy::kTruncateLeft;
+  return acts ? std::string(name_of(model.length_policy())) : "none";
+}
+
+TokenizerPtr text_of(const std::string& command, const LmRun& run) {
+  if (run.maybe_tokenizer == nullptr)
+    fail(command, ": ", run.weights.string(), " was trained on ", run.options.data,
+         ", whose ids are no text: expected a run on text, or eval lm --task mqar");
+  return run.maybe_tokenizer;
+}
+
+LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer& observer) {
+  const fs::path run = request.at("run").as_string();
+  const std::string& which = request.at("weights").as_string();
+  LmRun opened;
+  RunWeights found{run, run / (which + ".safetensors"), ""};
+  if (fs::exists(run / "train.json")) {
+    const JsonValue saved = read_json(run / "train.json");
+    if (!saved.contains("packing")) fail(command, ": ", run.string(), " is no run of `mhla train lm`");
+    found = find_weights(command, run, which, observer);
+    fields_from_json(opened.options, saved, (run / "train.json").string());
+  } else if (!fs::exists(found.file) || !fs::exists(run / "config.json")) {
+    fail(command, ": ", run.string(), " is no run: it has no train.json, and not both config.json and ",
+         found.file.filename().string());
+  }
+  change_options(request, opened.options.train);
+  prepare(opened.options.train);
+  opened.weights = found.file;
+  opened.model = LanguageModel(read_lm_config(found.folder / "config.json"));
+  read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
+  opened.model->to(device_of(opened.options.train.device));
+  opened.model->eval();
+  if (!is_mqar(opened.options)) opened.maybe_tokenizer = run_tokenizer(command, run, opened.model->config());
+  return opened;
+}
+
+namespace {
+
+// The tokens to evaluate on: those held out of the run's data, or of other tokens or text, which are tokenized into a
+// folder of their own beside the run's.
+TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observer) {
+  const TokenizerPtr tokenizer = text_of("eval lm", run);
+  std::string data = request.at("data").as_string();
+  const fs::path folder = request.at("run").as_string();
+  if (data.empty()) {
+    data = is_token_set(run.options.data)     ? run.options.data
+           : is_token_set(run.options.tokens) ? run.options.tokens
+                                              : (folder / "tokens").string();
+    if (!is_token_set(data))
+      fail("eval lm: the tokens of the run are not at ", data, " any more, expected --data, tokens or text");
+  }
+  const std::string& into = request.at("tokens").as_string();
+  if (is_token_set(data) && !into.empty() && into != data)
+    fail("eval lm: tokens is ", into, ", but ", data, " is a folder of tokens already, expected text in --data");
+  if (!is_token_set(data)) {
+    TokenizeOptions how;
+    how.data = data, how.tokenizer = (folder / tokenizer->file_name()).string();
+    how.out = into;
+    if (how.out.empty()) fail("eval lm: data is ", data, ", which is text: expected --tokens, a folder for its tokens");
+    if (!fs::exists(data) && data != "default") fail("eval lm: data is ", data, ", which is not there");
+    if (!is_token_set(how.out)) {
+      for (const std::string& line : text_warnings(tokenize_corpus(how)))
+        observer.row(JsonValue().set("kind", "warning").set("text", line));
+    }
+    expect_tokens_of("eval lm", how.out, TokenSet::open(how.out).info(), how.data);
+    data = how.out;
+  }
+  const TokenSetInfo info = TokenSet::open(data).info();
+  if (info.fingerprint != tokenizer->fingerprint())
+    fail("eval lm: ", data, " has tokens of another tokenizer than the run's");
+  if (info.valid.documents == 0 && request.at("data").as_string().empty())
+    observer.row(
+        JsonValue()
+            .set("kind", "warning")
+            .set("text", str("nothing was held out of ", data, ": these are the tokens the run was trained on")));
+  TokenSet set = TokenSet::open(data, info.valid.documents > 0);
+  set.verify_checksums();
+  return set;
+}
+
+}  // namespace
+
+void eval_lm(const JsonValue& request, Observer& observer) {
+  LmRun run = open_lm_run("eval lm", request, observer);
+  const TokenSet set = tokens_of(request, run, observer);
+  PerplexityOptions o;
+  const LmConfig& network = run.model->config();
+  const auto number = [&](const char* key, std::int64_t otherwise) {
+    const std::int64_t value = request.at(key).as_int();
+    return value > 0 ? value : otherwise;
+  };
+  o.length = number("length", run.options.context > 0 ? run.options.context : network.context);
+  o.stride = number("stride", 0), o.tokens = number("max_tokens", 0), o.bucket = number("bucket", 0);
+  o.batch = run.options.train.batch;
+  const std::string packing =
+      request.at("packing").as_string().empty() ? run.options.packing : request.at("packing").as_string();
+  o.documents = packing == "documents";
+  run.model->set_length_policy(parse_length_policy(request.at("length_policy").as_string()));
+  const torch::Device device = run.model->device();
+  Perplexity result;
+  {
+    const Autocast autocast(run.options.train, device);
+    result = perplexity(*run.model, set, o, [&](std::int64_t done) {
+      observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", set.tokens()));
+    });
+  }
+  if (!std::isfinite(result.loss))
+    fail("eval lm: the loss of ", run.weights.string(), " is ", result.loss,
+         ", expected a number: its logits are not finite");
+  JsonValue buckets = JsonValue::array();
+  for (const Bucket& bucket : result.buckets) {
+    buckets.push(JsonValue()
+                     .set("first", bucket.first)
+                     .set("last", bucket.last)
+                     .set("tokens", bucket.tokens)
+                     .set("loss", bucket.loss)
+                     .set("perplexity", std::exp(bucket.loss)));
+  }
+  observer.row(JsonValue()
+                   .set("kind", "eval")
+                   .set("task", "perplexity")
+                   .set("weights", run.weights.string())
+                   .set("model", network.model)
+                   .set("attention", network.attention)
+                   .set("data", set.folder())
+                   .set("tokens", result.tokens)
+                   .set("length", o.length)
+                   .set("stride", o.stride > 0 ? o.stride : o.length)
+                   .set("packing", packing)
+                   .set("length_policy", policy_of(*run.model))
+                   .set("length_plan", result.length)
+                   .set("loss", result.loss)
+                   .set("perplexity", std::exp(result.loss))
+                   .set("tokens_per_s", static_cast<double>(result.tokens) / result.seconds)
+                   .set("buckets", buckets));
+}
+
+}  // namespace mhla::apps

@@ -1,0 +1,149 @@
+// Models: published names in and out; image models of another size or attention.
+#include <filesystem>
+
+#include "apps/engine/weights/weights.h"
+#include "mhla/core/error.h"
+#include "mhla/io/file.h"
+#include "mhla/models/classify/image_model.h"
+#include "mhla/models/lm/lm.h"
+#include "mhla/modules/zoo/zoo.h"
+
+namespace mhla::weights {
+namespace {
+
+std::array<std::int64_t, 2> pair_of(const JsonValue& json) {
+  return {json.at(std::size_t{0}).as_int(), json.at(std::size_t{1}).as_int()};
+}
+
+ImageConfig described(const JsonValue& request) {
+  const std::string file = text_of(request, "config");
+  if (!file.empty()) return read_image_config(file);
+  const std::string attention = text_of(request, "attention");
+  ImageConfig config = image_config(text_of(request, "model"), attention.empty() ? "mhla" : attention,
+                                    request.contains("official") && request.at("official").as_bool());
+  if (request.contains("classes")) config.classes = request.at("classes").as_int();
+  return config;
+}
+
+// The model of a folder with the attention and the size that are asked for.
+AnyImageModel changed(AnyImageModel model, const JsonValue& request) {
+  ImageConfig config = model->config();
+  const std::string attention = text_of(request, "attention");
+  if (!attention.empty() && attention != config.attention) {
+    config.attention = attention, config.qkv_bias = true;
+    model = with_attention(*model, config);
+  }
+  if (request.contains("image")) config.image = pair_of(request.at("image"));
+  if (request.contains("blocks")) {
+    config.blocks.clear();
+    for (const JsonValue& blocks : request.at("blocks").items()) config.blocks.push_back(pair_of(blocks));
+  }
+  check(config);
+  return config == model->config() ? model : resized(*model, config);
+}
+
+// A language model: its config.json says so, or its name.
+bool is_language_model(const JsonValue& request) {
+  const std::filesystem::path in = text_of(request, "in"), folder_config = in / "config.json";
+  std::filesystem::path config = text_of(request, "config");
+  if (std::filesystem::is_directory(in) && std::filesystem::exists(folder_config)) config = folder_config;
+  if (config.empty()) {
+    for (const std::string& name : lm_names()) {
+      if (name == text_of(request, "model")) return true;
+    }
+    return false;
+  }
+  const JsonValue json = read_json(config);
+  const JsonValue* family = json.find("family");
+  return family != nullptr && family->is_string() && family->as_string() == "lm";
+}
+
+// What goes with the model of a run, where it is: the tokenizer and its fingerprint, the names of classes.
+void copy_companions(const std::filesystem::path& in, const std::filesystem::path& out,
+                     const std::vector<const char*>& names) {
+  if (!std::filesystem::is_directory(in) || std::filesystem::equivalent(in, out)) return;
+  for (const char* name : names) {
+    if (!std::filesystem::exists(in / name)) continue;
+    const std::vector<std::byte> bytes = read_file(in / name);
+    write_file(out / name, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  }
+}
+
+JsonValue convert_language_model(const JsonValue& request) {
+  const std::string in = text_of(request, "in"), out = text_of(request, "out"), config = text_of(request, "config");
+  for (const char* key : {"image", "blocks", "classes"}) {
+    if (request.contains(key)) fail("convert: ", key, " is given, but ", in, " is a language model");
+  }
+  const std::string attention = text_of(request, "attention");
+  LanguageModel model{nullptr};
+  if (std::filesystem::is_directory(in)) {
+    if (!attention.empty()) fail("convert: attention is given, but ", in, " says it in its config.json");
+    model = load_language_model(in);
+  } else {
+    model =
+        LanguageModel(!config.empty() ? read_lm_config(config)
+                                      : lm_config(text_of(request, "model"), attention.empty() ? "mhla" : attention,
+                                                  request.contains("official") && request.at("official").as_bool()));
+    try {
+      load_published(*model, read_weights(in));
+    } catch (const Error& error) {
+      fail(in, ": ", error.what());
+    }
+  }
+  const bool published = text_of(request, "to") == "published";
+  write_to(out, /*folder=*/!published, [&] {
+    if (published)
+      write_weights(out, published_weights(*model), {{"format", "pt"}});
+    else
+      save_language_model(*model, out);
+    if (!published) copy_companions(in, out, {"tokenizer.json", "tokenizer.model", "tokenizer.fingerprint"});
+  });
+  return JsonValue()
+      .set("out", out)
+      .set("names", published ? "published" : "ours")
+      .set("model", model->config().model)
+      .set("attention", model->config().attention)
+      .set("parameters", count_parameters(*model));
+}
+
+}  // namespace
+
+JsonValue convert_model(const JsonValue& request) {
+  if (is_language_model(request)) return convert_language_model(request);
+  const std::string in = text_of(request, "in"), out = text_of(request, "out");
+  AnyImageModel model;
+  if (std::filesystem::is_directory(in)) {
+    model = load_image_model(in);
+    model = changed(model, request);
+  } else {
+    model = make_image_model(described(request));
+    try {
+      load_published(*model, read_weights(in));
+    } catch (const Error& error) {
+      fail(in, ": ", error.what());
+    }
+    JsonValue sizes;  // what the published file was trained with is in the description already
+    for (const char* key : {"image", "blocks"}) {
+      if (request.contains(key)) sizes.set(key, request.at(key));
+    }
+    if (!sizes.is_null()) model = changed(model, sizes);
+  }
+  const bool published = text_of(request, "to") == "published";
+  write_to(out, /*folder=*/!published, [&] {
+    if (published)
+      write_weights(out, published_weights(*model), {{"format", "pt"}});
+    else
+      save_image_model(*model, out);
+    if (!published && !request.contains("classes")) copy_companions(in, out, {"classes.json"});
+  });
+  const ImageConfig& c = model->config();
+  JsonValue row;
+  row.set("out", out)
+      .set("names", published ? "published" : "ours")
+      .set("model", c.model)
+      .set("attention", c.attention);
+  row.set("parameters", count_parameters(*model));
+  return row;
+}
+
+}  // namespace mhla::weights

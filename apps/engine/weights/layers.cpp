@@ -1,0 +1,156 @@
+#include <unistd.h>
+
+#include <set>
+#include <stdexcept>
+
+#include "apps/engine/weights/weights.h"
+#include "mhla/core/error.h"
+
+namespace mhla::weights {
+namespace {
+
+constexpr const char *kFamilyKey = "mhla.family", *kWidthsKey = "mhla.widths";
+
+Weights layer_of(const Weights& weights, const std::string& prefix) {
+  Weights layer;
+  for (const auto& [name, value] : weights) {
+    if (name.compare(0, prefix.size(), prefix) == 0) layer[name.substr(prefix.size())] = value;
+  }
+  return layer;
+}
+
+// Rows of qkv that belong to q, k and v: those of the published parts, or a third each of one matrix.
+std::vector<std::int64_t> widths_of(const Weights& published, const Weights& ours) {
+  for (const char* end : {".weight", "_proj.weight"}) {
+    const auto rows = [&](const char* part) { return published.at(str(part, end)).size(0); };
+    if (published.count(str("q", end)) != 0) return {rows("q"), rows("k"), rows("v")};
+  }
+  const std::int64_t third = ours.at("qkv.weight").size(0) / 3;
+  return {third, third, third};
+}
+
+std::string joined(const std::vector<std::int64_t>& widths) { return str(widths[0], ",", widths[1], ",", widths[2]); }
+
+std::vector<std::int64_t> parse_widths(const std::string& text) {
+  std::vector<std::int64_t> widths;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    std::size_t used = 0;
+    std::int64_t value = 0;
+    try {
+      value = std::stoll(part, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    if (used != part.size() || value < 1)
+      fail("convert: --widths is '", text, "', expected three numbers as in 512,512,1024");
+    widths.push_back(value);
+  }
+  if (widths.size() != 3) fail("convert: --widths is '", text, "', expected three numbers as in 512,512,1024");
+  return widths;
+}
+
+void replace(Weights& weights, const std::string& prefix, const Weights& before, const Weights& after) {
+  for (const auto& [name, value] : before) weights.erase(prefix + name);
+  for (const auto& [name, value] : after) weights[prefix + name] = value;
+}
+
+}  // namespace
+
+void write_to(const std::filesystem::path& out, bool folder, const std::function<void()>& write) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (folder) fs::create_directories(out, error);
+  if (error) fail("convert: ", out.string(), ": is no folder that can be made: ", error.message());
+  const fs::path place = folder ? out : fs::absolute(out).parent_path();
+  const bool there = ::access(place.c_str(), W_OK | X_OK) == 0 && (folder || !fs::is_directory(out));
+  try {
+    write();
+  } catch (const Error& failed) {
+    if (!there) throw;
+    throw std::runtime_error(failed.what());
+  }
+}
+
+std::string text_of(const JsonValue& request, const char* key) {
+  return request.contains(key) ? request.at(key).as_string() : std::string();
+}
+
+std::vector<std::string> layer_prefixes(const Weights& weights) {
+  std::set<std::string> prefixes;
+  for (const auto& [name, value] : weights) {
+    for (std::size_t begin = 0, dot = name.find('.'); dot != std::string::npos;
+         begin = dot + 1, dot = name.find('.', begin)) {
+      const std::string part = name.substr(begin, dot - begin);
+      if (part == "attn" || part == "self_attn") prefixes.insert(name.substr(0, dot + 1));
+    }
+  }
+  if (prefixes.empty()) prefixes.insert("");
+  return {prefixes.begin(), prefixes.end()};
+}
+
+JsonValue describe_layer(const Weights& weights, const std::string& prefix) {
+  JsonValue row;
+  row.set("prefix", prefix);
+  const Weights layer = layer_of(weights, prefix);
+  try {
+    row.set("family", weight_family_of(layer));
+  } catch (const Error& error) {
+    const bool ours = layer.count("qkv.weight") != 0 && layer.count("out.weight") != 0 && layer.count("mix") != 0;
+    ours ? row.set("family", "mhla") : row.set("reason", error.what());
+  }
+  return row;
+}
+
+JsonValue convert_layers(const JsonValue& request) {
+  const std::string in = text_of(request, "in"), out = text_of(request, "out");
+  const Safetensors file = Safetensors::read(in);
+  Weights weights = weights_in(file);
+  Metadata metadata = file.metadata();
+  std::string family = text_of(request, "family"), widths = text_of(request, "widths");
+  const bool back = text_of(request, "to") == "published";
+  std::vector<std::string> prefixes;
+  if (const std::string given = text_of(request, "prefix"); !given.empty())
+    prefixes = {given};
+  else
+    prefixes = layer_prefixes(weights);
+  const auto stored = [&](const char* key) {
+    const auto found = metadata.find(key);
+    return found == metadata.end() ? std::string() : found->second;
+  };
+  if (back) {
+    if (family.empty()) family = stored(kFamilyKey);
+    if (widths.empty()) widths = stored(kWidthsKey);
+    if (family.empty()) fail("convert: ", in, " does not say which family its names were of, expected --family");
+  }
+  for (const std::string& prefix : prefixes) {
+    const Weights layer = layer_of(weights, prefix);
+    if (layer.empty()) fail("convert: ", in, ": no name starts with '", prefix, "'");
+    try {
+      if (back) {
+        const std::vector<std::int64_t> split = widths.empty() ? widths_of({}, layer) : parse_widths(widths);
+        replace(weights, prefix, layer, to_published(layer, family, split));
+        continue;
+      }
+      const std::string own(family.empty() ? weight_family_of(layer) : std::string_view(family));
+      const Weights ours = from_published(layer, own);
+      const std::string split = joined(widths_of(layer, ours));
+      if (!widths.empty() && split != widths)
+        fail("q, k and v have ", split, " rows, those of an earlier layer ", widths, ": name one with --prefix");
+      family = own, widths = split;
+      replace(weights, prefix, layer, ours);
+    } catch (const Error& error) {
+      fail("convert: ", in, ": ", prefix, " ", error.what());
+    }
+  }
+  if (back)
+    metadata.erase(kFamilyKey), metadata.erase(kWidthsKey);
+  else
+    metadata[kFamilyKey] = family, metadata[kWidthsKey] = widths;
+  write_to(out, /*folder=*/false, [&] { write_weights(out, weights, metadata); });
+  JsonValue row;
+  row.set("out", out).set("family", family).set("layers", prefixes.size()).set("tensors", weights.size());
+  return row;
+}
+
+}  // namespace mhla::weights

@@ -1,0 +1,142 @@
+// A folder per class, as ImageNet is unpacked: ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg, or ROOT/CLASS/*.jpg
+// where nobody has split it. Classes are numbered in the order of their names, those of val/ by the list of train/.
+#include <algorithm>
+
+#include "mhla/core/error.h"
+#include "mhla/data/sets.h"
+#include "mhla/io/file.h"
+
+namespace mhla {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_image(const fs::path& path) {
+  std::string tail = path.extension().string();
+  std::transform(tail.begin(), tail.end(), tail.begin(), [](unsigned char c) { return std::tolower(c); });
+  return tail == ".jpg" || tail == ".jpeg" || tail == ".png";
+}
+
+// Folders inside `folder` by name; hidden ones are no classes.
+std::vector<std::string> folders_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    std::error_code none;
+    if (name[0] != '.' && entry->is_directory(none)) names.push_back(name);
+  }
+  if (error) fail(folder.string(), ": could not be listed: ", error.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// A link to a folder above it would bring the images of all classes, again and again.
+void expect_no_loop(const fs::path& link) {
+  const std::string above = fs::canonical(link).string() + "/",
+                    place = fs::canonical(link.parent_path()).string() + "/";
+  if (place.rfind(above, 0) == 0) fail(link.string(), ": is a link to a folder that it is in, expected images");
+}
+
+// Images below `folder` at any depth, relative to it, sorted.
+std::vector<std::string> images_in(const fs::path& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  const auto options = fs::directory_options::follow_directory_symlink;
+  for (fs::recursive_directory_iterator entry(folder, options, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code none;
+    if (entry->is_symlink(none) && entry->is_directory(none)) expect_no_loop(entry->path());
+    if (is_image(entry->path()) && !entry->is_directory(none))
+      paths.push_back(entry->path().lexically_relative(folder).string());
+  }
+  if (error) fail(folder.string(), ": could not be listed: ", error.message());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// The folder of a split: train/ for training, val/, validation/ or test/ for the other. Empty: the data has none.
+fs::path split_folder(const fs::path& root, Split split) {
+  std::error_code none;
+  if (split == Split::kTrain) return fs::is_directory(root / "train", none) ? root / "train" : root;
+  if (!fs::is_directory(root / "train", none)) return {};
+  for (const char* name : {"val", "validation", "test"})
+    if (fs::is_directory(root / name, none)) return root / name;
+  return {};
+}
+
+class FolderImages final : public ImageSet {
+ public:
+  FolderImages(fs::path folder, Split split, const std::vector<std::string>& classes, bool all_needed)
+      : folder_(std::move(folder)), split_(split), names_(classes) {
+    for (std::size_t c = 0; c < names_.size(); ++c) {
+      std::error_code none;
+      std::vector<std::string> found;
+      if (fs::is_directory(folder_ / names_[c], none)) found = images_in(folder_ / names_[c]);
+      if (found.empty() && all_needed)
+        fail((folder_ / names_[c]).string(), ": no image, expected .jpg, .jpeg or .png files of class '", names_[c],
+             "'");
+      for (std::string& path : found) items_.push_back({static_cast<int>(c), std::move(path)});
+    }
+    if (items_.empty())
+      fail(folder_.string(), ": no image, expected .jpg, .jpeg or .png files in folders of the ", names_.size(),
+           " classes, such as ", (folder_ / names_.front()).string());
+  }
+  [[nodiscard]] std::string name() const override { return str(folder_.string(), ", ", name_of(split_)); }
+  [[nodiscard]] std::string kind() const override { return "folder"; }
+  [[nodiscard]] std::int64_t size() const override { return static_cast<std::int64_t>(items_.size()); }
+  [[nodiscard]] const std::vector<std::string>& class_names() const override { return names_; }
+  [[nodiscard]] int channels() const override { return 3; }
+  [[nodiscard]] int height() const override { return 0; }
+  [[nodiscard]] int width() const override { return 0; }
+  [[nodiscard]] int label(std::int64_t item) const override { return at(item).label; }
+  [[nodiscard]] std::string item_name(std::int64_t item) const override { return path_of(item).string(); }
+  void decode(std::int64_t item, Image& image) const override {
+    const fs::path path = path_of(item);
+    decode_image(read_file(path, ImageLimits{}.max_bytes), path.string(), image);
+    convert_channels(image, 3);
+  }
+
+ private:
+  struct Item {
+    int label;
+    std::string path;  // below the folder of its class
+  };
+  [[nodiscard]] const Item& at(std::int64_t item) const { return items_[static_cast<std::size_t>(item)]; }
+  [[nodiscard]] fs::path path_of(std::int64_t item) const {
+    return folder_ / names_[static_cast<std::size_t>(at(item).label)] / at(item).path;
+  }
+
+  fs::path folder_;
+  Split split_;
+  std::vector<std::string> names_;
+  std::vector<Item> items_;
+};
+
+}  // namespace
+
+bool has_class_folders(const fs::path& folder, Split split) {
+  const fs::path inside = split_folder(folder, split);
+  if (inside.empty()) return false;
+  if (split == Split::kTest) return true;  // one without images is an error of open_folder(), not data without a split
+  const std::vector<std::string> classes = folders_in(inside);
+  return std::any_of(classes.begin(), classes.end(),
+                     [&](const std::string& name) { return !images_in(inside / name).empty(); });
+}
+
+ImageSetPtr open_folder(const fs::path& folder, Split split) {
+  const fs::path train = split_folder(folder, Split::kTrain);
+  const std::vector<std::string> classes = folders_in(train);
+  if (classes.size() < 2)
+    fail(train.string(), ": ", classes.size(), " folders, expected at least two, one for each class");
+  if (split == Split::kTrain) return std::make_shared<FolderImages>(train, split, classes, true);
+  const fs::path test = split_folder(folder, split);
+  if (test.empty())
+    fail(folder.string(), ": no test images, looked for the folders val, validation and test beside train");
+  for (const std::string& name : folders_in(test))
+    if (!std::binary_search(classes.begin(), classes.end(), name))
+      fail((test / name).string(), ": class '", name, "' is not among the ", classes.size(), " of ", train.string());
+  return std::make_shared<FolderImages>(test, split, classes, false);
+}
+
+}  // namespace mhla

@@ -1,0 +1,30 @@
+// Training batches of associative recall (mqar.h), one sequence a row, made when they are asked for: sequence i of an
+// epoch is drawn from (seed, epoch, i). The value of a key that comes back is the target at the key; no other token has
+// one.
+#pragma once
+
+#include "mhla/data/mqar.h"
+#include "mhla/data/token_batches.h"
+
+namespace mhla {
+
+struct MqarLoaderOptions {
+  MqarOptions mqar;
+  std::int64_t batch_size = 8;
+  std::int64_t items = 100000;  // sequences of an epoch
+  bool held_out = false;        // sequences to judge by, the same ones in every epoch
+  Cursor start;                 // position: sequences of the epoch
+};
+
+class MqarLoader final : public TokenBatches {
+ public:
+  explicit MqarLoader(const MqarLoaderOptions& options);
+  void next(TokenBatch& batch) override;
+  [[nodiscard]] std::int64_t batches_per_epoch() const override { return options_.items / options_.batch_size; }
+
+ private:
+  MqarLoaderOptions options_;
+  Cursor at_;
+};
+
+}  // namespace mhla

@@ -1,0 +1,70 @@
+#include "mhla/models/classify/image_attention.h"
+
+#include "mhla/modules/zoo/zoo.h"
+
+namespace mhla {
+namespace {
+
+void set_mixing(const ImageConfig& c, MhlaAttentionOptions& o) {
+  o.features = parse_features(c.features);
+  if (!c.official) o.normalizer = parse_normalizer(c.normalizer);
+  o.mix_init.transform = parse_mix_transform(c.mix_init);
+  o.mix_init.exp_sigma = c.mix_sigma;
+  o.mix_init.official = c.official;
+  o.constraint = MixConstraint{.lo = c.mix_range[0], .hi = c.mix_range[1]};
+  o.learn_mix = c.learn_mix, o.mix_per_head = c.mix_per_head;
+}
+
+// Plain linear attention is one block whose coefficient stays 1.
+Layout one_block(const Layout& layout) { return Layout::grid2d(layout.grid[1], layout.grid[2], 1, 1); }
+
+AttentionConfig zoo_config(std::int64_t dim, std::int64_t heads, const Layout& layout, std::int64_t lepe) {
+  AttentionConfig a;
+  a.dim = dim, a.heads = heads, a.layout = layout, a.lepe = lepe;
+  return a;
+}
+
+}  // namespace
+
+Layout stage_layout(const ImageConfig& c, std::size_t stage, std::int64_t rows, std::int64_t columns) {
+  if (c.attention != "mhla" || stage >= c.blocks.size()) return Layout::grid2d(rows, columns, 1, 1);
+  const Layout layout = Layout::grid2d(rows, columns, c.blocks[stage][0], c.blocks[stage][1]);
+  check_layout(layout, rows * columns, "config: blocks");
+  return layout;
+}
+
+AnyAttention make_deit_attention(const ImageConfig& c, const Layout& layout) {
+  const std::int64_t dim = c.dims[0], heads = c.heads[0];
+  if (c.attention == "mhla") {
+    MhlaAttentionOptions o = MhlaAttentionOptions::image(dim, heads, layout, c.official);
+    set_mixing(c, o);
+    o.qkv_bias = c.qkv_bias, o.qk_norm = c.qk_norm, o.lepe = c.lepe;
+    return std::make_shared<MhlaAttentionImpl>(o);
+  }
+  if (c.attention == "linear") {
+    MhlaAttentionOptions o = MhlaAttentionOptions::linear(dim, heads);
+    o.layout = one_block(layout);
+    o.qkv_bias = c.qkv_bias, o.qk_norm = c.qk_norm, o.lepe = c.lepe;
+    return std::make_shared<MhlaAttentionImpl>(o);
+  }
+  return make_attention(c.attention, zoo_config(dim, heads, layout, c.attention == "softmax" ? c.lepe : 0));
+}
+
+AnyAttention make_vlt_attention(const ImageConfig& c, std::string_view name, std::size_t stage, const Layout& layout) {
+  const std::int64_t dim = c.dims[stage], heads = c.heads[stage];
+  if (name == "mhla" || name == "linear") {
+    MhlaAttentionOptions o;
+    o.dim = dim, o.heads = heads, o.layout = name == "mhla" ? layout : one_block(layout);
+    o.qkv_bias = o.gate_bias = o.rope = true;
+    o.gate = Gate::kLinear, o.lepe = c.lepe, o.lepe_inside_gate = true;
+    set_mixing(c, o);
+    o.qk_norm = c.qk_norm;
+    if (name == "linear") o.learn_mix = false;
+    return std::make_shared<MhlaAttentionImpl>(o);
+  }
+  const AttentionConfig a = zoo_config(dim, heads, layout, 0);
+  if (name == "softmax") return std::make_shared<GatedImageAttentionImpl>(a, GatedImageAttentionImpl::Core::kSoftmax);
+  return make_attention(name, a);
+}
+
+}  // namespace mhla

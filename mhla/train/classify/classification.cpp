@@ -1,0 +1,287 @@
+#include "mhla/train/classify/classification.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "mhla/core/error.h"
+#include "mhla/train/model_file.h"
+#include "mhla/train/stop_signal.h"
+#include "mhla/train/trainer.h"
+
+namespace mhla::train {
+namespace {
+
+// Pinned where it goes to a GPU, so that the copy does not wait for what is queued there.
+torch::Tensor to_device(const void* data, at::IntArrayRef shape, torch::ScalarType dtype, const torch::Device& device) {
+  const torch::Tensor host = torch::empty(shape, torch::TensorOptions(dtype).pinned_memory(device.is_cuda()));
+  std::memcpy(host.data_ptr(), data, host.nbytes());
+  return host.to(device, /*non_blocking=*/true);
+}
+
+torch::Tensor images_of(const Batch& batch, const torch::Device& device) {
+  return to_device(batch.images.data(), {batch.size, batch.channels, batch.height, batch.width}, torch::kFloat, device);
+}
+
+torch::Tensor labels_of(const Batch& batch, const torch::Device& device) {
+  return to_device(batch.labels.data(), {batch.size}, torch::kLong, device);
+}
+
+void expect_between(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most) fail("train: ", field, " is ", value, ", expected ", least, " to ", most);
+}
+
+void cut(ImageSetPtr& set, std::int64_t count, std::int64_t seed, const char* field) {
+  if (count < 0 || count > set->size())
+    fail("train: ", field, " is ", count, ", expected 0 to the ", set->size(), " of ", set->name());
+  if (count > 0) set = subset(set, count, static_cast<std::uint64_t>(seed));
+}
+
+}  // namespace
+
+ClassifyData open_test(const ClassifyOptions& options) {
+  const std::int64_t seed = options.test_seed.value_or(0);
+  expect_between("test_seed", seed, 0, INT64_MAX);
+  ClassifyData data;
+  data.held_out = needs_hold_out(options.data);
+  if (!data.held_out) {
+    data.test = open_images(options.data, Split::kTest);
+  } else {
+    if (!(options.hold_out > 0 && options.hold_out < 1))
+      fail("train: hold_out is ", options.hold_out, ", expected above 0 and below 1: ", options.data,
+           " has no test set");
+    std::tie(data.train, data.test) =
+        hold_out(open_images(options.data, Split::kTrain), options.hold_out, static_cast<std::uint64_t>(seed));
+  }
+  cut(data.test, options.test_images, seed, "test_images");
+  return data;
+}
+
+ClassifyData open_data(const ClassifyOptions& options) {
+  expect_between("max_damaged", options.max_damaged, 0, INT32_MAX);
+  if (options.repeats) expect_between("repeats", *options.repeats, 1, 1000);
+  if (options.shift) expect_between("shift", *options.shift, 0, 4096);
+  ClassifyData data = open_test(options);
+  if (!data.held_out) data.train = open_images(options.data, Split::kTrain);
+  if (data.train->classes() != data.test->classes())
+    fail("train: ", data.train->name(), " has ", data.train->classes(), " classes, expected the ", data.test->classes(),
+         " of ", data.test->name());
+  cut(data.train, options.train_images, options.train.seed, "train_images");
+  return data;
+}
+
+ImageConfig network_of(const ClassifyOptions& options, const ImageSet& set) {
+  const bool is_file = is_model_file(options.model);
+  ImageConfig network;
+  JsonValue file = JsonValue::object();
+  if (is_file) {
+    file = read_json(options.model);
+    if (!file.is_object()) fail(options.model, ": is no object, expected the fields of a model");
+    if (options.attention) file.set("attention", *options.attention);
+    if (options.official) file.set("official", true);
+    network = parse_image_config(file, options.model);
+  } else {
+    network = image_config(options.model, options.attention.value_or("mhla"), options.official);
+  }
+  if (file.find("channels") == nullptr) network.channels = set.channels();
+  if (file.find("classes") == nullptr) network.classes = set.classes();
+  fields_from_json(network, options.network, "network");
+  if (network.channels != set.channels() && network.channels != 3)
+    fail("network: channels is ", network.channels, ", expected the ", set.channels(), " of ", set.name(), ", or 3");
+  if (network.classes != set.classes())
+    fail("network: classes is ", network.classes, ", expected the ", set.classes(), " of ", set.name());
+  check(network);
+  return network;
+}
+
+ClassifyOptions resolved(const ClassifyOptions& options, const ImageConfig& network, const ImageSet& set) {
+  ClassifyOptions o = options;
+  o.attention = network.attention, o.official = network.official;
+  if (is_model_file(o.model)) {  // all of it, so that the options are enough where the file is not
+    std::set<std::string> without{"model", "attention", "official", "classes"};  // options of their own, or the data's
+    if (network.channels == set.channels()) without.insert("channels");
+    o.model = network.model, o.network = network_fields(network, without);
+  }
+  if (!o.test_seed) o.test_seed = 0;
+  if (o.normalize.empty()) o.normalize = normalization_name(set);
+  TrainOptions& t = o.train;  // V30
+  if (!t.mix_weight_decay) t.mix_weight_decay = o.official ? t.weight_decay : 0.0;
+  if (!t.clip_mix_apart) t.clip_mix_apart = !o.official;
+  if (o.augment.empty()) {
+    const bool small = network.image[0] <= 64 && network.image[1] <= 64;
+    o.augment = o.official ? "official" : small ? (set.channels() == 3 ? "strong" : "small") : "deit";
+  }
+  return o;
+}
+
+Augment augment_of(const ClassifyOptions& o, const ImageConfig& network, const ImageSet& set) {
+  Augment augment =
+      augment_recipe(o.augment, set, static_cast<int>(network.image[0]), static_cast<int>(network.image[1]));
+  augment.channels = static_cast<int>(network.channels);
+  if (!o.normalize.empty()) {
+    const Normalization by = normalization_called(o.normalize);
+    if (by.mean.size() != 1 && by.mean.size() != static_cast<std::size_t>(set.channels()))
+      fail("augment: normalize is ", o.normalize, ", of colour, but ", set.name(), " has ", set.channels(), " channel");
+    augment.mean = by.mean, augment.std = by.std;
+  }
+  if (o.flip) augment.flip = *o.flip;
+  if (o.shift) augment.shift = static_cast<int>(*o.shift);
+  if (o.color_jitter) augment.color_jitter = *o.color_jitter;
+  if (o.rand_augment) augment.rand_augment = parse_rand_augment(*o.rand_augment);
+  if (o.erase) augment.erase = *o.erase;
+  if (o.mixup) augment.mixup = *o.mixup;
+  if (o.cutmix) augment.cutmix = *o.cutmix;
+  check_augment(augment);
+  return augment;
+}
+
+torch::Tensor soft_cross_entropy(const torch::Tensor& logits, const torch::Tensor& targets, double smoothing) {
+  return torch::cross_entropy_loss(logits.to(torch::kFloat), targets, {}, at::Reduction::Mean, -100, smoothing);
+}
+
+torch::Tensor soft_targets(const Batch& batch, std::int64_t classes) {
+  torch::Tensor targets = torch::zeros({batch.size, classes});
+  auto rows = targets.accessor<float, 2>();
+  for (std::int64_t i = 0; i < batch.size; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    rows[i][batch.labels[at]] += batch.weights[at];
+    rows[i][batch.other_labels[at]] += 1.0f - batch.weights[at];
+  }
+  return targets;
+}
+
+Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& given) {
+  const TrainOptions& options = given.train;
+  const auto start = std::chrono::steady_clock::now();
+  const torch::NoGradGuard no_gradient;
+  const torch::Device device = device_of(options.device);
+  LoaderOptions loader_options;
+  loader_options.batch_size = options.batch, loader_options.epochs = 1;
+  loader_options.shuffle = loader_options.drop_last = false;
+  loader_options.threads = static_cast<int>(options.threads);
+  loader_options.max_damaged = given.max_damaged;
+  loader_options.augment = without_chance(augment);
+  Loader loader(images, loader_options);
+  const std::int64_t classes = images->classes();
+  torch::Tensor confusion = torch::zeros({classes * classes}, torch::TensorOptions(torch::kLong).device(device));
+  torch::Tensor sums = torch::zeros({2}, torch::TensorOptions(torch::kDouble).device(device));  // loss, top 5
+  const bool was_training = model.is_training();
+  model.eval();
+  Score score;
+  Batch batch;
+  while (loader.next(batch)) {
+    leave_when_stopped();
+    score.warnings.insert(score.warnings.end(), batch.damaged.begin(), batch.damaged.end());
+    if (batch.size == 0) continue;
+    const torch::Tensor labels = labels_of(batch, device);
+    torch::Tensor logits;
+    {
+      const Autocast autocast(options, device);
+      logits = model.forward(images_of(batch, device)).to(torch::kFloat);
+    }
+    const torch::Tensor best = std::get<1>(logits.topk(std::min<std::int64_t>(5, classes), -1));
+    const torch::Tensor loss = torch::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
+    sums += torch::stack({loss.to(torch::kDouble), (best == labels.unsqueeze(1)).sum().to(torch::kDouble)});
+    confusion.index_add_(0, labels * classes + best.select(1, 0), torch::ones_like(labels));
+    score.images += batch.size;
+  }
+  model.train(was_training);
+  if (score.images == 0) fail("eval: ", images->name(), " has no image that can be read");
+  const torch::Tensor counts = confusion.cpu();
+  score.confusion.assign(counts.data_ptr<std::int64_t>(), counts.data_ptr<std::int64_t>() + counts.numel());
+  std::int64_t right = 0;
+  for (std::int64_t i = 0; i < classes; ++i) right += score.confusion[static_cast<std::size_t>(i * classes + i)];
+  const auto count = static_cast<double>(score.images);
+  score.damaged = loader.damaged();
+  score.loss = sums[0].item<double>() / count;
+  score.top1 = static_cast<double>(right) / count;
+  score.top5 = sums[1].item<double>() / count;
+  score.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return score;
+}
+
+ClassificationTask::ClassificationTask(const ClassifyOptions& options, const ClassifyData& data,
+                                       const ImageConfig& network)
+    : options_(options),
+      data_(data),
+      augment_(augment_of(options, network, *data.train)),
+      device_(device_of(options.train.device)),
+      labels_(labels_checksum(*data.train)),
+      model_(make_image_model(network)) {
+  if (!(options_.label_smoothing >= 0 && options_.label_smoothing < 1))
+    fail("train: label_smoothing is ", options_.label_smoothing, ", expected 0 or more and below 1");
+  model_->to(device_);
+  loader_options_.batch_size = options_.train.batch;
+  loader_options_.seed = static_cast<std::uint64_t>(options_.train.seed);
+  loader_options_.threads = static_cast<int>(options_.train.threads);
+  loader_options_.repeats =
+      static_cast<int>(options_.repeats.value_or(options_.augment == "deit" || options_.augment == "vlt" ? 3 : 1));
+  loader_options_.max_damaged = options_.max_damaged;
+  loader_options_.augment = augment_;
+  if (batches_per_epoch() < 1)
+    fail("train: batch is ", options_.train.batch, ", expected at most the ", data_.train->size(), " images of ",
+         data_.train->name());
+}
+
+JsonValue ClassificationTask::model_config() const { return fields_to_json(model_->config()); }
+
+std::int64_t ClassificationTask::batches_per_epoch() const { return data_.train->size() / options_.train.batch; }
+
+void ClassificationTask::open_loader() {
+  if (!loader_) loader_ = std::make_unique<Loader>(data_.train, loader_options_);
+}
+
+TrainBatch ClassificationTask::next_batch() {
+  open_loader();
+  do {
+    if (!loader_->next(batch_)) fail("train: ", data_.train->name(), " came to an end");
+    warnings_.insert(warnings_.end(), batch_.damaged.begin(), batch_.damaged.end());
+  } while (batch_.size == 0);
+  TrainBatch batch{.inputs = {images_of(batch_, device_), labels_of(batch_, device_)}, .weight = batch_.size};
+  if (batch_.mixed) batch.inputs.push_back(soft_targets(batch_, model_->config().classes).to(device_));
+  return batch;
+}
+
+BatchResult ClassificationTask::forward(const TrainBatch& batch) {
+  const torch::Tensor &labels = batch.inputs.at(1), &targets = batch.inputs.back();
+  const torch::Tensor logits = model_->forward(batch.inputs.at(0));
+  return {.loss = soft_cross_entropy(logits, targets, options_.label_smoothing),
+          .sums = {{"accuracy", (logits.detach().argmax(-1) == labels).sum()}}};
+}
+
+JsonValue ClassificationTask::cursor() const {
+  const Cursor at = loader_ ? loader_->cursor() : loader_options_.start;
+  JsonValue damaged = JsonValue::array();
+  for (const std::int64_t item : loader_ ? loader_->damaged_items() : loader_options_.known_damaged) damaged.push(item);
+  return JsonValue()
+      .set("epoch", at.epoch)
+      .set("position", at.position)
+      .set("labels", static_cast<std::int64_t>(labels_))
+      .set("damaged", damaged);
+}
+
+void ClassificationTask::seek(const JsonValue& cursor) {
+  loader_options_.start = {.epoch = cursor.at("epoch").as_int(), .position = cursor.at("position").as_int()};
+  // Older checkpoints have neither.
+  if (const JsonValue* labels = cursor.find("labels"); labels != nullptr && labels->as_int() != labels_)
+    fail("train: ", data_.train->name(), " has other labels than the data of the run, or in another order");
+  loader_options_.known_damaged.clear();
+  if (const JsonValue* damaged = cursor.find("damaged")) {
+    for (const JsonValue& item : damaged->items()) loader_options_.known_damaged.push_back(item.as_int());
+  }
+  loader_.reset();
+}
+
+std::string ClassificationTask::tested_on() const {
+  return data_.held_out ? str(data_.test->size(), " images held out of the training set") : "";
+}
+
+Metrics ClassificationTask::evaluate() {
+  const Score now = score(*model_, data_.test, augment_, options_);
+  warnings_.insert(warnings_.end(), now.warnings.begin(), now.warnings.end());
+  return {{"loss", now.loss}, {"top1", now.top1}, {"top5", now.top5}};
+}
+
+std::vector<std::string> ClassificationTask::take_warnings() { return std::exchange(warnings_, {}); }
+
+}  // namespace mhla::train

@@ -1,0 +1,80 @@
+// Image classification as a Task: an ImageModel, images with their augmentation, cross entropy with smoothed or soft
+// targets; and the score of a classifier on held-out images.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "mhla/data/loader.h"
+#include "mhla/models/classify/image_model.h"
+#include "mhla/train/classify/classify_options.h"
+#include "mhla/train/task.h"
+
+namespace mhla::train {
+
+// Training and test images as the options name them.
+struct ClassifyData {
+  ImageSetPtr train, test;
+  bool held_out = false;  // the test images are of the training set, which does not have them any more
+};
+// The test images are the same for every seed of the training: test_seed chooses them.
+ClassifyData open_data(const ClassifyOptions& options);
+// The same test images without a look at the training files; `train` is null unless they are held out of it.
+ClassifyData open_test(const ClassifyOptions& options);
+
+// The network of the options, of as many channels and classes as the data has; then every choice that was left open
+// (recipe, decay of mix) filled in.
+ImageConfig network_of(const ClassifyOptions& options, const ImageSet& set);
+ClassifyOptions resolved(const ClassifyOptions& options, const ImageConfig& network, const ImageSet& set);
+// From an image of the set to the network's input, in training; without_chance() of it in evaluation.
+Augment augment_of(const ClassifyOptions& options, const ImageConfig& network, const ImageSet& set);
+
+// Mean over the batch of -sum_k target_k log softmax(logits)_k. Targets [B] of classes, smoothed, or [B, K] of
+// weights that sum to 1, smoothed alike: (1 - s) target + s / K.
+torch::Tensor soft_cross_entropy(const torch::Tensor& logits, const torch::Tensor& targets, double smoothing);
+// [B, K]: weights[i] at labels[i], the rest at other_labels[i].
+torch::Tensor soft_targets(const Batch& batch, std::int64_t classes);
+
+struct Score {
+  std::int64_t images = 0, damaged = 0;
+  std::vector<std::string> warnings;    // names of the damaged ones
+  double loss = 0, top1 = 0, top5 = 0;  // top5 of at most as many as there are classes
+  std::vector<std::int64_t> confusion;  // [K, K]: row the true class, column the predicted one
+  double seconds = 0;
+};
+// In evaluation mode without gradients. `batch` images at a time, every image once.
+Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& options);
+
+class ClassificationTask : public Task {
+ public:
+  // Seeded by prepare() before: the model's weights are drawn here.
+  ClassificationTask(const ClassifyOptions& options, const ClassifyData& data, const ImageConfig& network);
+
+  torch::nn::Module& model() override { return *model_; }
+  [[nodiscard]] JsonValue model_config() const override;
+  [[nodiscard]] const char* samples() const override { return "images"; }
+  [[nodiscard]] std::int64_t batches_per_epoch() const override;
+  TrainBatch next_batch() override;  // images, labels, and the classes' shares where they are mixed
+  BatchResult forward(const TrainBatch& batch) override;
+  [[nodiscard]] JsonValue cursor() const override;
+  void seek(const JsonValue& cursor) override;
+  void constrain() override { model_->constrain(); }
+  [[nodiscard]] std::string tested_on() const override;
+  Metrics evaluate() override;
+  std::vector<std::string> take_warnings() override;
+
+ private:
+  void open_loader();
+  ClassifyOptions options_;
+  ClassifyData data_;
+  Augment augment_;
+  torch::Device device_;
+  std::uint32_t labels_;  // checksum of those of the training set
+  AnyImageModel model_;
+  LoaderOptions loader_options_;
+  std::unique_ptr<Loader> loader_;  // made when the first batch is asked for: seek() comes before
+  Batch batch_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace mhla::train

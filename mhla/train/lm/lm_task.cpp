@@ -1,0 +1,131 @@
+#include "mhla/train/lm/lm_task.h"
+
+#include "mhla/core/error.h"
+#include "mhla/models/lm/head_loss.h"
+#include "mhla/train/lm/lm_batch.h"
+#include "mhla/train/machine_rate.h"
+#include "mhla/train/model_file.h"
+#include "mhla/train/trainer.h"
+
+namespace mhla::train {
+namespace {
+
+static_assert(kNoTarget == kIgnoredTarget);
+
+LmConfig named_network(const LmOptions& o) {
+  if (!is_model_file(o.model)) return lm_config(o.model, o.attention.value_or("mhla"), o.official);
+  LmConfig c = read_lm_config(o.model);
+  if (o.attention) c.attention = *o.attention;
+  if (o.official) c.official = true;
+  return c;
+}
+
+LmConfig with_fields(LmConfig c, const LmOptions& o) {
+  fields_from_json(c, o.network, "network");
+  return c;
+}
+
+void check_mqar(const LmOptions& o, const LmConfig& network) {
+  check(mqar_options(o, o.context > 0 ? o.context : network.context));
+  if (o.mqar_items < o.train.batch)
+    fail("train: mqar_items is ", o.mqar_items, ", expected at least the batch of ", o.train.batch);
+  for (const auto& [name, value] : {std::pair{"tokenizer", &o.tokenizer}, {"tokens", &o.tokens}})
+    if (!value->empty()) fail("train: ", name, " is '", *value, "', expected none: data mqar is no text");
+}
+
+}  // namespace
+
+void check(const LmOptions& o) {
+  check(o.train);
+  if (o.packing != "documents" && o.packing != "concatenate")
+    fail("train: packing is '", o.packing, "', expected documents or concatenate");
+  if (o.valid && !(*o.valid >= 0.0 && *o.valid <= 0.5)) fail("train: valid is ", *o.valid, ", expected 0 to 0.5");
+  if (o.context < 0 || o.context == 1)
+    fail("train: context is ", o.context, ", expected at least 2, or 0 for the model's");
+  if (o.eval_tokens < 0) fail("train: eval_tokens is ", o.eval_tokens, ", expected at least 0");
+  const LmConfig network = with_fields(named_network(o), o);
+  check(network);
+  if (is_mqar(o)) check_mqar(o, network);
+}
+
+std::string tokenizer_of(const LmOptions& o) {
+  return o.tokenizer.empty() ? str("train:", with_fields(named_network(o), o).vocab) : o.tokenizer;
+}
+
+LmConfig network_of(const LmOptions& o, const LmData& data) {
+  LmConfig c = named_network(o);
+  c.vocab = data.vocab();
+  c = with_fields(c, o);
+  if (c.vocab < data.vocab())
+    fail("network: vocab is ", c.vocab, ", expected at least the ", data.vocab(), " of ", data.whose());
+  // Rows of mix for what is trained, and no others; `context` among the fields of the network says otherwise.
+  if (o.context > 0 && (o.context > c.context || o.network.find("context") == nullptr)) c.context = o.context;
+  check(c);
+  return c;
+}
+
+LmOptions resolved(const LmOptions& options, const LmConfig& network) {
+  LmOptions o = options;
+  o.attention = network.attention, o.official = network.official;
+  if (o.context == 0) o.context = network.context;
+  if (is_model_file(o.model))  // all of it, so that the options are enough where the file is not
+    o.model = network.model, o.network = network_fields(network, {"model", "attention", "official"});
+  if (!o.train.mix_weight_decay) o.train.mix_weight_decay = o.official ? o.train.weight_decay : 0.0;  // V30
+  if (!o.train.clip_mix_apart) o.train.clip_mix_apart = !o.official;
+  return o;
+}
+
+LmTask::LmTask(const LmOptions& options, LmDataPtr data, const LmConfig& network)
+    : options_(options),
+      data_(std::move(data)),
+      device_(device_of(options.train.device)),
+      model_(network),
+      batches_(data_->batches(options_, Cursor{})),
+      warnings_(data_->warnings()) {
+  model_->to(device_);
+  model_->set_recompute(options_.recompute);
+  const double head = 2.0 * static_cast<double>(network.vocab * network.dim);  // of samples alone
+  work_ = 3.0 * ((model_->flops_per_token(options_.context) - head) * data_->tokens_per_sample(options_) + head);
+  peak_ = gemm_rate(device_, options_.train.precision == "bf16");
+}
+
+TrainBatch LmTask::next_batch() {
+  batches_->next(batch_);
+  at_ = batch_.next;
+  const LmBatch next = batch_on(device_, batch_);
+  return {.inputs = {next.tokens, next.maybe_cu_seqlens, next.maybe_places, next.targets},
+          .weight = std::max<std::int64_t>(1, next.known)};
+}
+
+BatchResult LmTask::forward(const TrainBatch& given) {
+  const LmBatch batch{.tokens = given.inputs.at(0),
+                      .maybe_cu_seqlens = given.inputs.at(1),
+                      .maybe_places = given.inputs.at(2),
+                      .targets = given.inputs.at(3),
+                      .known = given.weight};
+  const torch::Tensor hidden = model_->hidden(batch.tokens, batch.maybe_cu_seqlens);
+  const torch::Tensor sum = head_loss(batch.asked(hidden), model_->head(), batch.targets);
+  return {.loss = sum / static_cast<double>(given.weight), .sums = {}};
+}
+
+JsonValue LmTask::cursor() const {
+  return JsonValue().set("epoch", at_.epoch).set("position", at_.position).set("tokens", data_->checksum());
+}
+
+void LmTask::seek(const JsonValue& cursor) {
+  // Checkpoints of before do not say.
+  if (const JsonValue* tokens = cursor.find("tokens"); tokens != nullptr && tokens->as_int() != data_->checksum())
+    fail("train: ", data_->name(), " has other tokens than the data of the run");
+  at_ = {.epoch = cursor.at("epoch").as_int(), .position = cursor.at("position").as_int()};
+  batches_ = data_->batches(options_, at_);
+}
+
+Metrics LmTask::derived(double loss, double samples_per_s) const {
+  Metrics metrics = data_->derived(options_, loss, samples_per_s);
+  metrics.emplace_back("mfu", work_ * samples_per_s / peak_);
+  return metrics;
+}
+
+std::vector<std::string> LmTask::take_warnings() { return std::exchange(warnings_, {}); }
+
+}  // namespace mhla::train
