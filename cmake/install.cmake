@@ -17,7 +17,7 @@ if(MHLA_TORCH)
   endforeach()
   install(EXPORT mhla-torch NAMESPACE mhla:: FILE mhla-torch-targets.cmake DESTINATION ${package_dir})
   install(FILES cmake/libtorch.cmake DESTINATION ${package_dir} RENAME mhla-libtorch.cmake)
-  set(torch_headers ops/ops.h models/classify/image_config.h models/classify/image_model.h models/weights_file.h
+  set(torch_headers ops/ops.h models/classify/classifier_config.h models/classify/classifier.h models/weights_file.h
       models/parts.h models/recompute.h models/lm/head_loss.h models/lm/lm.h models/lm/lm_config.h)
   foreach(header attention attention_state convolutions feature_maps mhla_attention norms rope scans scores torch weight_names
           zoo/zoo zoo/zoo_parts)

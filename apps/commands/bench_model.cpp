@@ -97,7 +97,7 @@ int bench_language_model(const ModelBenchOptions& o, const Output& out, const st
   return kDone;
 }
 
-int bench_image_model(const ModelBenchOptions& o, const Output& out, const std::string& model) {
+int bench_classifier(const ModelBenchOptions& o, const Output& out, const std::string& model) {
   const TextTable table(out, {{"model", -12},
                               {"attention", -10},
                               {"image", 6},
@@ -133,7 +133,7 @@ int run_bench_model(const ModelBenchOptions& o) {
   const Output out(o.json);
   out.line(fmt::format("{}, {}, {}", read_cpu_facts().model, o.device, compiler_text()));
   for (const std::string& model : o.models) {
-    const int code = is_language_model(model) ? bench_language_model(o, out, model) : bench_image_model(o, out, model);
+    const int code = is_language_model(model) ? bench_language_model(o, out, model) : bench_classifier(o, out, model);
     if (code != kDone) return code;
   }
   return kDone;

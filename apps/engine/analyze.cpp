@@ -53,7 +53,7 @@ struct Samples {
   std::vector<std::string> names, damaged;  // damaged: left out
 };
 
-Samples take_samples(const RunFolder& run, const ImageConfig& network, std::int64_t count) {
+Samples take_samples(const RunFolder& run, const ClassifierConfig& network, std::int64_t count) {
   const ImageSetPtr chosen = count < run.images->size() ? subset(run.images, count, /*seed=*/0) : run.images;
   LoaderOptions o;
   o.batch_size = chosen->size(), o.epochs = 1, o.shuffle = o.drop_last = false;
@@ -131,7 +131,7 @@ void add_log(const fs::path& folder, const JsonValue& request, JsonValue& row) {
 }
 
 JsonValue run_row(const fs::path& folder, const RunFolder& run, const Samples& samples, const JsonValue& request) {
-  const ImageConfig& c = run.network;
+  const ClassifierConfig& c = run.network;
   const Layout& layout = run.model->attention_layers().front().layout;
   JsonValue row = JsonValue()
                       .set("kind", "run")
@@ -290,10 +290,10 @@ void mix_rows(const RunFolder& run, std::int64_t index, Observer& observer) {
 }
 
 // The middle layer of the same weights for another number of tokens or blocks, on a few images.
-void growth_row(const RunFolder& run, std::int64_t index, const char* what, const ImageConfig& config,
+void growth_row(const RunFolder& run, std::int64_t index, const char* what, const ClassifierConfig& config,
                 const Look& look_at, Executor& threads, Observer& observer) {
   constexpr std::int64_t kImages = 2;
-  const AnyImageModel model = config == run.network ? run.model : resized(*run.model, config);
+  const AnyClassifier model = config == run.network ? run.model : resized(*run.model, config);
   model->to(run.model->parameters()[0].device());
   const Samples samples = take_samples(run, config, std::max<std::int64_t>(kImages, run.network.classes));
   const std::vector<LayerAttention> seen = attention_of(
@@ -321,7 +321,7 @@ void growth_row(const RunFolder& run, std::int64_t index, const char* what, cons
 
 void growth_rows(const RunFolder& run, std::int64_t index, const Look& look_at, Executor& threads, Observer& observer) {
   if (run.network.family != "deit" || run.network.official) return;  // one stage: one N and one M
-  const auto try_one = [&](const char* what, ImageConfig config) {
+  const auto try_one = [&](const char* what, ClassifierConfig config) {
     const std::int64_t tokens = config.image[0] / config.patch * (config.image[1] / config.patch);
     if (tokens > look_at.largest) return;
     try {
@@ -333,13 +333,13 @@ void growth_rows(const RunFolder& run, std::int64_t index, const Look& look_at, 
     observer.progress(JsonValue().set("kind", "progress").set("text", str("rank by ", what, ", ", tokens, " tokens")));
   };
   for (const std::int64_t half : {1, 2, 3, 4}) {
-    ImageConfig config = run.network;
+    ClassifierConfig config = run.network;
     for (std::int64_t& side : config.image) side = side / config.patch * half / 2 * config.patch;
     try_one("N", config);
   }
   if (run.network.attention != "mhla") return;
   for (const std::int64_t side : {1, 2, 3, 4, 5, 7}) {
-    ImageConfig config = run.network;
+    ClassifierConfig config = run.network;
     config.blocks = {{side, side}};
     try_one("M", config);
   }

@@ -5,7 +5,7 @@
 #include "apps/engine/bench_lm.h"
 #include "apps/engine/timed.h"
 #include "mhla/core/error.h"
-#include "mhla/models/classify/image_model.h"
+#include "mhla/models/classify/classifier.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/train/adamw.h"
 #include "mhla/train/gradients.h"
@@ -17,15 +17,16 @@ using namespace mhla::train;
 
 constexpr const char* kPlain = "plain";
 
-void use_plain_code(const ImageModel& model, bool plain) {
+void use_plain_code(const Classifier& model, bool plain) {
   for (const AttentionLayer& layer : model.attention_layers()) {
     if (auto mhla = std::dynamic_pointer_cast<MhlaAttentionImpl>(layer.attention)) mhla->use_plain_code(plain);
   }
 }
 
-ImageConfig network_of(const JsonValue& request) {
+ClassifierConfig network_of(const JsonValue& request) {
   const std::string& attention = request.at("attention").as_string();
-  ImageConfig config = image_config(request.at("model").as_string(), attention == kPlain ? "mhla" : attention);
+  ClassifierConfig config =
+      classifier_config(request.at("model").as_string(), attention == kPlain ? "mhla" : attention);
   const std::int64_t side = request.at("image").as_int(), blocks = request.at("blocks").as_int();
   if (side > 0) config.image = {side, side};
   if (blocks > 0) {
@@ -44,10 +45,10 @@ void bench_model(const JsonValue& request, Observer& observer) {
   options.threads = request.at("threads").as_int(), options.batch = request.at("batch").as_int();
   const std::string &attention = request.at("attention").as_string(), &pass = request.at("pass").as_string();
   const double min_seconds = request.at("min_seconds").as_double();
-  const ImageConfig config = network_of(request);
+  const ClassifierConfig config = network_of(request);
   prepare(options);
   const torch::Device device = device_of(options.device);
-  const AnyImageModel model = make_image_model(config);
+  const AnyClassifier model = make_classifier(config);
   model->to(device);
   const torch::Tensor images =
       torch::randn({options.batch, config.channels, config.image[0], config.image[1]}).to(device);

@@ -18,7 +18,7 @@ void train_classify(const JsonValue& request, Observer& observer) {
   if (!resume) expect_no_run(folder);  // before anything is written into it
   const ClassifyData data = open_data(options);
   if (goes_on) expect_same_classes("train classify", folder, *data.train);
-  const ImageConfig network = network_of(options, *data.train);
+  const ClassifierConfig network = network_of(options, *data.train);
   options = resolved(options, network, *data.train);
   prepare(options.train);
   ClassificationTask task(options, data, network);

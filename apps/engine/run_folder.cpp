@@ -109,7 +109,7 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
   prepare(options.train);
 
   opened.weights = found.file;
-  opened.network = read_image_config(found.folder / "config.json");
+  opened.network = read_classifier_config(found.folder / "config.json");
   if (other && needs_hold_out(data)) {  // all of it: the model has seen none
     opened.images = open_images(data, Split::kTrain);
   } else {
@@ -123,7 +123,7 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
     fail(command, ": ", opened.images->name(), " has ", opened.images->classes(), " classes, expected the ",
          opened.network.classes, " of the model");
   expect_same_classes(command, run, *opened.images);
-  opened.model = make_image_model(opened.network);
+  opened.model = make_classifier(opened.network);
   read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
   opened.model->to(device_of(options.train.device));
   return opened;

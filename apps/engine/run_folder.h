@@ -34,11 +34,11 @@ void expect_same_classes(const std::string& command, const std::filesystem::path
 
 struct RunFolder {
   train::ClassifyOptions options;  // of train.json, with what the request changes
-  ImageConfig network;
+  ClassifierConfig network;
   std::filesystem::path weights;  // the file they came from
   ImageSetPtr images;             // to test on
   bool held_out = false;          // of the training set of the run
-  AnyImageModel model;            // on its device
+  AnyClassifier model;            // on its device
 };
 
 // Of `mhla train classify`. `request` has "weights" (model or ema), "data", empty for that of the run, and what

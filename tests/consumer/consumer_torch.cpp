@@ -30,7 +30,7 @@ int main() try {
     if (step == 0) first = last;
   }
   if (!(last < 0.5 * first)) mhla::fail("consumer_torch: the loss went from ", first, " to ", last);
-  const mhla::AnyImageModel model = mhla::make_image_model(mhla::image_config("vit_demo", "gla"));
+  const mhla::AnyClassifier model = mhla::make_classifier(mhla::classifier_config("vit_demo", "gla"));
   const torch::Tensor logits = model->forward(torch::zeros({1, 1, 28, 28}));
   mhla::LmConfig config = mhla::lm_config("mhla_10m");
   config.layers = 1;

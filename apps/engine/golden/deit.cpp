@@ -1,7 +1,7 @@
 // A whole DeiT with MHLA, from image to logits, as the published code runs it.
 #include "apps/engine/golden/golden.h"
 #include "mhla/core/error.h"
-#include "mhla/models/classify/image_model.h"
+#include "mhla/models/classify/classifier.h"
 
 namespace mhla::golden {
 
@@ -12,7 +12,7 @@ Tensors compute_deit(const Case& c) {
   if (image.dim() != 4) fail("in.img has shape ", c10::str(image.sizes()), ", expected [B, 3, rows, columns]");
   const Layout layout = window_layout(c, "window_size");
   const std::int64_t side = c.integer("img_size");
-  ImageConfig config = image_config("deit_tiny", "mhla", /*official=*/true);
+  ClassifierConfig config = classifier_config("deit_tiny", "mhla", /*official=*/true);
   config.model = "DeiT";
   config.image = {image.size(2), image.size(3)}, config.channels = image.size(1), config.pad = {side, side};
   config.patch = c.integer("patch_size"), config.dims = {c.integer("embed_dim")};
@@ -28,7 +28,7 @@ Tensors compute_deit(const Case& c) {
   if (side / config.patch != layout.grid[1])
     fail("metadata 'embed_len' is ", c.integer("embed_len"), ", but img_size and patch_size give ",
          side / config.patch * (side / config.patch), " tokens");
-  const AnyImageModel model = make_image_model(config);
+  const AnyClassifier model = make_classifier(config);
   model->eval();
   model->to(image.device(), image.scalar_type());
   load_published(*model, published);

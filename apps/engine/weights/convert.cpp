@@ -4,7 +4,7 @@
 #include "apps/engine/weights/weights.h"
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
-#include "mhla/models/classify/image_model.h"
+#include "mhla/models/classify/classifier.h"
 #include "mhla/models/lm/lm.h"
 #include "mhla/modules/zoo/zoo.h"
 
@@ -15,19 +15,19 @@ std::array<std::int64_t, 2> pair_of(const JsonValue& json) {
   return {json.at(std::size_t{0}).as_int(), json.at(std::size_t{1}).as_int()};
 }
 
-ImageConfig described(const JsonValue& request) {
+ClassifierConfig described(const JsonValue& request) {
   const std::string file = text_of(request, "config");
-  if (!file.empty()) return read_image_config(file);
+  if (!file.empty()) return read_classifier_config(file);
   const std::string attention = text_of(request, "attention");
-  ImageConfig config = image_config(text_of(request, "model"), attention.empty() ? "mhla" : attention,
-                                    request.contains("official") && request.at("official").as_bool());
+  ClassifierConfig config = classifier_config(text_of(request, "model"), attention.empty() ? "mhla" : attention,
+                                              request.contains("official") && request.at("official").as_bool());
   if (request.contains("classes")) config.classes = request.at("classes").as_int();
   return config;
 }
 
 // The model of a folder with the attention and the size that are asked for.
-AnyImageModel changed(AnyImageModel model, const JsonValue& request) {
-  ImageConfig config = model->config();
+AnyClassifier changed(AnyClassifier model, const JsonValue& request) {
+  ClassifierConfig config = model->config();
   const std::string attention = text_of(request, "attention");
   if (!attention.empty() && attention != config.attention) {
     config.attention = attention, config.qkv_bias = true;
@@ -111,12 +111,12 @@ JsonValue convert_language_model(const JsonValue& request) {
 JsonValue convert_model(const JsonValue& request) {
   if (is_language_model(request)) return convert_language_model(request);
   const std::string in = text_of(request, "in"), out = text_of(request, "out");
-  AnyImageModel model;
+  AnyClassifier model;
   if (std::filesystem::is_directory(in)) {
-    model = load_image_model(in);
+    model = load_classifier(in);
     model = changed(model, request);
   } else {
-    model = make_image_model(described(request));
+    model = make_classifier(described(request));
     try {
       load_published(*model, read_weights(in));
     } catch (const Error& error) {
@@ -133,10 +133,10 @@ JsonValue convert_model(const JsonValue& request) {
     if (published)
       write_weights(out, published_weights(*model), {{"format", "pt"}});
     else
-      save_image_model(*model, out);
+      save_classifier(*model, out);
     if (!published && !request.contains("classes")) copy_companions(in, out, {"classes.json"});
   });
-  const ImageConfig& c = model->config();
+  const ClassifierConfig& c = model->config();
   JsonValue row;
   row.set("out", out)
       .set("names", published ? "published" : "ours")

@@ -43,7 +43,7 @@ HeadAttention head_of(const AttentionScores& s, std::int64_t sample, std::int64_
 
 }  // namespace
 
-std::vector<LayerAttention> attention_of(ImageModel& model, const torch::Tensor& images) {
+std::vector<LayerAttention> attention_of(Classifier& model, const torch::Tensor& images) {
   const torch::NoGradGuard no_gradient;
   const bool was_training = model.is_training();
   model.eval();
@@ -65,8 +65,8 @@ std::vector<LayerAttention> attention_of(ImageModel& model, const torch::Tensor&
   return layers;
 }
 
-std::vector<MixState> mix_states(const ImageModel& model) {
-  const AnyImageModel fresh = make_image_model(model.config());
+std::vector<MixState> mix_states(const Classifier& model) {
+  const AnyClassifier fresh = make_classifier(model.config());
   std::vector<MixState> states;
   for (std::size_t i = 0; i < model.attention_layers().size(); ++i) {
     const AttentionLayer& layer = model.attention_layers()[i];

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mhla/analysis/head_attention.h"
-#include "mhla/models/classify/image_model.h"
+#include "mhla/models/classify/classifier.h"
 
 namespace mhla {
 
@@ -19,7 +19,7 @@ struct LayerAttention {
 
 // Every attention layer of the model on `images` [B, channels, rows, columns], in evaluation mode and without
 // gradients. Factors are what the network computes in its dtype, widened to f64.
-std::vector<LayerAttention> attention_of(ImageModel& model, const torch::Tensor& images);
+std::vector<LayerAttention> attention_of(Classifier& model, const torch::Tensor& images);
 
 struct MixState {
   std::string layer;
@@ -28,6 +28,6 @@ struct MixState {
 };
 // Of layers with more than one block. The initial state is that of a new model of the same configuration: no chance
 // enters it.
-std::vector<MixState> mix_states(const ImageModel& model);
+std::vector<MixState> mix_states(const Classifier& model);
 
 }  // namespace mhla

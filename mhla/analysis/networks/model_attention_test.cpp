@@ -9,8 +9,8 @@
 namespace mhla {
 namespace {
 
-ImageConfig small(const std::string& attention) {
-  ImageConfig c = image_config("vit_demo", attention);
+ClassifierConfig small(const std::string& attention) {
+  ClassifierConfig c = classifier_config("vit_demo", attention);
   c.image = {20, 12}, c.dims = {24}, c.heads = {3}, c.depths = {2}, c.blocks = {{2, 3}};
   return c;
 }
@@ -19,7 +19,7 @@ TEST(ModelAttention, RowsSumToOneAndRanksKeepTheirBounds) {
   torch::manual_seed(1);
   const torch::Tensor images = torch::randn({2, 1, 20, 12});
   for (const char* attention : {"mhla", "linear", "softmax"}) {
-    const AnyImageModel model = make_image_model(small(attention));
+    const AnyClassifier model = make_classifier(small(attention));
     const std::vector<LayerAttention> layers = attention_of(*model, images);
     ASSERT_EQ(layers.size(), 2u);
     EXPECT_EQ(layers[1].name, "blocks.1.attn");
@@ -54,7 +54,7 @@ TEST(ModelAttention, RowsSumToOneAndRanksKeepTheirBounds) {
 TEST(ModelAttention, IsTheOneTheLayerComputes) {
   torch::manual_seed(2);
   const torch::NoGradGuard no_gradient;
-  const AnyImageModel model = make_image_model(small("mhla"));
+  const AnyClassifier model = make_classifier(small("mhla"));
   model->to(torch::kDouble);
   const torch::Tensor images = torch::randn({1, 1, 20, 12}, torch::kDouble);
   const std::vector<torch::Tensor> inputs = model->attention_inputs(images);
@@ -74,16 +74,16 @@ TEST(ModelAttention, IsTheOneTheLayerComputes) {
 
 TEST(ModelAttention, ScansHaveNoMatrix) {
   torch::manual_seed(3);
-  const AnyImageModel model = make_image_model(small("gla"));
+  const AnyClassifier model = make_classifier(small("gla"));
   for (const LayerAttention& layer : attention_of(*model, torch::randn({1, 1, 20, 12})))
     EXPECT_TRUE(layer.heads.empty());
   EXPECT_TRUE(mix_states(*model).empty());
 }
 
 TEST(ModelAttention, MixesAsTheyAreAndAsTheyBegan) {
-  ImageConfig config = small("mhla");
+  ClassifierConfig config = small("mhla");
   config.mix_per_head = true;
-  const AnyImageModel model = make_image_model(config);
+  const AnyClassifier model = make_classifier(config);
   const auto second = std::dynamic_pointer_cast<MhlaAttentionImpl>(model->attention_layers()[1].attention);
   {
     const torch::NoGradGuard no_gradient;

@@ -1,15 +1,15 @@
 #include "mhla/models/classify/deit.h"
 
-#include "mhla/models/classify/image_attention.h"
+#include "mhla/models/classify/classifier_attention.h"
 #include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {
 namespace {
 
 // Blocks of the configured attention. One without an MLP gets as many as have the parameters of softmax attention's.
-std::int64_t depth_of(const ImageConfig& c, const Layout& layout, std::int64_t& replaced, std::int64_t& own) {
+std::int64_t depth_of(const ClassifierConfig& c, const Layout& layout, std::int64_t& replaced, std::int64_t& own) {
   if (has_mlp(c.attention)) return c.depths[0];
-  ImageConfig softmax = c;
+  ClassifierConfig softmax = c;
   softmax.attention = "softmax";
   replaced = count_parameters(*DeitBlock(softmax, layout, 0.0));
   own = count_parameters(*DeitBlock(c, layout, 0.0));
@@ -18,7 +18,7 @@ std::int64_t depth_of(const ImageConfig& c, const Layout& layout, std::int64_t& 
 
 }  // namespace
 
-DeitBlockImpl::DeitBlockImpl(const ImageConfig& c, const Layout& layout, double drop_path)
+DeitBlockImpl::DeitBlockImpl(const ClassifierConfig& c, const Layout& layout, double drop_path)
     : drop_path_(drop_path), dropout_(c.dropout) {
   const std::int64_t dim = c.dims[0];
   const bool rms = c.official && c.attention == "linear";  // as the published linear models have it
@@ -39,8 +39,8 @@ torch::Tensor DeitBlockImpl::forward(torch::Tensor x, const Attend& attend) {
   return mlp_.is_empty() ? x : x + drop_path(mlp_(norm2_(x)), drop_path_, is_training());
 }
 
-DeitImpl::DeitImpl(const ImageConfig& given) : ImageModel(given) {
-  const ImageConfig& c = config();
+DeitImpl::DeitImpl(const ClassifierConfig& given) : Classifier(given) {
+  const ClassifierConfig& c = config();
   const auto tokens = [&](std::size_t axis) { return (c.pad[axis] != 0 ? c.pad[axis] : c.image[axis]) / c.patch; };
   const std::int64_t rows = tokens(0), columns = tokens(1), dim = c.dims[0];
   layout_ = stage_layout(c, 0, rows, columns);
@@ -65,13 +65,13 @@ DeitImpl::DeitImpl(const ImageConfig& given) : ImageModel(given) {
   init_linears(*this, c.init_std);
   if (own != 0) {
     const std::int64_t count = count_parameters(*this);
-    expect_matched("make_image_model", c.attention, count, count - depth * own + c.depths[0] * replaced);
+    expect_matched("make_classifier", c.attention, count, count - depth * own + c.depths[0] * replaced);
   }
 }
 
 torch::Tensor DeitImpl::forward(const torch::Tensor& images) {
   expect_images(images);
-  const ImageConfig& c = config();
+  const ClassifierConfig& c = config();
   torch::Tensor x = images;
   if (c.pad[0] != 0 || c.pad[1] != 0) {
     const auto missing = [&](std::size_t axis) { return c.pad[axis] != 0 ? c.pad[axis] - c.image[axis] : 0; };

@@ -7,7 +7,7 @@
 
 #include <functional>
 
-#include "mhla/models/classify/image_model.h"
+#include "mhla/models/classify/classifier.h"
 #include "mhla/models/parts.h"
 #include "mhla/modules/convolutions.h"
 
@@ -15,7 +15,7 @@ namespace mhla {
 
 class DeitBlockImpl : public torch::nn::Module {
  public:
-  DeitBlockImpl(const ImageConfig& config, const Layout& layout, double drop_path);
+  DeitBlockImpl(const ClassifierConfig& config, const Layout& layout, double drop_path);
   using Attend = std::function<torch::Tensor(Attention&, const torch::Tensor&)>;
   torch::Tensor forward(torch::Tensor x, const Attend& attend);
   [[nodiscard]] const AnyAttention& attention() const { return attn_; }
@@ -29,9 +29,9 @@ class DeitBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(DeitBlock);
 
-class DeitImpl : public ImageModel {
+class DeitImpl : public Classifier {
  public:
-  explicit DeitImpl(const ImageConfig& config);
+  explicit DeitImpl(const ClassifierConfig& config);
   torch::Tensor forward(const torch::Tensor& images) override;
   [[nodiscard]] std::vector<std::pair<std::string, Layout>> position_tables() const override;
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "mhla/models/classify/image_attention.h"
+#include "mhla/models/classify/classifier_attention.h"
 #include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {
@@ -23,7 +23,7 @@ torch::Tensor to_image(const torch::Tensor& tokens, const Layout& layout) {
 
 torch::Tensor to_tokens(const torch::Tensor& image) { return image.flatten(2).transpose(1, 2); }
 
-std::string_view stage_attention(const ImageConfig& c, std::size_t stage) {
+std::string_view stage_attention(const ClassifierConfig& c, std::size_t stage) {
   return stage < kLinearStages ? std::string_view(c.attention) : "softmax";
 }
 
@@ -47,8 +47,8 @@ PointConvImpl::PointConvImpl(std::int64_t in, std::int64_t out) {
   bias = register_parameter("bias", torch::zeros({out}));
 }
 
-VltBlockImpl::VltBlockImpl(const ImageConfig& c, std::string_view attention, std::size_t stage, const Layout& layout,
-                           double drop_path)
+VltBlockImpl::VltBlockImpl(const ClassifierConfig& c, std::string_view attention, std::size_t stage,
+                           const Layout& layout, double drop_path)
     : drop_path_(drop_path), dropout_(c.dropout) {
   const std::int64_t dim = c.dims[stage];
   const auto nested = [&](const char* name) {  // published as <name>.norm
@@ -82,8 +82,8 @@ torch::Tensor VltBlockImpl::forward(torch::Tensor x, const Attend& attend) {
   return x + drop_path(gamma_2_.flatten() * y, drop_path_, is_training());
 }
 
-VltImpl::VltImpl(const ImageConfig& given) : ImageModel(given) {
-  const ImageConfig& c = config();
+VltImpl::VltImpl(const ClassifierConfig& given) : Classifier(given) {
+  const ClassifierConfig& c = config();
   const std::int64_t first = c.dims[0], half = std::max<std::int64_t>(1, first / 2);
   stem_ = torch::nn::Sequential(conv3x3(c.channels, half, 2), BatchNorm(half), torch::nn::GELU(),
                                 conv3x3(half, half, 1), BatchNorm(half), torch::nn::GELU(), conv3x3(half, half, 1),
@@ -135,7 +135,7 @@ VltImpl::VltImpl(const ImageConfig& given) : ImageModel(given) {
   init_convolutions(*this);
   const std::int64_t count = count_parameters(*this);
   if (own_parameters != 0)
-    expect_matched("make_image_model", c.attention, count, count - own_parameters + wanted_parameters);
+    expect_matched("make_classifier", c.attention, count, count - own_parameters + wanted_parameters);
 }
 
 torch::Tensor VltImpl::forward(const torch::Tensor& images) {

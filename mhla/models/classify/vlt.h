@@ -8,7 +8,7 @@
 
 #include <functional>
 
-#include "mhla/models/classify/image_model.h"
+#include "mhla/models/classify/classifier.h"
 #include "mhla/models/parts.h"
 #include "mhla/modules/convolutions.h"
 
@@ -26,7 +26,7 @@ TORCH_MODULE(PointConv);
 
 class VltBlockImpl : public torch::nn::Module {
  public:
-  VltBlockImpl(const ImageConfig& config, std::string_view attention, std::size_t stage, const Layout& layout,
+  VltBlockImpl(const ClassifierConfig& config, std::string_view attention, std::size_t stage, const Layout& layout,
                double drop_path);
   using Attend = std::function<torch::Tensor(Attention&, const torch::Tensor&)>;
   torch::Tensor forward(torch::Tensor x, const Attend& attend);
@@ -42,9 +42,9 @@ class VltBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(VltBlock);
 
-class VltImpl : public ImageModel {
+class VltImpl : public Classifier {
  public:
-  explicit VltImpl(const ImageConfig& config);
+  explicit VltImpl(const ClassifierConfig& config);
   torch::Tensor forward(const torch::Tensor& images) override;
   [[nodiscard]] std::vector<std::pair<std::string, Layout>> position_tables() const override;
 

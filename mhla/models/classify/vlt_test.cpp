@@ -8,8 +8,8 @@
 namespace mhla {
 namespace {
 
-ImageConfig config(const char* attention) {
-  ImageConfig c = image_config("vlt_tiny", attention);
+ClassifierConfig config(const char* attention) {
+  ClassifierConfig c = classifier_config("vlt_tiny", attention);
   c.image = {44, 36}, c.classes = 5, c.dims = {16, 16, 32, 32}, c.depths = {1, 2, 1, 1}, c.heads = {2, 1, 2, 4};
   c.blocks = {{3, 5}, {2, 2}};  // 11 x 9 tokens: ragged
   return c;
@@ -17,7 +17,7 @@ ImageConfig config(const char* attention) {
 
 class Plain {
  public:
-  Plain(const ImageModel& model, const ImageConfig& c) : weights_(published_weights(model)), c_(c) {}
+  Plain(const Classifier& model, const ClassifierConfig& c) : weights_(published_weights(model)), c_(c) {}
 
   torch::Tensor run(torch::Tensor x) {
     for (int i = 0; i < 4; ++i) {
@@ -110,14 +110,14 @@ class Plain {
   }
 
   Weights weights_;
-  const ImageConfig& c_;
+  const ClassifierConfig& c_;
 };
 
 TEST(Vlt, IsTheFormula) {
   for (const char* attention : {"mhla", "rala"}) {
-    const ImageConfig c = config(attention);
+    const ClassifierConfig c = config(attention);
     torch::manual_seed(1);
-    const AnyImageModel model = make_image_model(c);
+    const AnyClassifier model = make_classifier(c);
     {
       const torch::NoGradGuard no_gradient;
       for (const auto& item : model->named_parameters()) {
@@ -134,8 +134,8 @@ TEST(Vlt, IsTheFormula) {
 }
 
 TEST(Vlt, NormalisesByBatchInTraining) {
-  const ImageConfig c = config("mhla");
-  const AnyImageModel model = make_image_model(c);
+  const ClassifierConfig c = config("mhla");
+  const AnyClassifier model = make_classifier(c);
   torch::manual_seed(2);
   const torch::Tensor x = torch::randn({4, 3, 44, 36});
   const torch::Tensor before = state_of(*model).at("norm.running_mean").clone();

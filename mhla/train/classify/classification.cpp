@@ -70,18 +70,18 @@ ClassifyData open_data(const ClassifyOptions& options) {
   return data;
 }
 
-ImageConfig network_of(const ClassifyOptions& options, const ImageSet& set) {
+ClassifierConfig network_of(const ClassifyOptions& options, const ImageSet& set) {
   const bool is_file = is_model_file(options.model);
-  ImageConfig network;
+  ClassifierConfig network;
   JsonValue file = JsonValue::object();
   if (is_file) {
     file = read_json(options.model);
     if (!file.is_object()) fail(options.model, ": is no object, expected the fields of a model");
     if (options.attention) file.set("attention", *options.attention);
     if (options.official) file.set("official", true);
-    network = parse_image_config(file, options.model);
+    network = parse_classifier_config(file, options.model);
   } else {
-    network = image_config(options.model, options.attention.value_or("mhla"), options.official);
+    network = classifier_config(options.model, options.attention.value_or("mhla"), options.official);
   }
   if (file.find("channels") == nullptr) network.channels = set.channels();
   if (file.find("classes") == nullptr) network.classes = set.classes();
@@ -94,7 +94,7 @@ ImageConfig network_of(const ClassifyOptions& options, const ImageSet& set) {
   return network;
 }
 
-ClassifyOptions resolved(const ClassifyOptions& options, const ImageConfig& network, const ImageSet& set) {
+ClassifyOptions resolved(const ClassifyOptions& options, const ClassifierConfig& network, const ImageSet& set) {
   ClassifyOptions o = options;
   o.attention = network.attention, o.official = network.official;
   if (is_model_file(o.model)) {  // all of it, so that the options are enough where the file is not
@@ -114,7 +114,7 @@ ClassifyOptions resolved(const ClassifyOptions& options, const ImageConfig& netw
   return o;
 }
 
-Augment augment_of(const ClassifyOptions& o, const ImageConfig& network, const ImageSet& set) {
+Augment augment_of(const ClassifyOptions& o, const ClassifierConfig& network, const ImageSet& set) {
   Augment augment =
       augment_recipe(o.augment, set, static_cast<int>(network.image[0]), static_cast<int>(network.image[1]));
   augment.channels = static_cast<int>(network.channels);
@@ -150,7 +150,7 @@ torch::Tensor soft_targets(const Batch& batch, std::int64_t classes) {
   return targets;
 }
 
-Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& given) {
+Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& given) {
   const TrainOptions& options = given.train;
   const auto start = std::chrono::steady_clock::now();
   const torch::NoGradGuard no_gradient;
@@ -201,13 +201,13 @@ Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment
 }
 
 ClassificationTask::ClassificationTask(const ClassifyOptions& options, const ClassifyData& data,
-                                       const ImageConfig& network)
+                                       const ClassifierConfig& network)
     : options_(options),
       data_(data),
       augment_(augment_of(options, network, *data.train)),
       device_(device_of(options.train.device)),
       labels_(labels_checksum(*data.train)),
-      model_(make_image_model(network)) {
+      model_(make_classifier(network)) {
   if (!(options_.label_smoothing >= 0 && options_.label_smoothing < 1))
     fail("train: label_smoothing is ", options_.label_smoothing, ", expected 0 or more and below 1");
   model_->to(device_);

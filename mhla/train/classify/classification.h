@@ -1,4 +1,4 @@
-// Image classification as a Task: an ImageModel, images with their augmentation, cross entropy with smoothed or soft
+// Image classification as a Task: an Classifier, images with their augmentation, cross entropy with smoothed or soft
 // targets; and the score of a classifier on held-out images.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "mhla/data/loader.h"
-#include "mhla/models/classify/image_model.h"
+#include "mhla/models/classify/classifier.h"
 #include "mhla/train/classify/classify_options.h"
 #include "mhla/train/task.h"
 
@@ -24,10 +24,10 @@ ClassifyData open_test(const ClassifyOptions& options);
 
 // The network of the options, of as many channels and classes as the data has; then every choice that was left open
 // (recipe, decay of mix) filled in.
-ImageConfig network_of(const ClassifyOptions& options, const ImageSet& set);
-ClassifyOptions resolved(const ClassifyOptions& options, const ImageConfig& network, const ImageSet& set);
+ClassifierConfig network_of(const ClassifyOptions& options, const ImageSet& set);
+ClassifyOptions resolved(const ClassifyOptions& options, const ClassifierConfig& network, const ImageSet& set);
 // From an image of the set to the network's input, in training; without_chance() of it in evaluation.
-Augment augment_of(const ClassifyOptions& options, const ImageConfig& network, const ImageSet& set);
+Augment augment_of(const ClassifyOptions& options, const ClassifierConfig& network, const ImageSet& set);
 
 // Mean over the batch of -sum_k target_k log softmax(logits)_k. Targets [B] of classes, smoothed, or [B, K] of
 // weights that sum to 1, smoothed alike: (1 - s) target + s / K.
@@ -43,12 +43,12 @@ struct Score {
   double seconds = 0;
 };
 // In evaluation mode without gradients. `batch` images at a time, every image once.
-Score score(ImageModel& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& options);
+Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& options);
 
 class ClassificationTask : public Task {
  public:
   // Seeded by prepare() before: the model's weights are drawn here.
-  ClassificationTask(const ClassifyOptions& options, const ClassifyData& data, const ImageConfig& network);
+  ClassificationTask(const ClassifyOptions& options, const ClassifyData& data, const ClassifierConfig& network);
 
   torch::nn::Module& model() override { return *model_; }
   [[nodiscard]] JsonValue model_config() const override;
@@ -70,7 +70,7 @@ class ClassificationTask : public Task {
   Augment augment_;
   torch::Device device_;
   std::uint32_t labels_;  // checksum of those of the training set
-  AnyImageModel model_;
+  AnyClassifier model_;
   LoaderOptions loader_options_;
   std::unique_ptr<Loader> loader_;  // made when the first batch is asked for: seek() comes before
   Batch batch_;

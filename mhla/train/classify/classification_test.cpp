@@ -52,7 +52,7 @@ ClassifyOptions small_options() {
 
 TrainResult train_quarters(const fs::path& folder, ClassifyOptions options, bool resume, std::int64_t stop_at = -1) {
   const ClassifyData data{quarters("train", 192, 1), quarters("test", 40, 2)};
-  const ImageConfig network = network_of(options, *data.train);
+  const ClassifierConfig network = network_of(options, *data.train);
   options = resolved(options, network, *data.train);
   prepare(options.train);
   struct Stopped : ClassificationTask {
@@ -81,7 +81,7 @@ TEST(Classification, LearnsAndResumesToTheSameBits) {
   EXPECT_EQ(train_quarters(run.path("cut"), small_options(), true).step, 240);
   for (const char* name : {"model.safetensors", "ema.safetensors"})
     EXPECT_TRUE(read_file(run.path("cut") / name) == read_file(run.path("whole") / name)) << name;
-  const AnyImageModel loaded = load_image_model(run.path("whole"));  // a run is a folder that models/ can read
+  const AnyClassifier loaded = load_classifier(run.path("whole"));  // a run is a folder that models/ can read
   EXPECT_EQ(loaded->config().classes, 4);
 }
 
@@ -118,7 +118,7 @@ TEST(Classification, OfficialTrainingIsWhatFlagsDoNotSay) {
   const auto train_of = [&](bool official, std::optional<double> decay, std::optional<bool> apart) {
     ClassifyOptions o = small_options();
     o.official = official, o.train.mix_weight_decay = decay, o.train.clip_mix_apart = apart;
-    ImageConfig network = network_of(small_options(), *images);
+    ClassifierConfig network = network_of(small_options(), *images);
     network.official = official;
     return resolved(o, network, *images).train;
   };
@@ -149,9 +149,9 @@ TEST(Classification, SmoothedAndSoftTargetsFollowTheFormula) {
 TEST(Classification, TheScoreCountsEveryImageOnce) {
   const ClassifyOptions options = small_options();
   const ImageSetPtr images = quarters("test", 37, 5);  // no multiple of the batch
-  const ImageConfig network = network_of(options, *images);
+  const ClassifierConfig network = network_of(options, *images);
   prepare(options.train);
-  const AnyImageModel model = make_image_model(network);
+  const AnyClassifier model = make_classifier(network);
   const Score got = score(*model, images, augment_of(options, network, *images), options);
   EXPECT_EQ(got.images, 37);
   std::int64_t all = 0, right = 0;
@@ -198,7 +198,7 @@ TEST(Classification, WhatDoesNotFitIsNamed) {
   EXPECT_TRUE(has(message_of([&] { network_of(o, *images); }), "deit_huge"));
   o = small_options();
   o.train.batch = 17;
-  const ImageConfig network = network_of(o, *images);
+  const ClassifierConfig network = network_of(o, *images);
   EXPECT_EQ(message_of([&] {
               ClassificationTask(o, {images, images}, network);
             }),

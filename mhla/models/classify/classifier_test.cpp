@@ -1,5 +1,5 @@
 // Image models: sizes, every attention inside them, images of any shape, and what a configuration may not be.
-#include "mhla/models/classify/image_model.h"
+#include "mhla/models/classify/classifier.h"
 
 #include <gtest/gtest.h>
 
@@ -16,30 +16,30 @@ namespace mhla {
 namespace {
 
 // 6 x 4 tokens of 4 x 4 pixels, blocks of 2 x 2, 2 x 1 and so on: the last column of blocks is ragged.
-ImageConfig small_deit(const std::string& attention = "mhla") {
-  ImageConfig c;
+ClassifierConfig small_deit(const std::string& attention = "mhla") {
+  ClassifierConfig c;
   c.model = "small", c.attention = attention;
   c.image = {24, 20}, c.patch = 4, c.classes = 5, c.dims = {32}, c.depths = {2}, c.heads = {2}, c.blocks = {{3, 2}};
   c.drop_path = 0.0;
   return c;
 }
 
-ImageConfig small_vlt(const std::string& attention = "mhla") {
-  ImageConfig c = image_config("vlt_tiny");
+ClassifierConfig small_vlt(const std::string& attention = "mhla") {
+  ClassifierConfig c = classifier_config("vlt_tiny");
   c.model = "small_vlt", c.attention = attention;
   c.image = {40, 32}, c.classes = 5, c.dims = {16, 32, 32, 64}, c.depths = {2, 2, 1, 1}, c.heads = {1, 2, 2, 4};
   c.blocks = {{5, 4}, {2, 2}}, c.drop_path = 0.0;
   return c;
 }
 
-torch::Tensor images(const ImageConfig& c, std::int64_t B = 2) {
+torch::Tensor images(const ClassifierConfig& c, std::int64_t B = 2) {
   torch::manual_seed(5);
   return torch::randn({B, c.channels, c.image[0], c.image[1]});
 }
 
-AnyImageModel make(const ImageConfig& c) {
+AnyClassifier make(const ClassifierConfig& c) {
   torch::manual_seed(1);
-  return make_image_model(c);
+  return make_classifier(c);
 }
 
 double distance(const torch::Tensor& a, const torch::Tensor& b) {
@@ -47,10 +47,10 @@ double distance(const torch::Tensor& a, const torch::Tensor& b) {
 }
 
 std::int64_t parameters_of(const char* name, const char* attention, bool official = false) {
-  return count_parameters(*make_image_model(image_config(name, attention, official)));
+  return count_parameters(*make_classifier(classifier_config(name, attention, official)));
 }
 
-TEST(ImageModels, HaveTheirParameters) {
+TEST(Classifiers, HaveTheirParameters) {
   // The published sizes: 5.794 M, 22.20 M, 86.86 M.
   EXPECT_EQ(parameters_of("deit_tiny", "mhla", true), 5'793'832);
   EXPECT_EQ(parameters_of("deit_small", "mhla", true), 22'200'424);
@@ -64,14 +64,14 @@ TEST(ImageModels, HaveTheirParameters) {
   EXPECT_NEAR(static_cast<double>(parameters_of("vlt_small", "rala")), 26.5e6, 1.0e6);  // 27 M
 }
 
-TEST(ImageModels, TakeEveryAttention) {
-  for (const ImageConfig& start : {small_deit(), small_vlt()}) {
+TEST(Classifiers, TakeEveryAttention) {
+  for (const ClassifierConfig& start : {small_deit(), small_vlt()}) {
     for (const std::string_view name : attention_names()) {
       SCOPED_TRACE(str(start.model, " ", name));
-      ImageConfig c = start;
+      ClassifierConfig c = start;
       c.attention = name;
       if (c.family == "deit" && !has_mlp(name)) c.depths = {10};  // where whole blocks match
-      const AnyImageModel model = make(c);
+      const AnyClassifier model = make(c);
       const torch::Tensor logits = model->forward(images(c));
       ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{2, 5}));
       EXPECT_TRUE(torch::isfinite(logits).all().item<bool>());
@@ -86,7 +86,7 @@ TEST(ImageModels, TakeEveryAttention) {
   }
 }
 
-TEST(ImageModels, MatchTheParametersOfModelsWithAnMlp) {
+TEST(Classifiers, MatchTheParametersOfModelsWithAnMlp) {
   for (const char* name : {"deit_tiny", "deit_small", "vlt_tiny", "vit_demo"}) {
     const auto softmax = static_cast<double>(parameters_of(name, "softmax"));
     for (const char* attention : {"mamba", "mamba2"}) {
@@ -94,14 +94,14 @@ TEST(ImageModels, MatchTheParametersOfModelsWithAnMlp) {
       EXPECT_LE(std::abs(off), 0.03) << name << " " << attention;
     }
   }
-  ImageConfig shallow = small_deit("mamba2");
+  ClassifierConfig shallow = small_deit("mamba2");
   shallow.dims = {64}, shallow.depths = {1};
   EXPECT_TRUE(has(message_of([&] { make(shallow); }), "expected at most 3 %: take a deeper model"));
 }
 
-TEST(ImageModels, ShowWhatAttentionSees) {
-  const ImageConfig c = small_deit();
-  const AnyImageModel model = make(c);
+TEST(Classifiers, ShowWhatAttentionSees) {
+  const ClassifierConfig c = small_deit();
+  const AnyClassifier model = make(c);
   const std::vector<torch::Tensor> seen = model->attention_inputs(images(c));
   ASSERT_EQ(seen.size(), 2u);
   EXPECT_EQ(model->attention_layers()[1].name, "blocks.1.attn");
@@ -113,10 +113,10 @@ TEST(ImageModels, ShowWhatAttentionSees) {
 
 // Images of one colour with equal positions and equal coefficients give every token the same value: the size of the
 // image cannot matter, nor can the blocks.
-TEST(ImageModels, OfAnotherSizeComputeTheSameOnFlatImages) {
-  ImageConfig c = small_deit();
+TEST(Classifiers, OfAnotherSizeComputeTheSameOnFlatImages) {
+  ClassifierConfig c = small_deit();
   c.cpe = 0;
-  const AnyImageModel model = make(c);
+  const AnyClassifier model = make(c);
   {
     const torch::NoGradGuard no_gradient;
     for (const auto& item : model->named_parameters()) {
@@ -128,17 +128,17 @@ TEST(ImageModels, OfAnotherSizeComputeTheSameOnFlatImages) {
   const torch::Tensor want = model->forward(colour.expand({1, 3, 24, 20}));
   for (const auto& [rows, columns, blocks] :
        {std::tuple{24, 20, std::array<std::int64_t, 2>{3, 2}}, {48, 20, {3, 2}}, {32, 52, {4, 5}}, {4, 4, {1, 1}}}) {
-    ImageConfig other = c;
+    ClassifierConfig other = c;
     other.image = {rows, columns}, other.blocks = {blocks};
-    const AnyImageModel turned = resized(*model, other);
+    const AnyClassifier turned = resized(*model, other);
     EXPECT_LE(distance(turned->forward(colour.expand({1, 3, rows, columns})), want), 1e-5) << rows << "x" << columns;
   }
 }
 
 // Equal coefficients are plain linear attention, whatever the blocks.
-TEST(ImageModels, WithOtherBlocksComputeTheSameWhenCoefficientsAreEqual) {
-  for (const ImageConfig& c : {small_deit(), small_vlt()}) {
-    const AnyImageModel model = make(c);
+TEST(Classifiers, WithOtherBlocksComputeTheSameWhenCoefficientsAreEqual) {
+  for (const ClassifierConfig& c : {small_deit(), small_vlt()}) {
+    const AnyClassifier model = make(c);
     {
       const torch::NoGradGuard no_gradient;
       for (const auto& item : model->named_parameters()) {
@@ -147,23 +147,23 @@ TEST(ImageModels, WithOtherBlocksComputeTheSameWhenCoefficientsAreEqual) {
     }
     model->eval();
     const torch::Tensor x = images(c), want = model->forward(x);
-    ImageConfig other = c;
+    ClassifierConfig other = c;
     other.blocks[0] = {2, 3};
-    const AnyImageModel turned = resized(*model, other);
+    const AnyClassifier turned = resized(*model, other);
     EXPECT_LE(distance(turned->forward(x), want), 1e-4) << c.model;
     EXPECT_EQ(turned->attention_layers()[0].layout.blocks[2], 3);
-    const AnyImageModel same = resized(*model, c);
+    const AnyClassifier same = resized(*model, c);
     EXPECT_TRUE(torch::equal(same->forward(x), want)) << c.model;
   }
-  ImageConfig wider = small_deit();
+  ClassifierConfig wider = small_deit();
   wider.dims = {64};
   EXPECT_TRUE(has(message_of([&] { resized(*make(small_deit()), wider); }), "in more than image, pad and blocks"));
 }
 
-TEST(ImageModels, KeepMixInRange) {
-  ImageConfig c = small_deit();
+TEST(Classifiers, KeepMixInRange) {
+  ClassifierConfig c = small_deit();
   c.mix_range = {1e-5, 0.5};
-  const AnyImageModel model = make(c);
+  const AnyClassifier model = make(c);
   const torch::Tensor mix = model->attention_layers()[1].attention->as<MhlaAttentionImpl>()->mix;
   {
     const torch::NoGradGuard no_gradient;
@@ -174,7 +174,7 @@ TEST(ImageModels, KeepMixInRange) {
   EXPECT_FLOAT_EQ(mix.max().item<float>(), 0.5f);
 }
 
-TEST(ImageModels, DropPathsInTrainingAlone) {
+TEST(Classifiers, DropPathsInTrainingAlone) {
   torch::manual_seed(3);
   const torch::Tensor x = torch::ones({4000, 2, 3});
   EXPECT_TRUE(torch::equal(drop_path(x, 0.25, false), x));
@@ -185,29 +185,29 @@ TEST(ImageModels, DropPathsInTrainingAlone) {
   EXPECT_FLOAT_EQ(first.max().item<float>(), 1.0f / 0.75f);
   EXPECT_EQ(drop_path_rate(0.1, 0, 12), 0.0);
   EXPECT_EQ(drop_path_rate(0.1, 11, 12), 0.1);
-  ImageConfig c = small_deit();
+  ClassifierConfig c = small_deit();
   c.drop_path = 0.5, c.dropout = 0.3;
-  const AnyImageModel model = make(c);
+  const AnyClassifier model = make(c);
   const torch::Tensor pictures = images(c);
   EXPECT_FALSE(torch::equal(model->forward(pictures), model->forward(pictures)));
   model->eval();
   EXPECT_TRUE(torch::equal(model->forward(pictures), model->forward(pictures)));
 }
 
-TEST(ImageModels, StartAsPublishedModelsDo) {
-  const AnyImageModel model = make(image_config("deit_tiny", "mhla", true));
+TEST(Classifiers, StartAsPublishedModelsDo) {
+  const AnyClassifier model = make(classifier_config("deit_tiny", "mhla", true));
   const Weights weights = weights_of(*model);
   EXPECT_NEAR(weights.at("blocks.3.mlp.fc1.weight").std().item<double>(), 0.02, 1e-3);
   EXPECT_NEAR(weights.at("blocks.3.attn.qkv.weight").std().item<double>(), 0.02, 1e-3);
   EXPECT_NEAR(weights.at("pos_embed").std().item<double>(), 0.02, 1e-3);
   EXPECT_EQ(weights.at("blocks.3.mlp.fc1.bias").abs().max().item<double>(), 0.0);
   EXPECT_FLOAT_EQ(weights.at("blocks.0.attn.mix").sum(0).max().item<float>(), 1.0f);  // columns (V2)
-  const torch::Tensor ours = make(image_config("deit_tiny"))->named_parameters()["blocks.0.attn.mix"];
+  const torch::Tensor ours = make(classifier_config("deit_tiny"))->named_parameters()["blocks.0.attn.mix"];
   EXPECT_LE((ours.sum(1) - 1).abs().max().item<double>(), 1e-6);
 }
 
-TEST(ImageModels, StartAsTheConfigSays) {
-  ImageConfig c = small_deit();  // 6 x 5 tokens
+TEST(Classifiers, StartAsTheConfigSays) {
+  ClassifierConfig c = small_deit();  // 6 x 5 tokens
   c.pos_init = "sincos", c.init_std = 0.1;
   const Weights weights = weights_of(*make(c));
   EXPECT_NEAR(weights.at("blocks.0.mlp.fc1.weight").std().item<double>(), 0.1, 1e-2);
@@ -222,25 +222,25 @@ TEST(ImageModels, StartAsTheConfigSays) {
   }
 }
 
-TEST(ImageConfigs, GoOutAndComeBack) {
-  for (const std::string& name : image_model_names()) {
-    ImageConfig c = image_config(name, "softmax");
+TEST(ClassifierConfigs, GoOutAndComeBack) {
+  for (const std::string& name : classifier_names()) {
+    ClassifierConfig c = classifier_config(name, "softmax");
     c.dropout = 0.125;
-    EXPECT_EQ(parse_image_config(fields_to_json(c), "doc"), c) << name;
+    EXPECT_EQ(parse_classifier_config(fields_to_json(c), "doc"), c) << name;
   }
-  const ImageConfig official = image_config("deit_small", "mhla", true);
-  EXPECT_EQ(parse_image_config(fields_to_json(official), "doc"), official);
+  const ClassifierConfig official = classifier_config("deit_small", "mhla", true);
+  EXPECT_EQ(parse_classifier_config(fields_to_json(official), "doc"), official);
   EXPECT_EQ(official.pad[0], 256);
   // A few fields are enough.
-  const ImageConfig few =
-      parse_image_config(parse_json(R"({"model": "deit_small", "attention": "gla", "classes": 10})", "doc"), "doc");
+  const ClassifierConfig few = parse_classifier_config(
+      parse_json(R"({"model": "deit_small", "attention": "gla", "classes": 10})", "doc"), "doc");
   EXPECT_EQ(few.dims[0], 384);
   EXPECT_EQ(few.classes, 10);
 }
 
-TEST(ImageConfigs, SayWhatIsWrong) {
+TEST(ClassifierConfigs, SayWhatIsWrong) {
   const auto said = [](const char* text) {
-    return message_of([&] { parse_image_config(parse_json(text, "doc"), "config.json"); });
+    return message_of([&] { parse_classifier_config(parse_json(text, "doc"), "config.json"); });
   };
   EXPECT_EQ(said(R"({"model": "deit_tiny", "clases": 10})"), "config.json: 'clases' is unknown, nearest is 'classes'");
   EXPECT_TRUE(has(said(R"({"model": "deit_huge"})"),
@@ -257,7 +257,7 @@ TEST(ImageConfigs, SayWhatIsWrong) {
   EXPECT_TRUE(has(said(R"({"pos_init": "sincos", "model": "vlt_tiny"})"), "pos_init is sincos for vlt"));
   EXPECT_TRUE(has(said(R"({"init_std": 0})"), "init_std is 0, expected a positive number"));
   EXPECT_TRUE(has(said(R"({"classes": 0})"), "classes is 0, expected at least 1"));
-  ImageConfig c = small_deit();
+  ClassifierConfig c = small_deit();
   c.blocks = {{4, 4}};  // of 6 x 5 tokens: the fourth row and column would be empty
   EXPECT_TRUE(has(message_of([&] { make(c); }), "config: blocks"));
   EXPECT_EQ(message_of([] {

@@ -1,5 +1,5 @@
 // The named models, and what a configuration may not be.
-#include "mhla/models/classify/image_config.h"
+#include "mhla/models/classify/classifier_config.h"
 
 #include <algorithm>
 
@@ -11,15 +11,15 @@
 namespace mhla {
 namespace {
 
-ImageConfig deit(std::int64_t dim, std::int64_t heads) {
-  ImageConfig c;
+ClassifierConfig deit(std::int64_t dim, std::int64_t heads) {
+  ClassifierConfig c;
   c.dims = {dim}, c.heads = {heads};
   return c;
 }
 
-ImageConfig vlt(std::vector<std::int64_t> dims, std::vector<std::int64_t> depths, std::vector<std::int64_t> heads,
-                double drop_path) {
-  ImageConfig c;
+ClassifierConfig vlt(std::vector<std::int64_t> dims, std::vector<std::int64_t> depths, std::vector<std::int64_t> heads,
+                     double drop_path) {
+  ClassifierConfig c;
   c.family = "vlt", c.patch = 4;
   c.dims = std::move(dims), c.depths = std::move(depths), c.heads = std::move(heads);
   c.mlp_ratio = 3.5, c.drop_path = drop_path;
@@ -29,8 +29,8 @@ ImageConfig vlt(std::vector<std::int64_t> dims, std::vector<std::int64_t> depths
 }
 
 // Grey images, ten classes, two pixels a patch.
-ImageConfig small_vit(std::int64_t side, std::int64_t dim, std::int64_t depth) {
-  ImageConfig c = deit(dim, 3);
+ClassifierConfig small_vit(std::int64_t side, std::int64_t dim, std::int64_t depth) {
+  ClassifierConfig c = deit(dim, 3);
   c.image = {side, side}, c.channels = 1, c.classes = 10, c.patch = 2, c.depths = {depth};
   c.cpe = 0;  // attention is all that mixes tokens
   c.drop_path = 0.0;
@@ -39,7 +39,7 @@ ImageConfig small_vit(std::int64_t side, std::int64_t dim, std::int64_t depth) {
 
 struct Named {
   std::string_view name;
-  ImageConfig config;
+  ClassifierConfig config;
 };
 
 const std::vector<Named>& named() {
@@ -78,7 +78,7 @@ void expect_kernel(const char* field, std::int64_t value) {
     fail("config: ", field, " is ", value, ", expected 0 or an odd number");
 }
 
-void check_mixing(const ImageConfig& c) {
+void check_mixing(const ClassifierConfig& c) {
   parse_features(c.features);
   expect_one_of("normalizer", c.normalizer, std::vector<std::string>{"paper", "none"});
   parse_mix_transform(c.mix_init);
@@ -89,17 +89,17 @@ void check_mixing(const ImageConfig& c) {
 
 }  // namespace
 
-std::vector<std::string> image_model_names() {
+std::vector<std::string> classifier_names() {
   std::vector<std::string> names;
   for (const Named& entry : named()) names.emplace_back(entry.name);
   return names;
 }
 
-ImageConfig image_config(std::string_view name, std::string_view attention, bool official) {
+ClassifierConfig classifier_config(std::string_view name, std::string_view attention, bool official) {
   const auto found =
       std::find_if(named().begin(), named().end(), [&](const Named& entry) { return entry.name == name; });
-  if (found == named().end()) expect_one_of("model", std::string(name), image_model_names());
-  ImageConfig c = found->config;
+  if (found == named().end()) expect_one_of("model", std::string(name), classifier_names());
+  ClassifierConfig c = found->config;
   c.model = name, c.attention = attention, c.official = official;
   if (official && c.family == "deit") {
     c.cpe = 0;
@@ -113,7 +113,7 @@ ImageConfig image_config(std::string_view name, std::string_view attention, bool
   return c;
 }
 
-void check(const ImageConfig& c) {
+void check(const ClassifierConfig& c) {
   expect_one_of("family", c.family, std::vector<std::string>{"deit", "vlt"});
   expect_one_of("attention", c.attention, attention_names());
   const bool is_vlt = c.family == "vlt";
@@ -156,14 +156,14 @@ void check(const ImageConfig& c) {
   expect_share("drop_path", c.drop_path), expect_share("dropout", c.dropout);
 }
 
-ImageConfig parse_image_config(const JsonValue& object, const std::string& label) {
-  ImageConfig start;
+ClassifierConfig parse_classifier_config(const JsonValue& object, const std::string& label) {
+  ClassifierConfig start;
   if (const JsonValue* name = object.find("model"); name != nullptr) {
     const JsonValue* attention = object.find("attention");
     const JsonValue* official = object.find("official");
     try {
-      start = image_config(name->as_string(), attention == nullptr ? "mhla" : attention->as_string(),
-                           official != nullptr && official->as_bool());
+      start = classifier_config(name->as_string(), attention == nullptr ? "mhla" : attention->as_string(),
+                                official != nullptr && official->as_bool());
     } catch (const Error& error) {
       fail(label, ": ", error.what());
     }
@@ -177,8 +177,8 @@ ImageConfig parse_image_config(const JsonValue& object, const std::string& label
   return start;
 }
 
-ImageConfig read_image_config(const std::filesystem::path& path) {
-  return parse_image_config(read_json(path), path.string());
+ClassifierConfig read_classifier_config(const std::filesystem::path& path) {
+  return parse_classifier_config(read_json(path), path.string());
 }
 
 }  // namespace mhla

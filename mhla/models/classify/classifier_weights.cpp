@@ -2,7 +2,7 @@
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/kernels/mixing/mixing.h"
-#include "mhla/models/classify/image_model.h"
+#include "mhla/models/classify/classifier.h"
 #include "mhla/models/weights_file.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/modules/zoo/zoo.h"
@@ -35,7 +35,7 @@ void put(Weights& weights, const std::string& prefix, const Weights& layer) {
 }
 
 // "image" and "linear" of weight_names.h in DeiT; none where the layer has the published names already.
-std::string_view family_of(const ImageConfig& c) {
+std::string_view family_of(const ClassifierConfig& c) {
   if (c.family == "vlt") return {};
   if (c.attention == "mhla") return "image";
   return c.attention == "linear" ? "linear" : std::string_view();
@@ -130,11 +130,11 @@ void load_state(torch::nn::Module& module, const Weights& state) {
   copy_weights(state_of(module), state, "load_state");
 }
 
-AnyImageModel resized(const ImageModel& model, const ImageConfig& config) {
-  ImageConfig same = config;
+AnyClassifier resized(const Classifier& model, const ClassifierConfig& config) {
+  ClassifierConfig same = config;
   same.image = model.config().image, same.pad = model.config().pad, same.blocks = model.config().blocks;
   if (same != model.config()) fail("resized: config differs from the model's in more than image, pad and blocks");
-  AnyImageModel other = make_image_model(config);
+  AnyClassifier other = make_classifier(config);
   Weights state = state_of(model);
   const auto tables = model.position_tables(), other_tables = other->position_tables();
   for (std::size_t i = 0; i < tables.size(); ++i)
@@ -151,20 +151,20 @@ AnyImageModel resized(const ImageModel& model, const ImageConfig& config) {
   return other;
 }
 
-AnyImageModel with_attention(const ImageModel& model, const ImageConfig& config) {
-  const ImageConfig& from = model.config();
+AnyClassifier with_attention(const Classifier& model, const ClassifierConfig& config) {
+  const ClassifierConfig& from = model.config();
   if (from.attention != "softmax" || (config.attention != "mhla" && config.attention != "linear"))
     fail("with_attention: from ", from.attention, " to ", config.attention, ", expected softmax to mhla or linear");
   if (config.family == "deit" && !config.qkv_bias)
     fail("with_attention: qkv_bias is false, expected true: softmax attention has biases");
-  ImageConfig same = config;
+  ClassifierConfig same = config;
   same.attention = from.attention, same.qkv_bias = from.qkv_bias, same.qk_norm = from.qk_norm;
   same.blocks = from.blocks, same.features = from.features, same.normalizer = from.normalizer;
   same.mix_init = from.mix_init, same.mix_sigma = from.mix_sigma, same.mix_range = from.mix_range;
   same.pos_init = from.pos_init, same.init_std = from.init_std;
   same.learn_mix = from.learn_mix, same.mix_per_head = from.mix_per_head, same.model = from.model;
   if (same != from) fail("with_attention: config differs from the model's in more than its attention");
-  AnyImageModel other = make_image_model(config);
+  AnyClassifier other = make_classifier(config);
   Weights state = state_of(model), start = state_of(*other);
   for (const AttentionLayer& layer : other->attention_layers()) {
     if (layer.attention->as<MhlaAttentionImpl>() == nullptr) continue;  // the softmax stages of vlt
@@ -183,8 +183,8 @@ AnyImageModel with_attention(const ImageModel& model, const ImageConfig& config)
   return other;
 }
 
-Weights published_weights(const ImageModel& model) {
-  const ImageConfig& c = model.config();
+Weights published_weights(const Classifier& model) {
+  const ClassifierConfig& c = model.config();
   Weights weights = state_of(model);
   const std::string_view family = family_of(c);
   for (const AttentionLayer& layer : model.attention_layers()) {
@@ -206,8 +206,8 @@ Weights published_weights(const ImageModel& model) {
   return weights;
 }
 
-void load_published(ImageModel& model, const Weights& published) {
-  const ImageConfig& c = model.config();
+void load_published(Classifier& model, const Weights& published) {
+  const ClassifierConfig& c = model.config();
   Weights weights;
   for (const auto& [name, value] : published) {
     const std::string bare =
@@ -239,15 +239,15 @@ void load_published(ImageModel& model, const Weights& published) {
   copy_weights(own, weights, "load_published");
 }
 
-void save_image_model(const ImageModel& model, const std::filesystem::path& folder) {
+void save_classifier(const Classifier& model, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   write_weights(folder / kWeightsFile, state_of(model), {{"format", "pt"}});
   write_file(folder / kConfigFile, write_json(fields_to_json(model.config()), 2) + "\n");
 }
 
-AnyImageModel load_image_model(const std::filesystem::path& folder) {
-  const ImageConfig config = read_image_config(folder / kConfigFile);
-  AnyImageModel model = make_image_model(config);
+AnyClassifier load_classifier(const std::filesystem::path& folder) {
+  const ClassifierConfig config = read_classifier_config(folder / kConfigFile);
+  AnyClassifier model = make_classifier(config);
   try {
     load_state(*model, read_weights(folder / kWeightsFile));
   } catch (const Error& error) {

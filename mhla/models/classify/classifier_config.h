@@ -13,7 +13,7 @@
 
 namespace mhla {
 
-struct ImageConfig {
+struct ClassifierConfig {
   std::string model = "deit_tiny";  // the name it started from
   std::string family = "deit";      // deit: one stage of patches; vlt: four stages of convolutions and tokens
   std::string attention = "mhla";   // of the zoo; vlt: of the first two stages
@@ -74,20 +74,20 @@ struct ImageConfig {
     visit("drop_path", c.drop_path, "chance to skip the last block in training");
     visit("dropout", c.dropout, "dropout behind projections in training");
   }
-  bool operator==(const ImageConfig&) const = default;
+  bool operator==(const ClassifierConfig&) const = default;
 };
 
 // "deit_tiny", "deit_small", "deit_base", "vlt_tiny", "vlt_small", "vit_demo" (28 x 28 grey, for a CPU) and "vit_256"
 // (256 tokens of 32 x 32 grey).
-std::vector<std::string> image_model_names();
+std::vector<std::string> classifier_names();
 // `official`: the padding to 256, LePE 5x5 and the rest of the published DeiT. Only DeiT with mhla or linear has it.
-ImageConfig image_config(std::string_view name, std::string_view attention = "mhla", bool official = false);
+ClassifierConfig classifier_config(std::string_view name, std::string_view attention = "mhla", bool official = false);
 
 // Throws with the field, its value and what was expected.
-void check(const ImageConfig& config);
+void check(const ClassifierConfig& config);
 
 // A key that is unknown is refused with the nearest known one. Missing keys are those of the named "model".
-ImageConfig parse_image_config(const JsonValue& object, const std::string& label);
-ImageConfig read_image_config(const std::filesystem::path& path);
+ClassifierConfig parse_classifier_config(const JsonValue& object, const std::string& label);
+ClassifierConfig read_classifier_config(const std::filesystem::path& path);
 
 }  // namespace mhla

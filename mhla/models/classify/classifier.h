@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "mhla/models/classify/image_config.h"
+#include "mhla/models/classify/classifier_config.h"
 #include "mhla/modules/attention.h"
 #include "mhla/modules/weight_names.h"
 
@@ -16,9 +16,9 @@ struct AttentionLayer {
   Layout layout;  // token grid and, for mhla, its blocks; others have one block
 };
 
-class ImageModel : public torch::nn::Module {
+class Classifier : public torch::nn::Module {
  public:
-  explicit ImageModel(ImageConfig config) : config_(std::move(config)) {}
+  explicit Classifier(ClassifierConfig config) : config_(std::move(config)) {}
 
   virtual torch::Tensor forward(const torch::Tensor& images /* [B, channels, rows, columns] */) = 0;  // [B, classes]
   // The tokens that every attention layer sees, [B, N, C] each, in the order of attention_layers().
@@ -26,7 +26,7 @@ class ImageModel : public torch::nn::Module {
 
   void constrain();  // after an optimiser step: what must hold for the weights (MHLA: the range of mix)
 
-  [[nodiscard]] const ImageConfig& config() const { return config_; }
+  [[nodiscard]] const ClassifierConfig& config() const { return config_; }
   [[nodiscard]] const std::vector<AttentionLayer>& attention_layers() const { return layers_; }
   // Parameters that lie on a token grid and must be resampled for another image size, by name.
   [[nodiscard]] virtual std::vector<std::pair<std::string, Layout>> position_tables() const = 0;
@@ -37,14 +37,14 @@ class ImageModel : public torch::nn::Module {
   void expect_images(const torch::Tensor& images) const;
 
  private:
-  ImageConfig config_;
+  ClassifierConfig config_;
   std::vector<AttentionLayer> layers_;
   std::vector<torch::Tensor>* record_ = nullptr;
 };
-using AnyImageModel = std::shared_ptr<ImageModel>;
+using AnyClassifier = std::shared_ptr<Classifier>;
 
 // Random initial weights from LibTorch's generator: torch::manual_seed first.
-AnyImageModel make_image_model(const ImageConfig& config);
+AnyClassifier make_classifier(const ClassifierConfig& config);
 
 // ---- Weights
 
@@ -55,20 +55,20 @@ void load_state(torch::nn::Module& module, const Weights& state);
 
 // A model of the same weights for another image size or other blocks: position tables are interpolated (bicubic),
 // mixing matrices resampled, everything else is copied. `config` differs from the model's in image and blocks alone.
-AnyImageModel resized(const ImageModel& model, const ImageConfig& config);
+AnyClassifier resized(const Classifier& model, const ClassifierConfig& config);
 
 // A model of softmax attention with MHLA or linear attention in its place: q, k, v and the output projection (vlt: the
 // gate and LePE too) stay, what softmax attention does not have keeps its initial value. `config` differs from the
 // model's in attention, qkv_bias (deit: must be true) and qk_norm alone; `blocks`, `mix_*` and `features` are free.
-AnyImageModel with_attention(const ImageModel& model, const ImageConfig& config);
+AnyClassifier with_attention(const Classifier& model, const ClassifierConfig& config);
 
 // Published names, out and in; README.md says which. What does not fit is refused with the list of what is missing and
 // what is left over, and nothing changes.
-Weights published_weights(const ImageModel& model);
-void load_published(ImageModel& model, const Weights& published);
+Weights published_weights(const Classifier& model);
+void load_published(Classifier& model, const Weights& published);
 
 // model.safetensors and config.json in one folder.
-void save_image_model(const ImageModel& model, const std::filesystem::path& folder);
-AnyImageModel load_image_model(const std::filesystem::path& folder);
+void save_classifier(const Classifier& model, const std::filesystem::path& folder);
+AnyClassifier load_classifier(const std::filesystem::path& folder);
 
 }  // namespace mhla

@@ -4,15 +4,15 @@
 #include <filesystem>
 #include <set>
 
-#include "mhla/models/classify/image_model.h"
+#include "mhla/models/classify/classifier.h"
 #include "mhla/models/weights_file.h"
 #include "mhla/testing/messages.h"
 
 namespace mhla {
 namespace {
 
-ImageConfig small(const std::string& name, const std::string& attention, bool official = false) {
-  ImageConfig c = image_config(name == "vlt" ? "vlt_tiny" : "deit_tiny", attention, official);
+ClassifierConfig small(const std::string& name, const std::string& attention, bool official = false) {
+  ClassifierConfig c = classifier_config(name == "vlt" ? "vlt_tiny" : "deit_tiny", attention, official);
   if (name == "vlt") {
     c.image = {32, 32}, c.dims = {16, 32, 32, 64}, c.depths = {1, 1, 1, 1}, c.heads = {1, 2, 2, 4};
     c.blocks = {{2, 2}, {2, 2}};
@@ -23,9 +23,9 @@ ImageConfig small(const std::string& name, const std::string& attention, bool of
   return c;
 }
 
-AnyImageModel make(const ImageConfig& c) {
+AnyClassifier make(const ClassifierConfig& c) {
   torch::manual_seed(1);
-  return make_image_model(c);
+  return make_classifier(c);
 }
 
 double distance(const torch::Tensor& got, const torch::Tensor& want) {
@@ -33,7 +33,7 @@ double distance(const torch::Tensor& got, const torch::Tensor& want) {
 }
 
 // The whole DeiT that the authors' code ran: image to logits, and every gradient.
-TEST(ImageWeights, ReproduceThePublishedModel) {
+TEST(ClassifierWeights, ReproduceThePublishedModel) {
   const Weights all = read_weights(MHLA_SOURCE_DIR "/tests/golden/classification.safetensors");
   const auto part = [&](const std::string& prefix) {
     Weights found;
@@ -43,10 +43,10 @@ TEST(ImageWeights, ReproduceThePublishedModel) {
     }
     return found;
   };
-  ImageConfig c = image_config("deit_tiny", "mhla", /*official=*/true);
+  ClassifierConfig c = classifier_config("deit_tiny", "mhla", /*official=*/true);
   c.image = {28, 28}, c.pad = {32, 32}, c.patch = 2, c.dims = {48}, c.depths = {2}, c.heads = {3}, c.classes = 10;
   c.mix_init = "cos";
-  const AnyImageModel model = make(c);
+  const AnyClassifier model = make(c);
   model->eval();
   load_published(*model, part("param."));
   torch::Tensor image = part("in.").at("img").clone().requires_grad_();
@@ -55,7 +55,7 @@ TEST(ImageWeights, ReproduceThePublishedModel) {
   out.backward(all.at("deit_mhla_small/dout"));
   EXPECT_LE(distance(image.grad(), part("grad.in.").at("img")), 1e-5);
   const Weights wanted = part("grad.param.");
-  const AnyImageModel gradients = make(c);  // under published names, through a model that holds them
+  const AnyClassifier gradients = make(c);  // under published names, through a model that holds them
   load_state(*gradients, [&] {
     Weights state;
     for (const auto& item : model->named_parameters()) state[item.key()] = item.value().grad();
@@ -66,8 +66,8 @@ TEST(ImageWeights, ReproduceThePublishedModel) {
   for (const auto& [name, value] : wanted) EXPECT_LE(distance(got.at(name), value), 2e-5) << name;
 }
 
-TEST(ImageWeights, HaveThePublishedNames) {
-  const auto names = [](const ImageConfig& c) {
+TEST(ClassifierWeights, HaveThePublishedNames) {
+  const auto names = [](const ClassifierConfig& c) {
     std::set<std::string> found;
     for (const auto& [name, value] : published_weights(*make(c))) found.insert(name);
     return found;
@@ -114,20 +114,20 @@ TEST(ImageWeights, HaveThePublishedNames) {
   EXPECT_EQ(published.at("layers.1.RoPE.angle").sizes(), (std::vector<std::int64_t>{8}));
 }
 
-TEST(ImageWeights, GoOutAndComeBack) {
-  for (const ImageConfig& c :
+TEST(ClassifierWeights, GoOutAndComeBack) {
+  for (const ClassifierConfig& c :
        {small("deit", "mhla"), small("deit", "mhla", true), small("deit", "linear"), small("deit", "softmax"),
         small("deit", "gla"), small("vlt", "mhla"), small("vlt", "linear"), small("vlt", "rala"), small("vlt", "mala"),
         small("vlt", "softmax"), small("vlt", "inline")}) {
     SCOPED_TRACE(c.family + " " + c.attention);
-    const AnyImageModel model = make(c);
+    const AnyClassifier model = make(c);
     torch::manual_seed(7);
     const torch::Tensor x = torch::randn({2, 3, 32, 32});
     model->forward(x);  // batch norms have seen something
     model->eval();
     Weights published = published_weights(*model);
     torch::manual_seed(99);
-    const AnyImageModel other = make_image_model(c);
+    const AnyClassifier other = make_classifier(c);
     other->eval();
     EXPECT_FALSE(torch::equal(other->forward(x), model->forward(x)));
     load_published(*other, published);
@@ -140,12 +140,12 @@ TEST(ImageWeights, GoOutAndComeBack) {
   }
 }
 
-TEST(ImageWeights, OfSoftmaxAttentionStartMhla) {
+TEST(ClassifierWeights, OfSoftmaxAttentionStartMhla) {
   for (const char* family : {"deit", "vlt"}) {
-    const AnyImageModel softmax = make(small(family, "softmax"));
-    ImageConfig c = softmax->config();
+    const AnyClassifier softmax = make(small(family, "softmax"));
+    ClassifierConfig c = softmax->config();
     c.attention = "mhla", c.qkv_bias = true, c.qk_norm = false;
-    const AnyImageModel turned = with_attention(*softmax, c);
+    const AnyClassifier turned = with_attention(*softmax, c);
     const Weights before = state_of(*softmax), after = state_of(*turned), fresh = state_of(*make(c));
     const std::string layer = c.family == "vlt" ? "layers.0.blocks.0.attn." : "blocks.1.attn.";
     EXPECT_TRUE(torch::equal(after.at("head.weight"), before.at("head.weight")));
@@ -168,8 +168,8 @@ TEST(ImageWeights, OfSoftmaxAttentionStartMhla) {
                   "qkv_bias is false, expected true"));
 }
 
-TEST(ImageWeights, RefuseWhatDoesNotFit) {
-  const AnyImageModel model = make(small("deit", "mhla"));
+TEST(ClassifierWeights, RefuseWhatDoesNotFit) {
+  const AnyClassifier model = make(small("deit", "mhla"));
   const Weights before = state_of(*model);
   Weights published = published_weights(*model);
   for (auto& [name, value] : published) value = torch::zeros_like(value);
@@ -189,24 +189,24 @@ TEST(ImageWeights, RefuseWhatDoesNotFit) {
   for (const auto& [name, value] : state_of(*model)) EXPECT_TRUE(torch::equal(value, before.at(name))) << name;
 }
 
-TEST(ImageWeights, LieInAFolder) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "image_weights_test";
+TEST(ClassifierWeights, LieInAFolder) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "classifier_weights_test";
   std::filesystem::remove_all(folder);
-  for (const ImageConfig& c : {small("deit", "mhla"), small("vlt", "mhla")}) {
-    const AnyImageModel model = make(c);
+  for (const ClassifierConfig& c : {small("deit", "mhla"), small("vlt", "mhla")}) {
+    const AnyClassifier model = make(c);
     const torch::Tensor x = torch::randn({2, 3, 32, 32});
     model->forward(x);
     model->eval();
-    save_image_model(*model, folder);
-    const AnyImageModel other = load_image_model(folder);
+    save_classifier(*model, folder);
+    const AnyClassifier other = load_classifier(folder);
     other->eval();
     EXPECT_EQ(other->config(), c);
     EXPECT_TRUE(torch::equal(other->forward(x), model->forward(x)));
   }
   write_weights(folder / "model.safetensors", {{"x", torch::zeros({2})}});
-  EXPECT_TRUE(has(message_of([&] { load_image_model(folder); }), "model.safetensors: load_state: missing: "));
+  EXPECT_TRUE(has(message_of([&] { load_classifier(folder); }), "model.safetensors: load_state: missing: "));
   std::filesystem::remove_all(folder);
-  EXPECT_TRUE(has(message_of([&] { load_image_model(folder); }), "config.json"));
+  EXPECT_TRUE(has(message_of([&] { load_classifier(folder); }), "config.json"));
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-#include "mhla/models/classify/image_attention.h"
+#include "mhla/models/classify/classifier_attention.h"
 
 #include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {
 namespace {
 
-void set_mixing(const ImageConfig& c, MhlaAttentionOptions& o) {
+void set_mixing(const ClassifierConfig& c, MhlaAttentionOptions& o) {
   o.features = parse_features(c.features);
   if (!c.official) o.normalizer = parse_normalizer(c.normalizer);
   o.mix_init.transform = parse_mix_transform(c.mix_init);
@@ -26,14 +26,14 @@ AttentionConfig zoo_config(std::int64_t dim, std::int64_t heads, const Layout& l
 
 }  // namespace
 
-Layout stage_layout(const ImageConfig& c, std::size_t stage, std::int64_t rows, std::int64_t columns) {
+Layout stage_layout(const ClassifierConfig& c, std::size_t stage, std::int64_t rows, std::int64_t columns) {
   if (c.attention != "mhla" || stage >= c.blocks.size()) return Layout::grid2d(rows, columns, 1, 1);
   const Layout layout = Layout::grid2d(rows, columns, c.blocks[stage][0], c.blocks[stage][1]);
   check_layout(layout, rows * columns, "config: blocks");
   return layout;
 }
 
-AnyAttention make_deit_attention(const ImageConfig& c, const Layout& layout) {
+AnyAttention make_deit_attention(const ClassifierConfig& c, const Layout& layout) {
   const std::int64_t dim = c.dims[0], heads = c.heads[0];
   if (c.attention == "mhla") {
     MhlaAttentionOptions o = MhlaAttentionOptions::image(dim, heads, layout, c.official);
@@ -50,7 +50,8 @@ AnyAttention make_deit_attention(const ImageConfig& c, const Layout& layout) {
   return make_attention(c.attention, zoo_config(dim, heads, layout, c.attention == "softmax" ? c.lepe : 0));
 }
 
-AnyAttention make_vlt_attention(const ImageConfig& c, std::string_view name, std::size_t stage, const Layout& layout) {
+AnyAttention make_vlt_attention(const ClassifierConfig& c, std::string_view name, std::size_t stage,
+                                const Layout& layout) {
   const std::int64_t dim = c.dims[stage], heads = c.heads[stage];
   if (name == "mhla" || name == "linear") {
     MhlaAttentionOptions o;
