@@ -36,6 +36,13 @@ foreach(codec JPEG:libjpeg.so.62 PNG:libpng16.so.16 ZLIB:libz.so.1)
   mhla_dep(${package} ${package}::${package})
 endforeach()
 
+# LAPACK and what it needs: each is named, so that all are found where they lie.
+add_library(LAPACK::LAPACK SHARED IMPORTED GLOBAL)
+set_target_properties(LAPACK::LAPACK PROPERTIES IMPORTED_LOCATION ${deps}/lib/liblapack.so.3)
+target_link_libraries(LAPACK::LAPACK INTERFACE -Wl,--no-as-needed ${deps}/lib/libblas.so.3 ${deps}/lib/libgfortran.so.5
+                      ${deps}/lib/libquadmath.so.0 -Wl,--as-needed)
+mhla_dep(LAPACK LAPACK::LAPACK)
+
 add_library(rapidcheck STATIC IMPORTED GLOBAL)
 set_target_properties(rapidcheck PROPERTIES IMPORTED_LOCATION ${deps}/lib/librapidcheck.a)
 mhla_dep(rapidcheck rapidcheck)

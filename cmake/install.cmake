@@ -20,7 +20,8 @@ if(MHLA_TORCH)
   set(torch_headers ops/ops.h models/classify/classifier_config.h models/classify/classifier.h models/weights_file.h
       models/parts.h models/recompute.h models/lm/head_loss.h models/lm/lm.h models/lm/lm_config.h)
   foreach(header attention attention_state convolutions feature_maps mhla_attention norms rope scans scores torch weight_names
-          zoo/zoo zoo/zoo_parts)
+          zoo/attention_config zoo/zoo zoo/zoo_parts zoo/focused zoo/gated_image zoo/gdn zoo/gla zoo/inline_attention zoo/mamba zoo/mamba2
+          zoo/softmax)
     list(APPEND torch_headers modules/${header}.h)
   endforeach()
 endif()
@@ -29,7 +30,7 @@ endif()
 install(DIRECTORY mhla/core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla FILES_MATCHING PATTERN *.h
         PATTERN cuda_check.h EXCLUDE)
 foreach(header io/fields.h io/file.h io/json.h io/safetensors.h kernels/bidirectional/bidirectional.h kernels/chunkwise/chunkwise.h
-        kernels/streaming/streaming.h kernels/mixing/mixing.h kernels/common/layout.h kernels/common/options.h
+        kernels/streaming/streaming.h kernels/mixing/mixing.h kernels/common/layout.h kernels/common/options.h kernels/common/support.h
         ${torch_headers})
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES mhla/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla/${folder})

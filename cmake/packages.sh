@@ -4,7 +4,7 @@
 set -eu
 
 build="g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev
-libjpeg62-turbo-dev libpng-dev zlib1g-dev"
+libjpeg62-turbo-dev libpng-dev zlib1g-dev liblapack-dev"
 tests="libgtest-dev librapidcheck-dev"
 # LibTorch with a threaded BLAS: mhla/ops and the rivals of `mhla bench op`. Without libopenblas0-pthread its products
 # crawl.
@@ -17,9 +17,10 @@ text="libsentencepiece-dev"
 python="python3-torch python3-pytest"
 
 case "${1:-}" in
-  build) wanted="$build $tests" ;;  # the tests are part of every configuration, so their headers are too
+  build) wanted="$build" ;;
   test) wanted="$build $tests $torch $text $python $data" ;;
-  demo | bench) wanted="$build $tests $torch $text $data" ;;
+  demo) wanted="$build $torch $data" ;;
+  bench) wanted="$build $torch $text $data" ;;
   asan | tsan) wanted="$build $tests" ;;
   fuzz) wanted="$build $tests clang libclang-rt-14-dev" ;;
   format) wanted="clang-format" ;;
@@ -55,7 +56,8 @@ else
   give_up "$1" "as root: apt-get install --no-install-recommends$missing"
 fi
 
-echo "mhla: installing$missing"
+echo "mhla: packages to install:$missing"
 # shellcheck disable=SC2086  # both are lists of words
-$as_root env DEBIAN_FRONTEND=noninteractive sh -c \
+"$(dirname "$0")/quietly.sh" build/packages.log "make $1: installing packages" \
+  $as_root env DEBIAN_FRONTEND=noninteractive sh -c \
   'apt-get update -q && apt-get install -q -y --no-install-recommends "$@"' sh $missing || give_up "$1" "apt-get could not install them, its reason stands above"

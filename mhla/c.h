@@ -36,7 +36,7 @@ enum {
  * valid until the next failing call of this thread. */
 const char* mhla_last_error(void);
 
-const char* mhla_version(void); /* "0.1.0" */
+const char* mhla_version(void); /* such as "0.1.0" */
 
 /* ---- tensors --------------------------------------------------------------------------------------------------- */
 

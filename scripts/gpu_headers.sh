@@ -3,7 +3,8 @@
 # third_party_cache, ignored by git), so that a machine without these packages and without a network can build:
 #   cmake -S . -B build/gpu -DMHLA_DEPS=third_party_cache
 # Taken from the Debian packages of cmake/packages.sh: headers, GoogleTest's sources, the libraries of Highway,
-# RapidCheck, libjpeg, libpng and zlib, which come without sources and need nothing newer than glibc 2.29. About 10 MiB.
+# RapidCheck, libjpeg, libpng, zlib and LAPACK, which come without sources and need nothing newer than glibc 2.29. About
+# 22 MiB.
 set -eu
 cd "$(dirname "$0")/.."
 to=${1:-third_party_cache}
@@ -11,7 +12,7 @@ system=${MHLA_SYSTEM:-/usr}
 
 copy() {  # copy FROM INTO: a file or folder that must be there
   [ -e "$1" ] || {
-    echo "gpu_headers: $1 is missing; install libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev librapidcheck-dev libjpeg62-turbo-dev libpng-dev zlib1g-dev" >&2
+    echo "gpu_headers: $1 is missing; install libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libgtest-dev librapidcheck-dev libjpeg62-turbo-dev libpng-dev zlib1g-dev liblapack-dev" >&2
     exit 1
   }
   mkdir -p "$2"
@@ -25,6 +26,7 @@ libraries=$(dirname "$(find "$system/lib" -name librapidcheck.a | head -n 1)")
 copy "$libraries/librapidcheck.a" "$to/lib"
 for name in libhwy.so.1 libjpeg.so.62 libpng16.so.16; do copy "$libraries/$name" "$to/lib"; done  # names they are loaded by
 copy "$(find "$system/lib" /lib -name libz.so.1 2>/dev/null | head -n 1)" "$to/lib"
+for name in lapack/liblapack.so.3 blas/libblas.so.3 libgfortran.so.5 libquadmath.so.0; do copy "$libraries/$name" "$to/lib"; done
 for name in jpeglib.h jmorecfg.h jerror.h png.h pngconf.h pnglibconf.h zlib.h zconf.h; do
   copy "$system/include/$name" "$to/include"
 done

@@ -41,8 +41,8 @@ DeviceProblem::DeviceProblem(const OpShape& shape, DType dtype, Pass pass, const
 std::int64_t DeviceProblem::backward_workspace() {
   try {
     return workspace_bytes(shape_, Pass::kBackward, views_, backward_run_);
-  } catch (const Error& error) {
-    if (pass_ != Pass::kBoth || std::string(error.what()).find("no candidate") == std::string::npos) throw;
+  } catch (const NoCandidate&) {
+    if (pass_ != Pass::kBoth) throw;
     backward_run_.candidate = {};
     return workspace_bytes(shape_, Pass::kBackward, views_, backward_run_);
   }

@@ -1,10 +1,11 @@
 #include "apps/cli/candidates.h"
 
+#include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
 #include "mhla/kernels/bidirectional/bidirectional.h"
 #include "mhla/kernels/chunkwise/chunkwise.h"
 #include "mhla/kernels/streaming/streaming.h"
-#include "mhla/testing/run_case.h"
+#include "mhla/testing/tensor.h"
 
 namespace mhla::apps {
 namespace {
@@ -13,38 +14,28 @@ constexpr std::int64_t kTokens = 32, kBlock = 16, kSize = 64;
 
 // One head of 32 tokens in two blocks: every candidate that exists takes it. Only sizes are looked at, so the views of
 // a device may point to host memory.
-void probe(OpForm form, const std::string& candidate, DType dtype) {
+std::vector<Support> probe(OpForm form, DType dtype, int device) {
   Tensor q(dtype, {1, kTokens, 1, kSize});
   Tensor mix(dtype == DType::kF64 ? DType::kF64 : DType::kF32, {2, 2});
-  mix.fill(1.0);
   View tokens = q.view(), weights = mix.view();
-  tokens.device = weights.device = on_device(candidate) ? 0 : kCpu;
-  const RunOptions run{.candidate = candidate};
+  tokens.device = weights.device = device;
   if (form == OpForm::kBidirectional) {
     BidirectionalParams params;
     params.q = params.k = params.v = tokens;
     params.mix = weights;
     params.layout = Layout::line(kBlock);
-    (void)bidirectional_forward_workspace(params, tokens, run);
-  } else if (form == OpForm::kCausal) {
+    return bidirectional_forward_support(params, tokens);
+  }
+  if (form == OpForm::kCausal) {
     ChunkwiseParams params;
     params.q = params.k = params.v = tokens;
     params.mix = weights;
     params.chunk = kBlock;
-    (void)chunkwise_forward_workspace(params, tokens, run);
-  } else {
-    StreamingConfig config{.H = 1, .Hkv = 1, .D = kSize, .E = kSize, .chunk = kBlock, .dtype = dtype};
-    config.device = on_device(candidate) ? 0 : kCpu;
-    StreamingState(config, mix.view(), candidate);
+    return chunkwise_forward_support(params, tokens);
   }
-}
-
-// The library's message lists every candidate it asked, "...\n  simd: dtype f64"; the reason stands behind the name.
-std::string reason_of(const std::string& message, const std::string& candidate) {
-  if (message.find("no candidate is called") != std::string::npos) return "no such kernels for this form";
-  const std::string head = "\n  " + candidate + ": ";
-  const std::size_t found = message.find(head);
-  return found == std::string::npos ? message : message.substr(found + head.size());
+  StreamingConfig config{.H = 1, .Hkv = 1, .D = kSize, .E = kSize, .chunk = kBlock, .dtype = dtype};
+  config.device = device;
+  return streaming_support(config);
 }
 
 }  // namespace
@@ -65,19 +56,13 @@ OpForm parse_form(const std::string& name) {
 }
 
 std::vector<CandidateFact> candidate_facts(OpForm form, DType dtype) {
+  const std::string missing = cuda_missing();
+  const std::vector<Support> on_host = probe(form, dtype, kCpu);
+  const std::vector<Support> on_card = missing.empty() ? probe(form, dtype, 0) : on_host;
   std::vector<CandidateFact> facts;
-  for (const char* name : {"sm90", "cuda", "simd", "ref"}) {
-    // Whether there is a device or not: states have no kernels of their own for Hopper.
-    const bool exists = form != OpForm::kDecode || std::string(name) != "sm90";
-    CandidateFact fact{name, exists ? missing_here(name) : "no such kernels for this form"};
-    if (fact.reason.empty()) {
-      try {
-        probe(form, name, dtype);
-      } catch (const Error& error) {
-        fact.reason = reason_of(error.what(), name);
-      }
-    }
-    facts.push_back(fact);
+  for (std::size_t i = 0; i < on_host.size(); ++i) {
+    const Support& one = on_host[i].on_device ? on_card[i] : on_host[i];
+    facts.push_back({one.name, one.on_device && !missing.empty() ? missing : one.reason});
   }
   return facts;
 }

@@ -1,5 +1,5 @@
-// Which kernel candidates this build has, found by asking the public entry points: a tiny problem is sized with
-// every name the library knows, and a refusal is the reason.
+// Which kernel candidates this build has: the support of a tiny problem, asked of the library in the memory that each
+// candidate works on.
 #pragma once
 
 #include <string>

@@ -149,10 +149,9 @@ class OpBench {
     std::optional<DeviceProblem> problem;
     try {
       problem.emplace(shape, dtype, pass, backend, kDevice);
-    } catch (const Error& error) {  // a candidate for one kind of card may step aside for a shape: said, not failed
-      const std::string message = error.what();
-      if (message.find("no candidate") == std::string::npos) throw;
-      return step_aside(shape, pass, dtype, backend, message);
+    } catch (
+        const NoCandidate& error) {  // a candidate for one kind of card may step aside for a shape: said, not failed
+      return step_aside(shape, pass, dtype, backend, error.what());
     }
     std::string failure = reduced(shape, dtype, backend);
     problem->run();

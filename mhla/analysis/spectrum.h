@@ -1,7 +1,6 @@
 // Singular values of a dense matrix, and two ranks read from them.
-// Householder bidiagonalisation, then QL on the tridiagonal matrix whose eigenvalues are +-sigma: no product A A^T
-// is formed, so small values are not squared away. Every value is right to a small multiple of eps * sigma_max
-// (eps = 2.2e-16); values below that are noise. O(N^3): below a second for N = 1024 on one core.
+// LAPACK computes them (dgesdd), without forming A A^T, so small values are not squared away. Every value is right to a
+// small multiple of eps * sigma_max (eps = 2.2e-16); values below that are noise.
 #pragma once
 
 #include <cstdint>

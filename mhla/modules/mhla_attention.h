@@ -20,6 +20,7 @@
 #include "mhla/modules/convolutions.h"
 #include "mhla/modules/feature_maps.h"
 #include "mhla/modules/norms.h"
+#include "mhla/modules/param_roles.h"
 #include "mhla/modules/rope.h"
 #include "mhla/modules/scores.h"
 #include "mhla/ops/ops.h"
@@ -39,10 +40,10 @@ struct MhlaAttentionOptions {
   BeyondMix beyond_mix = BeyondMix::kError;
 
   bool qkv_bias = false, out_bias = true, gate_bias = false;
-  bool inner_norm = false;      // LayerNorm, eps 1e-5 (V19)
+  bool inner_norm = false;      // LayerNorm, eps 1e-5, as published
   std::int64_t short_conv = 0;  // taps of a causal convolution with SiLU on q, k and v
   bool qk_norm = false;
-  std::optional<double> qk_norm_eps;  // none: of the dtype (V21)
+  std::optional<double> qk_norm_eps;  // none: the epsilon of the dtype, as published
   Features features = Features::kReluEps;
   bool rope = false;
   double rope_base = 10000.0;
@@ -62,7 +63,7 @@ struct MhlaAttentionOptions {
   bool mix_per_head = false;
   bool learn_mix = true;
   std::optional<MixConstraint> constraint = MixConstraint{};  // none: mix is free
-  bool official_causal_clamp = false;                         // clips mix to [1e-5, 1] before every forward (V5)
+  bool official_causal_clamp = false;                         // clips mix to [1e-5, 1] before every forward
   double dropout = 0.0;                                       // behind out, in training
 
   // The published settings; `official` switches on every deviation of the family's code.
@@ -74,7 +75,7 @@ struct MhlaAttentionOptions {
   static MhlaAttentionOptions linear(std::int64_t dim, std::int64_t heads);
 };
 
-class MhlaAttentionImpl : public Attention, public ScoredAttention {
+class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasParamRoles {
  public:
   explicit MhlaAttentionImpl(const MhlaAttentionOptions& options);
   using Attention::forward;
@@ -83,6 +84,7 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention {
   void constrain() override;                              // on any device; NaN stays NaN
   void use_plain_code(bool plain);  // LibTorch operators in the place of the kernels (plain_attention.h); not causal
   AttentionScores scores(const torch::Tensor& x) override;  // of the bidirectional form
+  [[nodiscard]] std::map<std::string, ParamRole> param_roles() const override { return {{"mix", ParamRole::kMix}}; }
 
   // What one sequence of a state needs, on the device of the layer.
   [[nodiscard]] StreamingState streaming_state(std::optional<std::int64_t> rollback = {}) const;

@@ -30,7 +30,7 @@ class ScoredAttention {
 torch::Tensor apply_features(const torch::Tensor& x, FeatureMap map);
 // What stands below a row without eps, [B, N, H], from features q [B, N, H, D] and k [B, N, Hkv, D]:
 //   paper     q_t . sum_b mix[i,b] z_b            for t in block i
-//   official  sum_b mix[i,b] (q_{b,w} . z_b)      for t at place w of block i; blocks of one size (V1)
+//   official  sum_b mix[i,b] (q_{b,w} . z_b)      for t at place w of block i; blocks of one size
 torch::Tensor denominators(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& mix,
                            const Layout& layout, Normalizer normalizer);
 

@@ -7,6 +7,7 @@
 #include "mhla/core/error.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/modules/modules_fixture.h"
+#include "mhla/modules/zoo/inline_attention.h"
 #include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {

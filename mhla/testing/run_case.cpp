@@ -230,7 +230,7 @@ bool has_backward(Form form, std::string_view candidate) {
   return candidate.empty() || std::find(names.begin(), names.end(), candidate) != names.end();
 }
 
-bool on_device(std::string_view candidate) { return candidate == "cuda" || candidate == "sm90"; }
+bool on_device(std::string_view candidate) { return bidirectional_on_device(candidate); }
 
 std::string missing_here(std::string_view candidate) { return on_device(candidate) ? cuda_missing() : std::string(); }
 
@@ -241,25 +241,19 @@ std::string steps_aside(const Case& c, std::string_view candidate, bool backward
   Outputs outputs(c, in, backward ? kAllResults : kOnlyOut);
   for (const NamedInput& input : kInputs) (in.*input.view).device = kDevice;
   for (Output& output : outputs.list) output.view.device = kDevice;
-  RunOptions run;
-  run.candidate = candidate;
-  try {
-    if (c.form == Form::kBidirectional) {
-      const BidirectionalParams params = bidirectional_params(c, in);
-      backward ? bidirectional_backward_workspace(params, outputs.grads<BidirectionalGrads>(in.dout), run)
-               : bidirectional_forward_workspace(params, outputs.list[0].view, run);
-    } else {
-      const ChunkwiseParams params = chunkwise_params(c, in);
-      backward ? chunkwise_backward_workspace(params, outputs.grads<ChunkwiseGrads>(in.dout), run)
-               : chunkwise_forward_workspace(params, outputs.list[0].view, run);
-    }
-  } catch (const Error& error) {  // "...: no candidate for ...\n  sm90: reason"
-    const std::string message = error.what(), head = str("\n  ", candidate, ": ");
-    const std::size_t found = message.find(head);
-    if (found == std::string::npos) throw;
-    return message.substr(found + head.size());
+  std::vector<Support> support;
+  if (c.form == Form::kBidirectional) {
+    const BidirectionalParams params = bidirectional_params(c, in);
+    support = backward ? bidirectional_backward_support(params, outputs.grads<BidirectionalGrads>(in.dout))
+                       : bidirectional_forward_support(params, outputs.list[0].view);
+  } else {
+    const ChunkwiseParams params = chunkwise_params(c, in);
+    support = backward ? chunkwise_backward_support(params, outputs.grads<ChunkwiseGrads>(in.dout))
+                       : chunkwise_forward_support(params, outputs.list[0].view);
   }
-  return {};
+  for (const Support& one : support)
+    if (one.name == candidate) return one.reason;
+  return "no candidate of that name";
 }
 
 std::vector<std::string_view> candidates_of(Form form) {

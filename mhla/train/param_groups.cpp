@@ -1,19 +1,26 @@
 #include "mhla/train/param_groups.h"
 
-#include <set>
-
 #include "mhla/core/error.h"
+#include "mhla/modules/param_roles.h"
 
 namespace mhla::train {
 
-ParamKind kind_of(const std::string& name, const torch::Tensor& param) {
-  const std::string last = name.substr(name.rfind('.') + 1);  // npos + 1 is 0: the whole name
-  if (last == "mix") return ParamKind::kMix;
+namespace {
+
+enum Group { kDecay, kNoDecay, kMix };
+
+bool is_vector(const torch::Tensor& param) {
   int axes = 0;
   for (const std::int64_t size : param.sizes()) axes += size > 1 ? 1 : 0;
-  static const std::set<std::string> plain = {"bias", "pos_embed", "positional_encoding", "A_log"};
-  return axes <= 1 || plain.count(last) != 0 ? ParamKind::kNoDecay : ParamKind::kDecay;
+  return axes <= 1;
 }
+
+Group group_of(ParamRole role, const torch::Tensor& param) {
+  if (role == ParamRole::kMix) return kMix;
+  return role == ParamRole::kTable || is_vector(param) ? kNoDecay : kDecay;
+}
+
+}  // namespace
 
 std::vector<ParamGroup> param_groups(const torch::nn::Module& model, const TrainOptions& options) {
   std::vector<ParamGroup> groups(3);
@@ -26,9 +33,10 @@ std::vector<ParamGroup> param_groups(const torch::nn::Module& model, const Train
                .weight_decay = options.mix_weight_decay.value_or(0.0),
                .names = {},
                .params = {}};
+  const std::map<std::string, ParamRole> roles = param_roles(model);
   for (const auto& item : model.named_parameters()) {
     if (!item.value().requires_grad()) continue;
-    ParamGroup& group = groups[static_cast<std::size_t>(kind_of(item.key(), item.value()))];
+    ParamGroup& group = groups[group_of(roles.at(item.key()), item.value())];
     group.names.push_back(item.key());
     group.params.push_back(item.value());
   }

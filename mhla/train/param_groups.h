@@ -1,6 +1,6 @@
-// Parameters by how the optimiser treats them:
-//   mix       the mixing matrices: a learning rate and a decay of their own
-//   no_decay  biases, gains and other vectors (one axis longer than 1 at most), position tables, decay rates of Mamba
+// Parameters by how the optimiser treats them, from the roles that modules give them (modules/param_roles.h):
+//   mix       the mixing matrices: a learning rate and a weight decay of their own
+//   no_decay  tables, and biases, gains and other vectors (at most one axis longer than 1)
 //   decay     the rest
 #pragma once
 
@@ -20,9 +20,6 @@ struct ParamGroup {
   std::vector<std::string> names;
   std::vector<torch::Tensor> params;
 };
-
-enum class ParamKind : std::uint8_t { kDecay, kNoDecay, kMix };
-ParamKind kind_of(const std::string& name, const torch::Tensor& param);
 
 // Of every parameter that is trained; groups without any are left out.
 std::vector<ParamGroup> param_groups(const torch::nn::Module& model, const TrainOptions& options);

@@ -14,7 +14,7 @@ from .functional import attention, get_num_threads, set_num_threads  # noqa: E40
 from .mixing import constrain_mix_, init_causal_mix, init_mix, resample_mix  # noqa: E402
 from .streaming import StreamingState  # noqa: E402
 
-__version__ = "0.1.0"
+__version__ = _library.version()
 __all__ = [
     "StreamingState",
     "attention",

@@ -22,10 +22,21 @@ def _path() -> Path:
     return path
 
 
+def _note(path: Path) -> tuple[str, str]:
+    """What is written beside the library: the torch it was built for, and the version of mhla."""
+    note = path.with_name("libmhla_torch.built_for")
+    lines = note.read_text().split() if note.is_file() else []
+    return (lines + ["", ""])[0], (lines + ["", ""])[1]
+
+
+def version() -> str:
+    """The version of mhla that the library was built from."""
+    return _note(_path())[1] or "unknown"
+
+
 def _check_torch(path: Path) -> None:
     """A library built for another torch would fail with undefined symbols: say so first."""
-    note = path.with_name("libmhla_torch.built_for")
-    built_for = note.read_text().strip() if note.is_file() else ""
+    built_for, _ = _note(path)
     here = ".".join(torch.__version__.split("+")[0].split(".")[:2])
     if built_for and built_for != here:
         raise ImportError(

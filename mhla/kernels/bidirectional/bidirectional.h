@@ -8,6 +8,7 @@
 #include "mhla/core/view.h"
 #include "mhla/kernels/common/layout.h"
 #include "mhla/kernels/common/options.h"
+#include "mhla/kernels/common/support.h"
 
 namespace mhla {
 
@@ -43,5 +44,9 @@ void bidirectional_backward(const BidirectionalParams& params, const Bidirection
 std::int64_t bidirectional_forward_workspace(const BidirectionalParams& params, View out, const RunOptions& run = {});
 std::int64_t bidirectional_backward_workspace(const BidirectionalParams& params, const BidirectionalGrads& grads,
                                               const RunOptions& run = {});
+
+// Who can run the same call, fastest first, each with its reason where it cannot.
+std::vector<Support> bidirectional_forward_support(const BidirectionalParams& params, View out);
+std::vector<Support> bidirectional_backward_support(const BidirectionalParams& params, const BidirectionalGrads& grads);
 
 }  // namespace mhla

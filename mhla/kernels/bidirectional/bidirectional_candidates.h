@@ -14,6 +14,7 @@ namespace mhla {
 // Names in the order of the lists: fastest first, ref last. A candidate may have one pass only.
 std::vector<std::string_view> bidirectional_candidates();
 std::vector<std::string_view> bidirectional_backward_candidates();
+bool bidirectional_on_device(std::string_view candidate);  // whether it works on the memory of a CUDA device
 
 // Each takes a checked problem with at least one token. fit: empty, or the reason it steps aside.
 // sm90: Hopper only. cuda: every problem in the memory of a CUDA device, but f64. In a build without CUDA both
@@ -28,6 +29,7 @@ void bidirectional_backward_cuda(const Problem& problem, Workspace& workspace, E
 
 std::string bidirectional_fit_simd(const Problem& problem);
 void bidirectional_forward_simd(const Problem& problem, Workspace& workspace, Executor& executor);
+void bidirectional_quadratic_simd(const Problem& problem, Workspace& workspace, Executor& executor);  // its short sequences
 void bidirectional_backward_simd(const Problem& problem, Workspace& workspace, Executor& executor);
 
 void bidirectional_forward_ref(const Problem& problem, Workspace& workspace, Executor& executor);

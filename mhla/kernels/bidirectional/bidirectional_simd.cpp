@@ -1,13 +1,15 @@
 // Forward of the bidirectional form on CPU vectors (README.md, eq. 1 to 4): block summaries S_b and z_b, mixing in
 // place, output with the division at the tile store. One thread may carry a head through all three phases or all
-// threads may share each phase (common/schedule.h); the bits are the same.
+// threads may share each phase (common/schedule.h); the bits are the same. Short sequences go another way
+// (bidirectional_quadratic_simd.cpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "mhla/kernels/bidirectional/bidirectional_simd.cpp"
 #include "hwy/foreach_target.h"
 // foreach_target.h first: it includes this file once per instruction set
 #include "mhla/core/error.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
-#include "mhla/kernels/bidirectional/bidirectional_quadratic-inl.h"
+#include "mhla/kernels/bidirectional/bidirectional_plan.h"
+#include "mhla/kernels/bidirectional/bidirectional_simd-inl.h"
 #include "mhla/kernels/common/schedule.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -206,25 +208,10 @@ class Forward {
   float *mix_ = nullptr, *summaries_ = nullptr, *mixed_ = nullptr, *scratch_ = nullptr;
 };
 
-// Sequences go by the way their length asks for; each has the same bits alone and packed with others.
 template <class T>
 void forward(const Problem& p, Workspace& ws, Executor& executor) {
-  Problem by_summaries = p, quadratic = p;
-  by_summaries.sequences.clear();
-  quadratic.sequences.clear();
-  for (const Sequence& s : p.sequences) {
-    const std::int64_t M = BlockMap(p.layout, s.length).blocks();
-    const bool small = bidirectional_way(s.length, M, p.D, p.E, p.normalizer) == BidirectionalWay::kQuadratic;
-    (small ? quadratic : by_summaries).sequences.push_back(s);
-  }
-  if (!quadratic.sequences.empty()) {
-    Quadratic<T> pass(quadratic, ws, executor);
-    if (!ws.counting()) pass.run();
-  }
-  if (!by_summaries.sequences.empty()) {
-    Forward<T> pass(by_summaries, ws, executor);
-    if (!ws.counting()) pass.run();
-  }
+  Forward<T> pass(p, ws, executor);
+  if (!ws.counting()) pass.run();
 }
 
 void forward_any(const Problem& p, Workspace& ws, Executor& executor) {
@@ -253,8 +240,18 @@ std::string bidirectional_fit_simd(const Problem& p) {
   return "";
 }
 
-void bidirectional_forward_simd(const Problem& problem, Workspace& workspace, Executor& executor) {
-  HWY_DYNAMIC_DISPATCH(forward_any)(problem, workspace, executor);
+// Sequences go by the way their length asks for; each has the same bits alone and packed with others.
+void bidirectional_forward_simd(const Problem& p, Workspace& workspace, Executor& executor) {
+  Problem by_summaries = p, quadratic = p;
+  by_summaries.sequences.clear();
+  quadratic.sequences.clear();
+  for (const Sequence& s : p.sequences) {
+    const std::int64_t M = BlockMap(p.layout, s.length).blocks();
+    const bool small = bidirectional_way(s.length, M, p.D, p.E, p.normalizer) == BidirectionalWay::kQuadratic;
+    (small ? quadratic : by_summaries).sequences.push_back(s);
+  }
+  if (!quadratic.sequences.empty()) bidirectional_quadratic_simd(quadratic, workspace, executor);
+  if (!by_summaries.sequences.empty()) HWY_DYNAMIC_DISPATCH(forward_any)(by_summaries, workspace, executor);
 }
 
 }  // namespace mhla

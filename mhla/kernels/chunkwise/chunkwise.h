@@ -10,6 +10,7 @@
 
 #include "mhla/core/view.h"
 #include "mhla/kernels/common/options.h"
+#include "mhla/kernels/common/support.h"
 
 namespace mhla {
 
@@ -53,5 +54,9 @@ void chunkwise_backward(const ChunkwiseParams& params, const ChunkwiseGrads& gra
 std::int64_t chunkwise_forward_workspace(const ChunkwiseParams& params, View out, const RunOptions& run = {});
 std::int64_t chunkwise_backward_workspace(const ChunkwiseParams& params, const ChunkwiseGrads& grads,
                                           const RunOptions& run = {});
+
+// Who can run the same call, fastest first, each with its reason where it cannot.
+std::vector<Support> chunkwise_forward_support(const ChunkwiseParams& params, View out);
+std::vector<Support> chunkwise_backward_support(const ChunkwiseParams& params, const ChunkwiseGrads& grads);
 
 }  // namespace mhla

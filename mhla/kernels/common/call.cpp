@@ -10,12 +10,6 @@
 namespace mhla {
 namespace {
 
-std::int64_t count(const Candidate<Problem>& candidate, const Problem& problem, Executor& executor) {
-  Workspace counting;
-  candidate.run(problem, counting, executor);
-  return counting.used();
-}
-
 bool empty(const Problem& p) { return p.B == 0 || p.N == 0; }
 
 bool log_choices() {
@@ -36,6 +30,21 @@ void set_zero(const View& x, std::int64_t offset, std::int64_t count, void* stre
   }
 }
 
+// A call without tokens: nothing to run, dmix is zeroed where wanted. True when that was all.
+bool finish_empty(const Problem& p) {
+  if (!empty(p)) return false;
+  const View& dmix = p.dmix;
+  if (!p.backward || !dmix.given()) return true;
+  if (dmix.contiguous()) {
+    set_zero(dmix, 0, dmix.numel(), p.stream);
+    return true;
+  }
+  for (std::int64_t m = 0; m < p.Hm; ++m) {
+    for (std::int64_t i = 0; i < p.L; ++i) set_zero(dmix, m * dmix.stride[0] + i * dmix.stride[1], p.L, p.stream);
+  }
+  return true;
+}
+
 }  // namespace
 
 const Candidate<Problem>& choose_candidate(std::span<const Candidate<Problem>> list, const Problem& problem,
@@ -52,47 +61,51 @@ const Candidate<Problem>& choose_candidate(std::span<const Candidate<Problem>> l
   return chosen;
 }
 
-bool finish_empty(const Problem& p) {
-  if (!empty(p)) return false;
-  const View& dmix = p.dmix;
-  if (!p.backward || !dmix.given()) return true;
-  if (dmix.contiguous()) {
-    set_zero(dmix, 0, dmix.numel(), p.stream);
-    return true;
-  }
-  for (std::int64_t m = 0; m < p.Hm; ++m) {
-    for (std::int64_t i = 0; i < p.L; ++i) set_zero(dmix, m * dmix.stride[0] + i * dmix.stride[1], p.L, p.stream);
-  }
-  return true;
+std::int64_t count_workspace(int device, const RunOptions& run, const Work& work) {
+  const CallExecutor call(run, device);
+  Workspace counting;
+  work(counting, call.executor);
+  return counting.used();
 }
 
-std::int64_t count_workspace(const Candidate<Problem>& candidate, const Problem& problem, const RunOptions& run) {
-  if (empty(problem)) return 0;
-  const CallExecutor call(run, problem.device());
-  return count(candidate, problem, call.executor);
-}
-
-void run_candidate(const Candidate<Problem>& candidate, const Problem& problem, const RunOptions& run) {
-  const DeviceGuard guard(problem.device());
-  const CallExecutor call(run, problem.device());
-  const std::int64_t bytes = count(candidate, problem, call.executor);
+void run_in_workspace(const char* entry, int device, const RunOptions& run, const Work& work) {
+  const DeviceGuard guard(device);
+  const CallExecutor call(run, device);
+  Workspace counting;
+  work(counting, call.executor);
+  const std::int64_t bytes = counting.used();
   std::span<std::byte> memory = run.workspace;
   AlignedBuffer owned;
   DeviceBuffer device_owned;
-  if (memory.empty() && problem.device() != kCpu) {
-    device_owned = DeviceBuffer(bytes, problem.device(), problem.stream);
+  if (memory.empty() && device != kCpu) {
+    if (bytes > 0) device_owned = DeviceBuffer(bytes, device, run.stream);
     memory = device_owned.bytes();
   } else if (memory.empty()) {
     owned = AlignedBuffer::for_workspace(bytes);
     memory = owned.bytes();
   } else {
     if (static_cast<std::int64_t>(memory.size()) < bytes)
-      fail(problem.entry, ": workspace has ", memory.size(), " bytes, expected at least ", bytes);
+      fail(entry, ": workspace has ", memory.size(), " bytes, expected at least ", bytes);
     if (reinterpret_cast<std::uintptr_t>(memory.data()) % kAlignment != 0)
-      fail(problem.entry, ": workspace is not aligned, expected a multiple of ", kAlignment, " bytes");
+      fail(entry, ": workspace is not aligned, expected a multiple of ", kAlignment, " bytes");
   }
   Workspace workspace(memory);
-  candidate.run(problem, workspace, call.executor);
+  work(workspace, call.executor);
+}
+
+std::int64_t workspace_of(std::span<const Candidate<Problem>> list, const Problem& problem, const RunOptions& run) {
+  const auto& candidate = choose(list, problem, run.candidate, problem.entry);
+  if (empty(problem)) return 0;
+  return count_workspace(problem.device(), run, [&](Workspace& workspace, Executor& executor) {
+    candidate.run(problem, workspace, executor);
+  });
+}
+
+void run_call(std::span<const Candidate<Problem>> list, const Problem& problem, const RunOptions& run) {
+  const auto& candidate = choose_candidate(list, problem, run.candidate);
+  if (finish_empty(problem)) return;
+  run_in_workspace(problem.entry, problem.device(), run,
+                   [&](Workspace& workspace, Executor& executor) { candidate.run(problem, workspace, executor); });
 }
 
 }  // namespace mhla

@@ -4,6 +4,7 @@
 // one while the candidate runs.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -15,13 +16,6 @@
 #include "mhla/kernels/common/candidate.h"
 
 namespace mhla {
-
-template <class P>
-std::vector<std::string_view> names_of(std::span<const Candidate<P>> list) {
-  std::vector<std::string_view> names;
-  for (const Candidate<P>& candidate : list) names.emplace_back(candidate.name);
-  return names;
-}
 
 // The caller's executor, or the default one kept alive for the duration of the call. A call on a device only launches:
 // it starts no pool.
@@ -42,10 +36,38 @@ struct CallExecutor {
 const Candidate<Problem>& choose_candidate(std::span<const Candidate<Problem>> list, const Problem& problem,
                                            std::string_view name);
 
-// A call without tokens: nothing to run, dmix is zeroed where wanted. True when that was all.
-bool finish_empty(const Problem& problem);
+// Runs `work` twice: over a counting workspace, then over one carved from the caller's memory or from an allocation of
+// the call. The device is the current one meanwhile. Errors open with `entry`.
+using Work = std::function<void(Workspace&, Executor&)>;
+void run_in_workspace(const char* entry, int device, const RunOptions& run, const Work& work);
+std::int64_t count_workspace(int device, const RunOptions& run, const Work& work);
 
-std::int64_t count_workspace(const Candidate<Problem>& candidate, const Problem& problem, const RunOptions& run);
-void run_candidate(const Candidate<Problem>& candidate, const Problem& problem, const RunOptions& run);
+// A checked problem through its list: the whole call, or the bytes of scratch memory that it will use.
+void run_call(std::span<const Candidate<Problem>> list, const Problem& problem, const RunOptions& run);
+std::int64_t workspace_of(std::span<const Candidate<Problem>> list, const Problem& problem, const RunOptions& run);
+
+// What the params and gradients of every form have in common.
+template <class Params>
+Problem problem_from(const Params& params, const char* entry, const RunOptions& run) {
+  Problem p;
+  p.entry = entry;
+  p.stream = run.stream;
+  p.q = params.q, p.k = params.k, p.v = params.v;
+  p.maybe_q_den = params.maybe_q_den, p.maybe_k_den = params.maybe_k_den;
+  p.mix = params.mix;
+  p.maybe_cu_seqlens = params.maybe_cu_seqlens;
+  p.feature_map = params.feature_map;
+  p.normalizer = params.normalizer;
+  p.eps = params.eps;
+  return p;
+}
+
+template <class Grads>
+void set_gradients(const Grads& grads, Problem& p) {
+  p.backward = true;
+  p.dout = grads.dout;
+  p.dq = grads.dq, p.dk = grads.dk, p.dv = grads.dv, p.dmix = grads.dmix;
+  p.maybe_dq_den = grads.maybe_dq_den, p.maybe_dk_den = grads.maybe_dk_den;
+}
 
 }  // namespace mhla

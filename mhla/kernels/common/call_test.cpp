@@ -118,7 +118,7 @@ constexpr Candidate<FakeProblem> kUnwilling[] = {{"fast", declines, nothing}, {"
 
 std::string message_of(std::span<const Candidate<FakeProblem>> list, const FakeProblem& problem, const char* name) {
   try {
-    return choose<FakeProblem>(list, problem, name, "entry").name;
+    return choose(list, problem, name, "entry").name;
   } catch (const Error& error) {
     return error.what();
   }

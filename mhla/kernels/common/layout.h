@@ -1,6 +1,6 @@
 // How tokens, in raster order in memory, fall into blocks. 1D: consecutive runs of block_size tokens.
 // 2D and 3D: `grid` tokens and `blocks` blocks per axis; a block has ceil(grid / blocks) tokens per
-// axis, the last one the rest. Blocks and the tokens inside a block are numbered row-major (A.1).
+// axis, the last one the rest. Blocks and the tokens inside a block are numbered row-major.
 #pragma once
 
 #include <array>

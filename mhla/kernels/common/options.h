@@ -21,7 +21,7 @@ enum class FeatureMap : std::uint8_t {
 enum class Normalizer : std::uint8_t {
   kPaper,     // den_t = eps + q~_t . (mixed z of what t may see)
   kNone,      // out = scale * num
-  kOfficial,  // V1: den(i,w) = eps + sum_b mix[i,b] (q~_{b,w} . z_b); bidirectional, equal blocks
+  kOfficial,  // of the published code: den(i,w) = eps + sum_b mix[i,b] (q~_{b,w} . z_b); bidirectional, equal blocks
 };
 
 inline constexpr double kReluEpsilon = 1e-6;  // of kReluEps, independent of the operator's eps

@@ -58,7 +58,7 @@ struct Problem {
 // Throws mhla::Error naming the argument, what came and what was expected. Touches no tensor data but cu_seqlens.
 void check_problem(Problem& problem);
 
-// Which entry of mix weighs block b for query block i: the entry itself, or the one `extend` reuses (F.4).
+// Which entry of mix weighs block b for query block i: the entry itself, or the one `extend` reuses.
 struct MixIndex {
   std::int64_t row, column;
 };

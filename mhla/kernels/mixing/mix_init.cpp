@@ -1,5 +1,5 @@
 // Initial mixing matrices: a weight that falls with the distance between blocks, then normalised.
-// The paper normalises rows, the published code columns (V2); they differ because a corner block has fewer
+// The paper normalises rows, the published code columns; they differ because a corner block has fewer
 // near neighbours than an inner one.
 #include <algorithm>
 #include <cmath>

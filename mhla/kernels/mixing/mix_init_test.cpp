@@ -81,7 +81,7 @@ TEST(MixInit, WorkedValues) {
   }
 }
 
-// Row sums of the published 4x4 matrix run from 0.828 in the corner to 1.180 inside (V2).
+// Row sums of the published 4x4 matrix run from 0.828 in the corner to 1.180 inside.
 TEST(MixInit, OfficialRowSumsAreNotOne) {
   const Tensor mix = make_mix({.official = true}, BlockGrid::grid2d(4, 4));
   const auto row_sum = [&](std::int64_t row) {

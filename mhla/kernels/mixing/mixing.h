@@ -80,7 +80,7 @@ struct MixConstraint {
   bool renormalize_rows = false;  // after clipping, scale every row to sum 1; needs lo >= 0
   bool causal = false;            // hold entries above the diagonal at 0, whatever stood there
 
-  // The published language model clips to [1e-5, 1] before every forward and does not mask (V5).
+  // The published language model clips to [1e-5, 1] before every forward and does not mask.
   static MixConstraint official_causal() { return {.lo = 1e-5}; }
 };
 

@@ -108,7 +108,7 @@ RopeProblem problem_of(const RopeParams& p, const ConstView& q, const RunOptions
 }
 
 void run_problem(RopeProblem& p, const RunOptions& run, const char* entry) {
-  const auto& candidate = choose<RopeProblem>(kList, p, run.candidate, entry);
+  const auto& candidate = choose(kList, p, run.candidate, entry);
   if (p.B == 0 || p.N == 0 || p.D == 0 || p.heads() == 0) return;
   p.aligned =
       p.D / 2 * size_of(p.dtype) % 16 == 0 && on_16_bytes(p.cos, DType::kF32) && on_16_bytes(p.sin, DType::kF32);
@@ -134,11 +134,7 @@ void check_inputs(const RopeParams& p, const char* entry) {
 
 std::string RopeProblem::describe() const { return str(name_of(dtype), " on ", place_of(device)); }
 
-std::vector<std::string_view> rope_candidates() {
-  std::vector<std::string_view> names;
-  for (const auto& candidate : kList) names.emplace_back(candidate.name);
-  return names;
-}
+std::vector<std::string_view> rope_candidates() { return names_of(kList); }
 
 void check_rope(const RopeParams& params) { check_inputs(params, "rope"); }
 

@@ -31,21 +31,31 @@ void check_device(int device) {
     fail(kState, ": device is ", place_text(device), ", expected one below cuda:", cuda_device_count());
 }
 
-const StreamingCandidate& choose(const StreamingConfig& config, std::string_view name) {
-  std::string reasons, names;
-  for (const StreamingCandidate* candidate : kCandidates) {
-    names += str(names.empty() ? "" : ", ", candidate->name);
-    if (!name.empty() && name != candidate->name) continue;
-    const bool here = (config.device == kCpu) != candidate->on_device;
-    const std::string reason = here ? candidate->fit(config) : str("memory is on ", place_text(config.device));
-    const bool by_name_only = name.empty() && candidate == &kStreamingRef && config.dtype != DType::kF64;
-    if (reason.empty() && !by_name_only) return *candidate;
-    reasons += str(reasons.empty() ? "" : " | ", candidate->name, ": ",
-                   reason.empty() ? "runs only when asked for by name" : reason);
+// A configuration as choose() of common/candidate.h sees a problem.
+struct StateProblem {
+  const StreamingConfig& config;
+  [[nodiscard]] bool is_f64() const { return config.dtype == DType::kF64; }
+  [[nodiscard]] std::string describe() const {
+    return str(name_of(config.dtype), " H=", config.H, " Hkv=", config.Hkv, " D=", config.D, " E=", config.E, " on ",
+               place_text(config.device));
   }
-  if (reasons.empty()) fail(kState, ": no candidate is called '", name, "', expected one of ", names);
-  fail(kState, ": no candidate for ", name_of(config.dtype), " H=", config.H, " Hkv=", config.Hkv, " D=", config.D,
-       " E=", config.E, " on ", place_text(config.device), "\n  ", reasons);
+};
+
+// A candidate of states, with the place of its memory as a part of what fits.
+struct StateChoice {
+  const StreamingCandidate* kind;
+  const char* name = kind->name;
+  bool on_device = kind->on_device;
+  [[nodiscard]] std::string fit(const StateProblem& problem) const {
+    const bool here = (problem.config.device == kCpu) != on_device;
+    return here ? kind->fit(problem.config) : str("memory is on ", place_text(problem.config.device));
+  }
+};
+
+std::vector<StateChoice> state_choices() {
+  std::vector<StateChoice> list;
+  for (const StreamingCandidate* candidate : kCandidates) list.push_back({candidate});
+  return list;
 }
 
 // The configuration with its defaults filled in.
@@ -214,7 +224,9 @@ std::span<const StreamingCandidate* const> streaming_candidates() { return kCand
 StreamingState::StreamingState(const StreamingConfig& config, ConstView mix, std::string_view candidate) {
   const StreamingConfig c = checked(config);
   const ConstView m = checked_mix(c, mix);
-  impl_ = std::make_unique<Impl>(c, choose(c, candidate), m.shape[0], m.shape[1]);
+  const std::vector<StateChoice> list = state_choices();
+  const StreamingCandidate& chosen = *choose(list, StateProblem{c}, candidate, kState).kind;
+  impl_ = std::make_unique<Impl>(c, chosen, m.shape[0], m.shape[1]);
   copy_mix(m, c.device, impl_->mix);
 }
 
@@ -270,41 +282,22 @@ void streaming_append(const StreamingParams& params, const RunOptions& run) {
          "': a state stays with its candidate");
   }
   if (a.T == 0) return;
-  const int device = a.state(0).config.device;
-  const DeviceGuard guard(device);
-  const CallExecutor call(run, device);
-  Executor& executor = call.executor;
-  Workspace counting;
-  a.state(0).candidate->append(a, counting, executor);
-  AlignedBuffer allocated;
-  DeviceBuffer device_allocated;
-  std::span<std::byte> memory = run.workspace;
-  if (memory.empty() && counting.used() > 0) {
-    if (device == kCpu) {
-      allocated = AlignedBuffer::for_workspace(counting.used());
-      memory = allocated.bytes();
-    } else {
-      device_allocated = DeviceBuffer(counting.used(), device, run.stream);
-      memory = device_allocated.bytes();
-    }
-  }
-  if (static_cast<std::int64_t>(memory.size()) < counting.used()) {
-    fail(kAppend, ": workspace has ", memory.size(), " bytes, expected at least ", counting.used());
-  }
-  if (reinterpret_cast<std::uintptr_t>(memory.data()) % kAlignment != 0) {
-    fail(kAppend, ": workspace is not aligned, expected a multiple of ", kAlignment, " bytes");
-  }
-  Workspace workspace(memory);
-  a.state(0).candidate->append(a, workspace, executor);
+  run_in_workspace(kAppend, a.state(0).config.device, run, [&](Workspace& workspace, Executor& executor) {
+    a.state(0).candidate->append(a, workspace, executor);
+  });
 }
 
 std::int64_t streaming_append_workspace(const StreamingParams& params, const RunOptions& run) {
   const StreamingAppend a = checked_append(params, run);
   if (a.T == 0) return 0;
-  const CallExecutor call(run, a.state(0).config.device);
-  Workspace counting;
-  a.state(0).candidate->append(a, counting, call.executor);
-  return counting.used();
+  return count_workspace(a.state(0).config.device, run, [&](Workspace& workspace, Executor& executor) {
+    a.state(0).candidate->append(a, workspace, executor);
+  });
+}
+
+std::vector<Support> streaming_support(const StreamingConfig& config) {
+  const StreamingConfig c = checked(config);
+  return support_of(state_choices(), StateProblem{c});
 }
 
 }  // namespace mhla

@@ -15,6 +15,7 @@
 #include "mhla/core/view.h"
 #include "mhla/kernels/chunkwise/chunkwise.h"
 #include "mhla/kernels/common/options.h"
+#include "mhla/kernels/common/support.h"
 
 namespace mhla {
 
@@ -89,5 +90,8 @@ struct StreamingParams {
 
 void streaming_append(const StreamingParams& params, const RunOptions& run = {});
 std::int64_t streaming_append_workspace(const StreamingParams& params, const RunOptions& run = {});
+
+// Who can keep a state of this configuration, fastest first, each with its reason where it cannot.
+std::vector<Support> streaming_support(const StreamingConfig& config);
 
 }  // namespace mhla

@@ -1,5 +1,6 @@
 #include "mhla/models/classify/classifier_attention.h"
 
+#include "mhla/modules/zoo/gated_image.h"
 #include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {

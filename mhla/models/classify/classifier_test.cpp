@@ -201,7 +201,7 @@ TEST(Classifiers, StartAsPublishedModelsDo) {
   EXPECT_NEAR(weights.at("blocks.3.attn.qkv.weight").std().item<double>(), 0.02, 1e-3);
   EXPECT_NEAR(weights.at("pos_embed").std().item<double>(), 0.02, 1e-3);
   EXPECT_EQ(weights.at("blocks.3.mlp.fc1.bias").abs().max().item<double>(), 0.0);
-  EXPECT_FLOAT_EQ(weights.at("blocks.0.attn.mix").sum(0).max().item<float>(), 1.0f);  // columns (V2)
+  EXPECT_FLOAT_EQ(weights.at("blocks.0.attn.mix").sum(0).max().item<float>(), 1.0f);  // columns sum to 1, as published
   const torch::Tensor ours = make(classifier_config("deit_tiny"))->named_parameters()["blocks.0.attn.mix"];
   EXPECT_LE((ours.sum(1) - 1).abs().max().item<double>(), 1e-6);
 }

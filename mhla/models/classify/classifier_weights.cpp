@@ -5,6 +5,7 @@
 #include "mhla/models/classify/classifier.h"
 #include "mhla/models/weights_file.h"
 #include "mhla/modules/mhla_attention.h"
+#include "mhla/modules/zoo/gated_image.h"
 #include "mhla/modules/zoo/zoo.h"
 #include "mhla/ops/tensor_view.h"
 

@@ -10,6 +10,7 @@
 #include "mhla/models/classify/classifier.h"
 #include "mhla/models/parts.h"
 #include "mhla/modules/convolutions.h"
+#include "mhla/modules/param_roles.h"
 
 namespace mhla {
 
@@ -29,11 +30,14 @@ class DeitBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(DeitBlock);
 
-class DeitImpl : public Classifier {
+class DeitImpl : public Classifier, public HasParamRoles {
  public:
   explicit DeitImpl(const ClassifierConfig& config);
   torch::Tensor forward(const torch::Tensor& images) override;
   [[nodiscard]] std::vector<std::pair<std::string, Layout>> position_tables() const override;
+  [[nodiscard]] std::map<std::string, ParamRole> param_roles() const override {
+    return {{"pos_embed", ParamRole::kTable}};
+  }
 
  private:
   Layout layout_;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "mhla/models/classify/classifier_attention.h"
+#include "mhla/modules/zoo/focused.h"
 #include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {

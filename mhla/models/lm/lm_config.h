@@ -17,7 +17,7 @@ struct LmConfig {
   std::string model = "mhla_340m";  // the name it started from
   std::string family = "lm";
   std::string attention = "mhla";  // of the zoo, causal
-  bool official = false;           // mhla: as the published code computes, which clips mix before every forward (V5)
+  bool official = false;           // mhla: as the published code computes, which clips mix before every forward
   std::int64_t vocab = 32000;
   std::int64_t dim = 1024, layers = 24, heads = 4;
   std::int64_t mlp = 2816;      // width of the SwiGLU

@@ -16,6 +16,8 @@ inline void expect_divisible(const char* name, std::int64_t value, std::int64_t 
   if (by < 1 || value < 1 || value % by != 0) fail(name, ": ", value, " channels are not divisible by ", by);
 }
 
+inline torch::Tensor by_heads(const torch::Tensor& x, std::int64_t heads) { return x.unflatten(-1, {heads, -1}); }
+
 inline void refuse_packed(const char* name, const torch::Tensor& cu_seqlens) {
   if (cu_seqlens.defined())
     fail(name, ": cu_seqlens is given, but it does not know packed sequences; expected a batch");

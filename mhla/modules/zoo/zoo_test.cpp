@@ -2,13 +2,14 @@
 #include "mhla/modules/zoo/zoo.h"
 
 #include "mhla/modules/modules_fixture.h"
+#include "mhla/modules/zoo/gated_image.h"
 
 namespace mhla {
 namespace {
 
 const Layout kGrid = Layout::grid2d(4, 6, 2, 3);
 
-AttentionConfig classifier_config() {
+AttentionConfig grid_config() {
   AttentionConfig c;
   c.dim = 16, c.heads = 2, c.layout = kGrid;
   return c;
@@ -47,7 +48,7 @@ bool has_causal_form(std::string_view name) {
 
 TEST(Zoo, EveryAttentionTakesImages) {
   for (const std::string_view name : attention_names()) {
-    const AnyAttention attention = make_double(name, classifier_config());
+    const AnyAttention attention = make_double(name, grid_config());
     const torch::Tensor x = tokens(2, 24);
     EXPECT_EQ(attention->forward(x).sizes(), x.sizes()) << name;
     attention->to(torch::kFloat);
@@ -60,7 +61,7 @@ TEST(Zoo, EveryAttentionTakesImages) {
 TEST(Zoo, GradientsAreSlopes) {
   for (const std::string_view name : attention_names()) {
     SCOPED_TRACE(name);
-    const AnyAttention attention = make_double(name, classifier_config());
+    const AnyAttention attention = make_double(name, grid_config());
     {  // away from the kinks of relu and from positions that are all zero
       const torch::NoGradGuard no_gradient;
       for (const auto& item : attention->named_parameters()) {
@@ -91,7 +92,7 @@ TEST(Zoo, CausalFormsDoNotSeeTheFuture) {
 
 TEST(Zoo, BidirectionalFormsDo) {
   for (const std::string_view name : attention_names()) {
-    const AnyAttention attention = make_double(name, classifier_config());
+    const AnyAttention attention = make_double(name, grid_config());
     const torch::Tensor x = tokens(1, 24);
     torch::Tensor changed = x.clone();
     changed.narrow(1, 23, 1).normal_();
@@ -106,7 +107,7 @@ TEST(Zoo, BidirectionalFormsDo) {
 
 TEST(Zoo, SoftmaxIsTheFormula) {
   for (const bool causal : {false, true}) {
-    const AnyAttention attention = make_double("softmax", causal ? text_config() : classifier_config());
+    const AnyAttention attention = make_double("softmax", causal ? text_config() : grid_config());
     const torch::Tensor x = tokens(2, 24);
     const torch::Tensor bias = causal ? torch::Tensor() : parameter(attention, "qkv.bias");
     const auto qkv = torch::linear(x, parameter(attention, "qkv.weight"), bias).reshape({2, 24, 3, 2, 8}).unbind(2);
@@ -120,7 +121,7 @@ TEST(Zoo, SoftmaxIsTheFormula) {
 }
 
 TEST(Zoo, SoftmaxAddsItsConvolution) {
-  AttentionConfig config = classifier_config();
+  AttentionConfig config = grid_config();
   config.lepe = 5;
   const AnyAttention attention = make_double("softmax", config);
   const torch::Tensor x = tokens(2, 24);
@@ -143,7 +144,7 @@ TEST(Zoo, MatricesAreWhatAttentionDoes) {
   for (const bool causal : {false, true}) {
     for (const char* name : {"mhla", "linear", "softmax"}) {
       SCOPED_TRACE(str(name, causal ? " causal" : ""));
-      const AnyAttention attention = make_double(name, causal ? text_config() : classifier_config());
+      const AnyAttention attention = make_double(name, causal ? text_config() : grid_config());
       const torch::Tensor x = tokens(2, 24);
       const torch::Tensor A = attention->matrix(x);
       ASSERT_EQ(A.sizes(), (std::vector<std::int64_t>{2, 2, 24, 24}));
@@ -175,7 +176,7 @@ TEST(Zoo, MatricesAreWhatAttentionDoes) {
     }
   }
   // More columns than a head holds at a time.
-  const AnyAttention linear = make_double("linear", classifier_config());
+  const AnyAttention linear = make_double("linear", grid_config());
   const torch::Tensor x = tokens(1, 300), A = linear->matrix(x);
   const torch::Tensor v = torch::linear(x, parameter(linear, "qkv.weight")).narrow(-1, 32, 16).unflatten(-1, {2, 8});
   const torch::Tensor core = torch::einsum("bhts,bshd->bthd", {A, v}).flatten(-2);
@@ -299,7 +300,7 @@ TEST(Zoo, Mamba2IsTheFormula) {
 }
 
 TEST(Zoo, FocusedIsTheFormula) {
-  const AnyAttention attention = make_double("focused", classifier_config());
+  const AnyAttention attention = make_double("focused", grid_config());
   const auto p = [&](const char* name) { return parameter(attention, name); };
   {
     const torch::NoGradGuard no_gradient;
@@ -325,7 +326,7 @@ TEST(Zoo, FocusedIsTheFormula) {
 }
 
 TEST(Zoo, InlineIsTheFormula) {
-  const AnyAttention attention = make_double("inline", classifier_config());
+  const AnyAttention attention = make_double("inline", grid_config());
   const auto p = [&](const char* name) { return parameter(attention, name); };
   const torch::Tensor x = tokens(2, 24);
   const auto qkv = torch::linear(x, p("qkv.weight"), p("qkv.bias")).reshape({2, 24, 3, 2, 8}).unbind(2);
@@ -375,7 +376,7 @@ TEST(Zoo, MalaAndRalaAreTheirFormulas) {
 
 TEST(Zoo, MalaIsGatedAroundItsConvolution) {
   for (const char* name : {"mala", "rala"}) {
-    const AnyAttention attention = make_double(name, classifier_config());
+    const AnyAttention attention = make_double(name, grid_config());
     const torch::NoGradGuard no_gradient;
     parameter(attention, "qkvo.weight").narrow(0, 48, 16).zero_();
     parameter(attention, "qkvo.bias").narrow(0, 48, 16).zero_();
@@ -400,10 +401,9 @@ TEST(Zoo, MambaBlocksMatchParameters) {
 }
 
 TEST(Zoo, SaysWhatIsWrong) {
-  EXPECT_EQ(
-      message_of([] { make_attention("flash", classifier_config()); }).rfind("make_attention: attention is 'flash'", 0),
-      0u);
-  AttentionConfig c = classifier_config();
+  EXPECT_EQ(message_of([] { make_attention("flash", grid_config()); }).rfind("make_attention: attention is 'flash'", 0),
+            0u);
+  AttentionConfig c = grid_config();
   c.heads = 0;
   EXPECT_EQ(message_of([&] { make_attention("gla", c); }), "make_attention: gla: heads is 0, expected at least 1");
   c.heads = 5;
@@ -411,12 +411,12 @@ TEST(Zoo, SaysWhatIsWrong) {
     EXPECT_TRUE(has(message_of([&] { make_attention(name, c); }), "16 channels") ||
                 has(message_of([&] { make_attention(name, c); }), "48 channels"))
         << name;
-  c = classifier_config(), c.layout = Layout::line(8);
+  c = grid_config(), c.layout = Layout::line(8);
   EXPECT_TRUE(has(message_of([&] { make_attention("inline", c); }), "inline: the layout is not a 2D grid"));
-  c = classifier_config(), c.causal = true;
+  c = grid_config(), c.causal = true;
   EXPECT_TRUE(has(message_of([&] { make_attention("softmax", c); }), "causal with a layout"));
   for (const char* name : {"softmax", "focused", "inline", "mala", "rala"}) {
-    const AnyAttention attention = make_attention(name, classifier_config());
+    const AnyAttention attention = make_attention(name, grid_config());
     const std::string said = message_of([&] { attention->forward(torch::randn({1, 24, 16}), torch::tensor({0, 24})); });
     EXPECT_TRUE(has(said, std::string(name) + ": cu_seqlens is given")) << said;
   }

@@ -104,7 +104,7 @@ ClassifyOptions resolved(const ClassifyOptions& options, const ClassifierConfig&
   }
   if (!o.test_seed) o.test_seed = 0;
   if (o.normalize.empty()) o.normalize = normalization_name(set);
-  TrainOptions& t = o.train;  // V30
+  TrainOptions& t = o.train;  // as the published recipe
   if (!t.mix_weight_decay) t.mix_weight_decay = o.official ? t.weight_decay : 0.0;
   if (!t.clip_mix_apart) t.clip_mix_apart = !o.official;
   if (o.augment.empty()) {

@@ -70,7 +70,8 @@ LmOptions resolved(const LmOptions& options, const LmConfig& network) {
   if (o.context == 0) o.context = network.context;
   if (is_model_file(o.model))  // all of it, so that the options are enough where the file is not
     o.model = network.model, o.network = network_fields(network, {"model", "attention", "official"});
-  if (!o.train.mix_weight_decay) o.train.mix_weight_decay = o.official ? o.train.weight_decay : 0.0;  // V30
+  if (!o.train.mix_weight_decay)
+    o.train.mix_weight_decay = o.official ? o.train.weight_decay : 0.0;  // the published recipe decays mix
   if (!o.train.clip_mix_apart) o.train.clip_mix_apart = !o.official;
   return o;
 }
