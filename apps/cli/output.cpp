@@ -9,6 +9,8 @@
 namespace mhla::apps {
 namespace {
 
+bool drawn = false;  // whether a progress line stands on the terminal
+
 // Does not throw: flush_output() tells what could not be written.
 void write_to(std::FILE* file, std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), file);
@@ -30,11 +32,13 @@ void Output::row(const JsonValue& object) const {
 
 void Output::progress(std::string_view text) const {
   if (isatty(STDERR_FILENO) == 0) return;
+  drawn = true;
   write_to(stderr, fmt::format("\r\x1b[K{}", text));
 }
 
 void Output::progress_done() const {
   if (isatty(STDERR_FILENO) == 0) return;
+  drawn = false;
   write_to(stderr, "\r\x1b[K");
 }
 
@@ -69,7 +73,8 @@ void complain(std::string_view text) {
     if (space && !one_line.empty() && one_line.back() != ' ') one_line += ' ';
   }
   one_line.erase(one_line.find_last_not_of(' ') + 1);
-  write_to(stderr, fmt::format("mhla: {}\n", one_line));
+  write_to(stderr, fmt::format("{}mhla: {}\n", drawn ? "\r\x1b[K" : "", one_line));
+  drawn = false;
 }
 
 bool flush_output() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }

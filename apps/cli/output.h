@@ -19,7 +19,7 @@ class Output {
   void line(std::string_view text = {}) const;  // for people
   void row(const JsonValue& object) const;      // for programs; nothing without --json
   void progress(std::string_view text) const;   // a line on stderr that the next one replaces; only on a terminal
-  void progress_done() const;                   // wipes it
+  void progress_done() const;                   // wipes it, and the ^C that a terminal puts behind it
 
  private:
   bool json_;
@@ -44,7 +44,7 @@ class TextTable {
 
 JsonValue json_list(const std::vector<std::string>& items);
 
-// One line on stderr, "mhla: ..."; line breaks inside become spaces.
+// One line on stderr, "mhla: ...", in the place of a progress line that stands there; line breaks inside become spaces.
 void complain(std::string_view text);
 
 // Writes what is buffered; false when stdout could not take it (a full disk, a closed pipe).

@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "mhla/core/error.h"
+#include "mhla/io/crc32c.h"
 #include "mhla/io/fields.h"
 #include "mhla/train/model_file.h"
+#include "mhla/train/origin.h"
 
 namespace mhla::apps {
 
@@ -25,7 +27,7 @@ struct TrainFlags {
   std::vector<std::string> network;          // KEY=VALUE
   std::map<std::string, std::string> flags;  // field -> text
   std::map<std::string, bool> switches;      // field of type bool -> value
-  bool resume = false, json = false;
+  bool resume = false, overwrite = false, json = false;
 };
 
 inline std::string flag_of(std::string field) {
@@ -47,6 +49,8 @@ void add_train_flags(CLI::App& command, TrainFlags& given, const char* example) 
   command.add_flag(
       "--resume", given.resume,
       "go on from the newest checkpoint in --out, with the options saved there; begin where there is none");
+  command.add_flag("--overwrite", given.overwrite,
+                   "start anew where --out has a run, whose files are removed once options and data are accepted");
   command.add_option("--config", given.config, "JSON file of options; flags win over it")->type_name("FILE");
   command.add_option("--set", given.network, fmt::format("a field of the model, such as {}; may come often", example))
       ->type_name("KEY=VALUE");
@@ -135,6 +139,26 @@ inline std::string given_model(const TrainFlags& given, const JsonValue& config)
   return model != nullptr && model->is_string() ? model->as_string() : "";
 }
 
+// Whether the --init of a run that goes on is what it was started with: the same place, or a file of the same bytes.
+template <class Options>
+bool is_init_of(const std::string& init, const Options& before) {
+  if (before.train.init.empty()) return false;
+  const JsonValue *place = before.origin.find("init"), *sum = before.origin.find("init_crc32c");
+  if (init == before.train.init || (place != nullptr && train::origin::absolute_form(init) == place->as_string()))
+    return true;
+  const std::filesystem::path folder = init, file = folder / (before.train.init_weights + ".safetensors");
+  const std::filesystem::path weights = std::filesystem::is_directory(folder) ? file : folder;
+  return sum != nullptr && std::filesystem::is_regular_file(weights) && file_crc32c(weights) == sum->as_uint();
+}
+
+// The network of weights to start from, where neither flags nor a config file name a model.
+template <class Options>
+void take_network_of_init(Options& options, const std::string& given_model) {
+  const std::filesystem::path config = std::filesystem::path(options.train.init) / "config.json";
+  if (!options.train.init.empty() && given_model.empty() && std::filesystem::exists(config))
+    options.model = config.string();
+}
+
 // `also_free` of the task, besides what is free in every run.
 template <class Options>
 Options train_options_of(const TrainFlags& given, const std::set<std::string>& also_free) {
@@ -152,7 +176,19 @@ Options train_options_of(const TrainFlags& given, const std::set<std::string>& a
     options.attention = fresh.attention, options.official = fresh.official, options.network = fresh.network;
   }
   fields_from_json(options, config, given.config);
+  for (const std::string& name : Options::paths()) {
+    const bool anew = given.flags.count(name) != 0 || (config.contains(name) && !config.contains("origin"));
+    if (anew) options.origin = train::without_origin(options.origin, name);
+  }
   for (const auto& [name, text] : given.flags) set_field(options, given.task, name, text);
+  if (const auto init = given.flags.find("init"); goes_on && init != given.flags.end()) {
+    if (!is_init_of(init->second, before))
+      fail(given.task, ": --init is ", init->second, ", but the run was started from ",
+           before.train.init.empty() ? "random weights" : before.train.init, " (", saved.string(), ")");
+    options.train.init = before.train.init;
+    if (const JsonValue* place = before.origin.find("init")) options.origin.set("init", *place);
+  }
+  if (!goes_on) take_network_of_init(options, given_model(given, config));
   for (const auto& [name, on] : given.switches) set_field(options, given.task, name, on ? "true" : "false");
   for (const std::string& text : given.network) set_network(options.network, given.task, text);
   if (!goes_on && options.network.contains("model"))  // it would have another name and be the same
@@ -160,8 +196,8 @@ Options train_options_of(const TrainFlags& given, const std::set<std::string>& a
          ", expected none: model is chosen by --model");
   if (given.flags.count("epochs") != 0 && given.flags.count("max_steps") == 0) options.train.max_steps = 0;
   std::set<std::string> free = also_free;
-  free.insert({"epochs", "max_steps", "threads", "checkpoint_every", "keep", "log_every", "eval_every", "eval_steps",
-               "device", "cuda_graph"});
+  free.insert({"epochs", "max_steps", "threads", "checkpoint_every", "checkpoint_minutes", "keep", "keep_best",
+               "log_every", "eval_every", "eval_steps", "device", "cuda_graph", "origin"});
   if (by_file) free.insert({"model", "attention", "official", "network"});
   if (goes_on) expect_same_run(options, before, given.task, saved.string(), free);
   return options;

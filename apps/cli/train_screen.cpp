@@ -75,6 +75,13 @@ std::string bar_text(const JsonValue& row, int columns) {
         member.key == "lr" || member.key == "grad_norm" || member.key == "epoch" || member.key == "eta_s";
     if (!aside) shown.set(member.key, member.value);
   }
+  const JsonValue *kind = row.find("kind"), *samples = row.find("samples");
+  if (kind != nullptr && kind->as_string() == "eval") {
+    const std::string text =
+        fmt::format("[{}] {:3.0f} %  evaluating  {}/{} {}", bar, 100.0 * share, row.at("step").as_int(),
+                    row.at("of").as_int(), samples == nullptr ? "tokens" : samples->as_string());
+    return text.substr(0, static_cast<std::size_t>(std::max(columns, 1)));
+  }
   const JsonValue* eta = row.find("eta_s");  // first: a narrow terminal cuts the end
   const std::string left = eta == nullptr ? "" : row_text(JsonValue().set("eta_s", *eta)) + "  ";
   const std::string text = fmt::format("[{}] {:3.0f} %  {}{}", bar, 100.0 * share, left, row_text(shown));
@@ -105,10 +112,19 @@ void TrainScreen::show(const JsonValue& row, bool progress) {
   } else if (kind == "eval") {
     out_.line("eval  " + row_text(row));
   } else if (kind == "start") {
-    const JsonValue *tested = row.find("tested_on"), *resumed = row.find("resumed");
-    out_.line(fmt::format("{} steps on {}{}{}", row.at("of").as_int(), row.at("device").as_string(),
+    const JsonValue *tested = row.find("tested_on"), *resumed = row.find("resumed"), *warmup = row.find("warmup_steps");
+    out_.line(fmt::format("{} steps on {}{}{}{}", row.at("of").as_int(), row.at("device").as_string(),
+                          warmup == nullptr ? "" : fmt::format(", warm-up shortened to {}", warmup->as_int()),
                           tested == nullptr ? "" : ", tested on " + tested->as_string(),
                           resumed == nullptr ? "" : ", going on from " + resumed->as_string()));
+    if (const JsonValue* init = row.find("init")) out_.line("init  " + init->as_string());
+    if (const JsonValue* changed = row.find("changed")) {
+      for (const JsonValue& line : changed->items()) out_.line("init  " + line.as_string());
+    }
+  } else if (kind == "best") {
+    if (!terminal_)
+      out_.line(fmt::format("best  {}  {}", row_text(JsonValue().set(row.at("metric").as_string(), row.at("value"))),
+                            row.at("path").as_string()));
   } else if (kind == "tokens") {
     out_.line("tokens  " + row.at("text").as_string());
   } else if (kind == "checkpoint") {
@@ -116,6 +132,8 @@ void TrainScreen::show(const JsonValue& row, bool progress) {
   } else if (kind == "warning") {
     out_.progress_done();
     complain(row.at("text").as_string());
+  } else if (kind == "stopped" || kind == "failed") {
+    out_.progress_done();  // and the ^C that the terminal has put behind the bar
   } else if (kind == "end") {
     out_.line("weights  " + row.at("path").as_string());
   }

@@ -41,6 +41,9 @@ TEST(TrainScreen, TheBarFillsAndIsCutToTheTerminal) {
   EXPECT_EQ(bar_text(step_row(100), 200),
             "[=====>    ]  50 %  2:05 left  step 100/200  loss 0.5130  accuracy 81.25 %  3412 images/s");
   EXPECT_EQ(bar_text(step_row(200), 18), "[==========] 100 %");
+  const JsonValue eval = JsonValue().set("kind", "eval").set("step", 512).set("of", 1024).set("samples", "images");
+  EXPECT_EQ(bar_text(eval, 200), "[=====>    ]  50 %  evaluating  512/1024 images");
+  EXPECT_EQ(bar_text(eval, 12), "[=====>    ]");
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ int run_analyze(AnalyzeOptions options) {
   const Output out(options.json);
   if (options.out.empty()) options.out = (fs::path(options.runs.front()) / "analysis").string();
   for (const std::string& run : options.runs)  // before LibTorch is opened and a folder made
-    if (!fs::exists(fs::path(run) / "train.json")) fail("analyze: ", run, " has no train.json: is it a run?");
+    if (!fs::exists(fs::path(run) / "train.json"))
+      fail("analyze: ", run, " has no train.json, expected the folder of `mhla train classify`");
   make_folder(options.out);
   AnalysisRows rows;
   if (const int code = collect_analysis(options, out, rows); code != kDone) return code;
@@ -139,8 +140,8 @@ void add_analyze(CLI::App& app, Job& job) {
       ->check(CLI::Range(1, 1 << 14))
       ->capture_default_str();
   command->add_option("--data", o.data, "other data of the same classes")->type_name("SET");
-  command->add_option("--weights", o.weights, "model, or ema: the running average")
-      ->check(CLI::IsMember({"model", "ema"}))
+  command->add_option("--weights", o.weights, "model, ema: the running average, or best: of the best evaluation")
+      ->check(CLI::IsMember({"model", "ema", "best"}))
       ->capture_default_str();
   command->add_option("--device", o.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
   command->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));

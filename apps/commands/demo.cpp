@@ -42,13 +42,15 @@ train::ClassifyOptions options_of(const DemoOptions& demo, const std::string& at
   o.train.epochs = demo.epochs, o.train.batch = 64, o.train.lr = 2e-3, o.train.weight_decay = 0.05;
   o.train.warmup_steps = std::min<std::int64_t>(40, demo.images / o.train.batch * demo.epochs / 6);
   o.train.seed = demo.seed, o.train.threads = demo.threads;
-  o.train.checkpoint_every = 0, o.train.keep = 1, o.train.eval_every = 0, o.train.log_every = 10;
+  o.train.checkpoint_every = 0, o.train.keep = 1, o.train.keep_best = false, o.train.eval_every = 0,
+  o.train.log_every = 10;
   return o;
 }
 
 // Whether a run has the options of the demo, but for those that its flags or the data set.
 bool is_of_demo(const fs::path& run, const JsonValue& ours) {
-  static const std::set<std::string> free{"data", "train_images", "epochs", "warmup_steps", "seed", "threads"};
+  static const std::set<std::string> free{"data", "train_images", "epochs", "warmup_steps",
+                                          "seed", "threads",      "origin"};
   if (!fs::exists(run / "train.json")) return false;
   const JsonValue saved = read_json(run / "train.json");
   for (const JsonValue::Member& member : ours.members()) {
@@ -77,6 +79,7 @@ int train_one(const DemoOptions& demo, const std::string& attention, const fs::p
     const std::string& kind = row.at("kind").as_string();
     if (progress) return out.progress(fmt::format("{:<8}{}", attention, bar_text(row, 70)));
     if (kind == "warning") return complain(row.at("text").as_string());
+    if (kind == "stopped" || kind == "failed") out.progress_done();  // and the ^C behind the bar
     if (kind != "eval") return;
     out.progress_done();
     out.line(fmt::format("{:<8} top-1 {:.2f} % on the test images after {:.0f} s", attention,

@@ -50,8 +50,8 @@ void add_eval(CLI::App& app, Job& job) {
   static EvalOptions options;
   classify->add_option("--run", options.run, "folder of `mhla train classify`")->required()->type_name("DIR");
   classify->add_option("--data", options.data, "other data of the same classes")->type_name("SET");
-  classify->add_option("--weights", options.weights, "model, or ema: the running average")
-      ->check(CLI::IsMember({"model", "ema"}))
+  classify->add_option("--weights", options.weights, "model, ema: the running average, or best: of the best evaluation")
+      ->check(CLI::IsMember({"model", "ema", "best"}))
       ->capture_default_str();
   classify->add_option("--batch", options.batch, "images at a time (default: as in training)")
       ->check(CLI::Range(1, 1 << 20));
@@ -69,7 +69,8 @@ void add_eval(CLI::App& app, Job& job) {
                                     .set("batch", options.batch)
                                     .set("device", options.device)
                                     .set("threads", options.threads);
-      return run_in_train_library(request, [&](const JsonValue& row, bool) {
+      return run_in_train_library(request, [&](const JsonValue& row, bool progress) {
+        if (progress) return out.progress(bar_text(row, 79));
         out.row(row);
         if (row.at("kind").as_string() == "warning") return complain(row.at("text").as_string());
         out.line(fmt::format("{}: {} with {} attention, {} images{}", row.at("weights").as_string(),

@@ -100,8 +100,8 @@ void add_eval_lm(CLI::App& eval, Job& job) {
                  "beyond what mix has rows for: error, truncate_left, rechunk, extend")
       ->check(CLI::IsMember({"error", "truncate_left", "rechunk", "extend"}))
       ->capture_default_str();
-  lm->add_option("--weights", o.weights, "model, or ema: the running average")
-      ->check(CLI::IsMember({"model", "ema"}))
+  lm->add_option("--weights", o.weights, "model, ema: the running average, or best: of the best evaluation")
+      ->check(CLI::IsMember({"model", "ema", "best"}))
       ->capture_default_str();
   lm->add_option("--batch", o.batch, "windows at a time (default: as in training)")->check(CLI::Range(1, 1 << 20));
   lm->add_option("--device", o.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");

@@ -222,8 +222,8 @@ void add_generate(CLI::App& app, Job& job) {
   command->add_option("--precision", o.precision, "of the weights: f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
-  command->add_option("--weights", o.weights, "model, or ema: the running average")
-      ->check(CLI::IsMember({"model", "ema"}))
+  command->add_option("--weights", o.weights, "model, ema: the running average, or best: of the best evaluation")
+      ->check(CLI::IsMember({"model", "ema", "best"}))
       ->capture_default_str();
   command->add_option("--device", o.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
   command->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));

@@ -31,6 +31,7 @@ void add_task(CLI::App& train, Job& job, const TrainTask& task) {
                                     .set("command", given.task)
                                     .set("out", given.out)
                                     .set("resume", given.resume)
+                                    .set("overwrite", given.overwrite)
                                     .set("options", fields_to_json(train_options_of<Options>(given, free)));
       TrainScreen screen(out);
       const int code =

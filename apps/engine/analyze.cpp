@@ -115,7 +115,8 @@ void image_row(const Samples& samples, std::int64_t sample, const ImageSet& set,
 // The last numbers of the log: accuracy and speed of the training.
 void add_log(const fs::path& folder, const JsonValue& request, JsonValue& row) {
   const bool other_data = !request.at("data").as_string().empty();  // of which the log knows nothing
-  const char* key = request.at("weights").as_string() == "ema" ? "ema_top1" : "top1";
+  const std::string& which = request.at("weights").as_string();
+  const char* key = which == "ema" ? "ema_top1" : which == "best" ? "value" : "top1";
   JsonValue top1, speed;
   if (fs::exists(folder / "log.jsonl")) {
     const std::vector<std::byte> bytes = read_file(folder / "log.jsonl", std::uint64_t{256} << 20);

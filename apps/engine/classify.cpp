@@ -2,6 +2,9 @@
 
 #include "apps/engine/run_folder.h"
 #include "mhla/core/error.h"
+#include "mhla/train/classify/class_names.h"
+#include "mhla/train/classify/classify_init.h"
+#include "mhla/train/origin.h"
 
 namespace mhla::apps {
 
@@ -13,27 +16,33 @@ void train_classify(const JsonValue& request, Observer& observer) {
   fields_from_json(options, request.at("options"), "train classify");
   const fs::path folder = request.at("out").as_string();
   check(options.train);
-  const bool resume = request.at("resume").as_bool(), goes_on = resume && fs::exists(folder / "train.json");
+  RunStart start = start_of(request);
+  const bool goes_on = start.resume && fs::exists(folder / "train.json");
   if (goes_on) options.test_seed = saved_options(folder).test_seed, options.model = model_of(options.model, folder);
-  if (!resume) expect_no_run(folder);  // before anything is written into it
+  expect_room(folder, start);  // before anything is written into it
+  note_origin(options);
+  const ClassifyOptions typed = options;
+  options = located(options);
+  const std::optional<InitSource> init = init_source("train classify", options.train, folder, start, observer);
   const ClassifyData data = open_data(options);
   if (goes_on) expect_same_classes("train classify", folder, *data.train);
   const ClassifierConfig network = network_of(options, *data.train);
   options = resolved(options, network, *data.train);
   prepare(options.train);
   ClassificationTask task(options, data, network);
-  Trainer trainer(task, options.train, folder, fields_to_json(options), observer);
-  keep_classes(folder, *data.train);
-  const TrainResult result = trainer.run(resume);
-  if (!result.stopped.empty())
-    throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
-                        ", which is saved; go on with --resume --out ", folder.string()));
+  if (init) note_init(*init, start_from(task.classifier(), *init), options.origin, start);
+  settle_warmup(task, options.train, start);
+  Trainer trainer(task, options.train, folder, fields_to_json(as_typed(options, typed)), observer);
+  run_to_end(trainer, start, folder);
 }
 
 void eval_classify(const JsonValue& request, Observer& observer) {
   const RunFolder run = open_run("eval classify", request.at("run").as_string(), request, observer);
   const auto& [options, network, weights, images, held_out, model] = run;
-  const Score result = score(*model, images, augment_of(options, network, *images), options);
+  const Score result =
+      score(*model, images, augment_of(options, network, *images), options, [&](std::int64_t done, std::int64_t of) {
+        observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", of).set("samples", "images"));
+      });
   for (const std::string& text : result.warnings) observer.row(JsonValue().set("kind", "warning").set("text", text));
   JsonValue names = JsonValue::array(), confusion = JsonValue::array();
   const auto classes = static_cast<std::size_t>(network.classes);

@@ -1,13 +1,14 @@
 #include "apps/engine/lm.h"
 
 #include <cmath>
-#include <cstdio>
 
 #include "apps/engine/run_folder.h"
 #include "mhla/core/error.h"
 #include "mhla/data/token_set.h"
-#include "mhla/io/file.h"
 #include "mhla/train/lm/lm_eval.h"
+#include "mhla/train/lm/lm_init.h"
+#include "mhla/train/lm/run_tokenizer.h"
+#include "mhla/train/origin.h"
 #include "mhla/train/weights.h"
 
 namespace mhla::apps {
@@ -15,59 +16,23 @@ namespace mhla::apps {
 using namespace mhla::train;
 namespace fs = std::filesystem;
 
-namespace {
-
-constexpr const char* kFingerprint = "tokenizer.fingerprint";  // of the one the model was trained with
-
-std::string hex(std::uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
-std::string known_fingerprint(const fs::path& run) {  // or none
-  if (!fs::exists(run / kFingerprint)) return {};
-  const std::vector<std::byte> bytes = read_file(run / kFingerprint, 64);
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()).substr(0, 16);
-}
-
-// Beside the model, which is of no use without.
-void keep_tokenizer(const Tokenizer& tokenizer, const fs::path& folder) {
-  std::error_code error;  // which the trainer will tell
-  fs::create_directories(folder, error);
-  if (error) return;
-  const fs::path file = folder / tokenizer.file_name();
-  if (const std::string known = known_fingerprint(folder); !known.empty() && known != hex(tokenizer.fingerprint()))
-    fail("train lm: the data has tokens of another tokenizer (", hex(tokenizer.fingerprint()), ") than ",
-         folder.string(), " was trained with (", known, ")");
-  if (!fs::exists(file)) tokenizer.save(file);
-  write_file(folder / kFingerprint, hex(tokenizer.fingerprint()) + "\n");
-}
-
-// The tokenizer of a run, which must be the one that its model was trained with.
-TokenizerPtr run_tokenizer(const std::string& command, const fs::path& run, const LmConfig& network) {
-  const bool pieces = !fs::exists(run / "tokenizer.json") && fs::exists(run / "tokenizer.model");
-  const std::string file = (run / (pieces ? "tokenizer.model" : "tokenizer.json")).string();
-  TokenizerPtr tokenizer = open_tokenizer(file);
-  if (const std::string known = known_fingerprint(run); !known.empty() && known != hex(tokenizer->fingerprint()))
-    fail(command, ": ", file, " is another tokenizer (", hex(tokenizer->fingerprint()),
-         ") than the one the model was trained with (", known, ")");
-  if (tokenizer->vocab_size() > network.vocab)
-    fail(command, ": ", file, " has ", tokenizer->vocab_size(), " tokens, expected at most the ", network.vocab,
-         " of the model");
-  return tokenizer;
-}
-
-}  // namespace
-
 void train_lm(const JsonValue& request, Observer& observer) {
   LmOptions options;
   fields_from_json(options, request.at("options"), "train lm");
   const fs::path folder = request.at("out").as_string();
-  const bool resume = request.at("resume").as_bool(), goes_on = resume && fs::exists(folder / "train.json");
+  RunStart start = start_of(request);
+  const bool goes_on = start.resume && fs::exists(folder / "train.json");
   if (goes_on) options.model = model_of(options.model, folder);
   check(options);
-  if (!resume) expect_no_run(folder);  // before anything is written into it
+  expect_room(folder, start);  // before anything is written into it
+  note_origin(options);
+  const LmOptions typed = options;
+  options = located(options);
+  if (const std::string own = tokenizer_file(folder); goes_on && !own.empty() && !is_mqar(options))
+    options.tokenizer = own;  // where tokens must be made again
+  const std::optional<InitSource> init = init_source("train lm", options.train, folder, start, observer);
+  if (init && options.tokenizer.empty() && !is_token_set(options.data) && !is_mqar(options))
+    options.tokenizer = tokenizer_file(init->maybe_folder);
   if (!goes_on) expect_own_tokens(options, folder.string());
   prepare(options.train);
   LmDataPtr data = open_data(options, folder.string(), [&](const std::string& text) {
@@ -75,14 +40,14 @@ void train_lm(const JsonValue& request, Observer& observer) {
   });
   const LmConfig network = network_of(options, *data);
   options = resolved(options, network);
-  const TokenizerPtr maybe_tokenizer = data->maybe_tokenizer();
+  if (const TokenizerPtr tokenizer = data->maybe_tokenizer(); tokenizer != nullptr && !start.overwrite)
+    expect_same_tokenizer("train lm", folder, *tokenizer);
+  if (init) expect_tokenizer_of(*init, data->maybe_tokenizer());
   LmTask task(options, std::move(data), network);
-  Trainer trainer(task, options.train, folder, fields_to_json(options), observer);
-  if (maybe_tokenizer != nullptr) keep_tokenizer(*maybe_tokenizer, folder);
-  const TrainResult result = trainer.run(resume);
-  if (!result.stopped.empty())
-    throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
-                        ", which is saved; go on with --resume --out ", folder.string()));
+  if (init) note_init(*init, start_from(task.language_model(), *init), options.origin, start);
+  settle_warmup(task, options.train, start);
+  Trainer trainer(task, options.train, folder, fields_to_json(as_typed(options, typed)), observer);
+  run_to_end(trainer, start, folder);
 }
 
 std::string policy_of(const LanguageModelImpl& model) {
@@ -107,9 +72,11 @@ LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer
     if (!saved.contains("packing")) fail(command, ": ", run.string(), " is no run of `mhla train lm`");
     found = find_weights(command, run, which, observer);
     fields_from_json(opened.options, saved, (run / "train.json").string());
-  } else if (!fs::exists(found.file) || !fs::exists(run / "config.json")) {
-    fail(command, ": ", run.string(), " is no run: it has no train.json, and not both config.json and ",
-         found.file.filename().string());
+    opened.options = located(opened.options);
+  } else if (!fs::exists(run / "config.json")) {
+    find_weights(command, run, which, observer);  // which names the cause
+  } else if (!fs::exists(found.file)) {
+    fail(command, ": ", found.file.string(), " is missing, and ", run.string(), " has no train.json and no checkpoint");
   }
   change_options(request, opened.options.train);
   prepare(opened.options.train);
@@ -118,7 +85,7 @@ LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer
   read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
   opened.model->to(device_of(opened.options.train.device));
   opened.model->eval();
-  if (!is_mqar(opened.options)) opened.maybe_tokenizer = run_tokenizer(command, run, opened.model->config());
+  if (!is_mqar(opened.options)) opened.maybe_tokenizer = run_tokenizer(command, run, opened.model->config().vocab);
   return opened;
 }
 

@@ -18,8 +18,8 @@ struct LmRun {
   LanguageModel model{nullptr};   // on its device, in f32
   TokenizerPtr maybe_tokenizer;   // none: trained on ids that are no text
 };
-// `request` has "run", "weights" (model or ema), "batch", "threads" and "device", empty or 0 for those of the run.
-// Threads, device and seed are set. Errors open with `command`.
+// `request` has "run", "weights" (model, ema or best), "batch", "threads" and "device", empty or 0 for those of the
+// run. Threads, device and seed are set. Errors open with `command`.
 LmRun open_lm_run(const std::string& command, const JsonValue& request, train::Observer& observer);
 // The length policy, or "none" where it does nothing: attention without chunks takes any length.
 std::string policy_of(const LanguageModelImpl& model);

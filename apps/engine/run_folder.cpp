@@ -1,11 +1,12 @@
 #include "apps/engine/run_folder.h"
 
-#include <algorithm>
-
 #include "mhla/core/error.h"
-#include "mhla/io/file.h"
+#include "mhla/io/crc32c.h"
+#include "mhla/train/best.h"
 #include "mhla/train/checkpoints.h"
+#include "mhla/train/classify/class_names.h"
 #include "mhla/train/model_file.h"
+#include "mhla/train/origin.h"
 #include "mhla/train/weights.h"
 
 namespace mhla::apps {
@@ -15,44 +16,33 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kClasses = "classes.json";  // names, in the order of the model's outputs
-
-// What a set calls its classes where it knows no better.
-bool is_number(const std::string& name, std::size_t number) {
-  return name == std::to_string(number) || name == str("class ", number);
+// The cause where train.json is missing.
+void expect_options(const std::string& command, const fs::path& run) {
+  if (fs::exists(run / "train.json")) return;
+  const std::vector<Checkpoint> all = CheckpointFolder(run / "checkpoints", 1).list();
+  if (!all.empty())
+    fail(command, ": ", (run / "train.json").string(), " is missing; ", (all.back().path / "train.json").string(),
+         " is a copy of it");
+  if (fs::exists(run / "model.safetensors"))
+    fail(command, ": ", run.string(),
+         " has weights but neither train.json nor config.json, which say what they are of");
+  fail(command, ": ", run.string(), " has no train.json, expected the folder of a training");
 }
 
 }  // namespace
 
-void keep_classes(const fs::path& run, const ImageSet& set) {
-  std::error_code error;  // which the trainer will tell
-  fs::create_directories(run, error);
-  if (error) return;
-  JsonValue names = JsonValue::array();
-  for (const std::string& name : set.class_names()) names.push(name);
-  write_file(run / kClasses, write_json(names, 2) + "\n");
-}
-
-void expect_same_classes(const std::string& command, const fs::path& run, const ImageSet& set) {
-  if (!fs::exists(run / kClasses)) return;
-  const JsonValue names = read_json(run / kClasses);
-  for (std::size_t i = 0; i < std::min(names.size(), set.class_names().size()); ++i) {
-    const std::string &name = set.class_names()[i], &expected = names.at(i).as_string();
-    if (name != expected && !is_number(name, i) && !is_number(expected, i))
-      fail(command, ": ", set.name(), ": class ", i, " is '", name, "', expected '", expected, "' as in ",
-           (run / kClasses).string());
-  }
-}
-
 RunWeights find_weights(const std::string& command, const fs::path& run, const std::string& which, Observer& observer) {
   if (!fs::is_directory(run)) fail(command, ": ", run.string(), " is no folder of a run");
-  if (!fs::exists(run / "train.json")) fail(command, ": ", run.string(), " has no train.json: is it a run?");
+  expect_options(command, run);
   if (which == "ema") {
     const JsonValue options = read_json(run / "train.json");
     if (const JsonValue* ema = options.find("ema"); ema == nullptr || ema->as_double() == 0.0)
       fail(command, ": --weights is ema, but ", run.string(), " has no average of its weights (ema 0)");
   }
   const fs::path final_file = run / (which + ".safetensors");
+  if (which == "best" && !fs::exists(final_file))
+    fail(command, ": --weights is best, but ", run.string(), " has no ", kBestFile,
+         ": nothing was evaluated yet, or it was trained with --no-keep-best");
   if (fs::exists(final_file)) return {run, final_file, ""};
   std::vector<std::string> complaints;
   const std::optional<Checkpoint> newest = CheckpointFolder(run / "checkpoints", 1).newest(complaints);
@@ -63,6 +53,56 @@ RunWeights find_weights(const std::string& command, const fs::path& run, const s
                    .set("text", str("the run is not at its end: these are the weights of ", newest->path.string())));
   if (which == "ema") return {newest->path, newest->path / "trainer.safetensors", "ema."};
   return {newest->path, newest->path / "model.safetensors", ""};
+}
+
+RunStart start_of(const JsonValue& request) {
+  RunStart start{.resume = request.at("resume").as_bool()};
+  if (const JsonValue* overwrite = request.find("overwrite")) start.overwrite = overwrite->as_bool();
+  return start;
+}
+
+std::optional<InitSource> init_source(const std::string& command, const TrainOptions& options, const fs::path& folder,
+                                      const RunStart& start, Observer& observer) {
+  const fs::path init = options.init;
+  const bool goes_on = start.resume && !CheckpointFolder(folder / "checkpoints", 1).list().empty();
+  if (init.empty() || goes_on) return {};
+  if (!fs::exists(init)) fail(command, ": --init is ", options.init, ", which is not there");
+  if (!fs::is_directory(init)) {
+    if (options.init_weights != "model")
+      fail(command, ": --init-weights is ", options.init_weights, ", but --init is a file, expected a folder");
+    return InitSource{options.init, init, "", {}, {}};
+  }
+  std::error_code none;
+  if (fs::equivalent(init, folder, none))
+    fail(command, ": --init is ", options.init, ", expected another folder than --out");
+  RunWeights found{init, init / (options.init_weights + ".safetensors"), ""};
+  if (fs::exists(init / "train.json")) {
+    found = find_weights(command, init, options.init_weights, observer);
+  } else if (!fs::exists(init / "config.json") || !fs::exists(found.file)) {
+    fail(command, ": --init is ", options.init, ", which has not both config.json and ", found.file.filename().string(),
+         ", expected a run, a folder of mhla convert or a .safetensors file");
+  }
+  return InitSource{options.init, found.file, found.prefix, found.folder / "config.json", init};
+}
+
+void note_init(const InitSource& source, const std::vector<std::string>& changes, JsonValue& origin, RunStart& start) {
+  origin.set("init_crc32c", static_cast<std::int64_t>(file_crc32c(source.file)));
+  JsonValue lines = JsonValue::array();
+  for (const std::string& change : changes) lines.push(change);
+  start.said.set("init", source.file.string()).set("changed", lines);
+}
+
+void settle_warmup(const Task& task, TrainOptions& options, RunStart& start) {
+  if (options.warmup_steps) return;
+  options.warmup_steps = warmup_of(options, total_steps(task, options));
+  if (*options.warmup_steps < options.usual_warmup) start.said.set("warmup_steps", *options.warmup_steps);
+}
+
+void run_to_end(Trainer& trainer, const RunStart& start, const fs::path& folder) {
+  const TrainResult result = trainer.run(start);
+  if (!result.stopped.empty())
+    throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
+                        ", which is saved; go on with --resume --out ", folder.string()));
 }
 
 void change_options(const JsonValue& request, TrainOptions& options) {
@@ -81,7 +121,7 @@ ClassifyOptions saved_options(const fs::path& run) {
   ClassifyOptions options;
   fields_from_json(options, read_json(run / "train.json"), (run / "train.json").string());
   if (!options.test_seed) options.test_seed = options.train.seed;
-  return options;
+  return located(options);
 }
 
 RunFolder open_run(const std::string& command, const fs::path& run, const JsonValue& request, Observer& observer) {

@@ -4,12 +4,13 @@
 #include <filesystem>
 
 #include "mhla/train/classify/classification.h"
+#include "mhla/train/init_source.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::apps {
 
-// Where the weights of a run are: the final ones, or with a warning those of the newest checkpoint. `which`: model or
-// ema. Errors open with `command`.
+// Where the weights of a run are: the final ones, or with a warning those of the newest checkpoint. `which`: model,
+// ema or best. Errors open with `command`.
 struct RunWeights {
   std::filesystem::path folder, file;  // folder has the config.json of the file
   std::string prefix;                  // of the tensors in the file
@@ -19,6 +20,21 @@ RunWeights find_weights(const std::string& command, const std::filesystem::path&
 // "batch", "threads" and "device" of a request, where they are not 0 or empty, in the place of the run's.
 void change_options(const JsonValue& request, train::TrainOptions& options);
 
+// "resume" and "overwrite" of a request.
+train::RunStart start_of(const JsonValue& request);
+// Where the weights of `init` are, or none: there is no init, or the run goes on from a checkpoint in `folder`.
+std::optional<train::InitSource> init_source(const std::string& command, const train::TrainOptions& options,
+                                             const std::filesystem::path& folder, const train::RunStart& start,
+                                             train::Observer& observer);
+// What train.json and the first row of the log say of it.
+void note_init(const train::InitSource& source, const std::vector<std::string>& changes, JsonValue& origin,
+               train::RunStart& start);
+// The warm-up that the options leave open, for the steps of the task. One that is shorter than usual is said when the
+// run begins.
+void settle_warmup(const train::Task& task, train::TrainOptions& options, train::RunStart& start);
+// Runs to the end; a signal that ended it early is RunFailed.
+void run_to_end(train::Trainer& trainer, const train::RunStart& start, const std::filesystem::path& folder);
+
 // Options as train.json of a run of `mhla train classify` has them. Runs made before had no test_seed: their seed chose
 // the test images.
 train::ClassifyOptions saved_options(const std::filesystem::path& run);
@@ -26,11 +42,6 @@ train::ClassifyOptions saved_options(const std::filesystem::path& run);
 // The model of a run that goes on. Runs made before name the file it was described by; where that is gone, the run's
 // config.json says the same.
 std::string model_of(const std::string& model, const std::filesystem::path& run);
-
-// Names of the classes a run is trained on, beside its model. Data whose classes have other names are refused; classes
-// that have numbers alone, and runs made before there were names, are compared with none.
-void keep_classes(const std::filesystem::path& run, const ImageSet& set);
-void expect_same_classes(const std::string& command, const std::filesystem::path& run, const ImageSet& set);
 
 struct RunFolder {
   train::ClassifyOptions options;  // of train.json, with what the request changes
@@ -41,7 +52,7 @@ struct RunFolder {
   AnyClassifier model;            // on its device
 };
 
-// Of `mhla train classify`. `request` has "weights" (model or ema), "data", empty for that of the run, and what
+// Of `mhla train classify`. `request` has "weights" (model, ema or best), "data", empty for that of the run, and what
 // change_options() takes.
 RunFolder open_run(const std::string& command, const std::filesystem::path& run, const JsonValue& request,
                    train::Observer& observer);

@@ -14,7 +14,7 @@ extern "C" {
 typedef void (*mhla_train_row)(void* context, int progress, const char* json);
 
 int mhla_train_interface(void);
-// {"command": "train classify" or "train lm", "out": FOLDER, "resume": BOOL, "options": {...}},
+// {"command": "train classify" or "train lm", "out": FOLDER, "resume": BOOL, "overwrite": BOOL, "options": {...}},
 // {"command": "eval classify" or "eval lm", "run": FOLDER, ...}, {"command": "eval lm tasks", ...},
 // {"command": "generate", "run": FOLDER, "prompts": [...], ...}, {"command": "bench model", ...} or {"command":
 // "analyze", "runs": [FOLDER, ...], ...}. Returns the exit code of the program, with `reason` filled in where it is not

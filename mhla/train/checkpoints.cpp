@@ -75,6 +75,7 @@ Checkpoint CheckpointFolder::save(std::int64_t step, const std::function<void(co
   } catch (const std::exception&) {
     std::error_code ignored;
     fs::remove_all(partial, ignored);
+    fs::remove(folder_, ignored);  // where it is empty
     throw;
   }
   // Those of later steps are the damaged ones that a resumed run left behind: they must not count as the newest.
@@ -123,6 +124,14 @@ void CheckpointFolder::sweep() const {
     if (name.rfind(".part-", 0) == 0 || name.rfind(".old-", 0) == 0) left.push_back(entry.path());
   }
   for (const fs::path& path : left) fs::remove_all(path, none);
+}
+
+void CheckpointFolder::clear() const {
+  std::error_code none;
+  for (const Checkpoint& one : list())
+    rename_or_fail(one.path, folder_ / str(".old-", ::getpid(), "-", name_of(one.step)));
+  sweep();
+  fs::remove(folder_, none);
 }
 
 void check_checkpoint(const Checkpoint& checkpoint) {

@@ -31,6 +31,7 @@ class CheckpointFolder {
   // The newest one that is sound; what is wrong with newer ones goes to `complaints`.
   [[nodiscard]] std::optional<Checkpoint> newest(std::vector<std::string>& complaints) const;
   void sweep() const;  // removes what an interrupted process left behind
+  void clear() const;  // removes all checkpoints, and the folder where nothing else is in it
 
  private:
   std::filesystem::path folder_;

@@ -169,6 +169,14 @@ TEST(Schedule, WarmUpThenCosineOrConstant) {
   EXPECT_DOUBLE_EQ(Schedule(o, 14)(13), 1.0);
   EXPECT_DOUBLE_EQ(Schedule(o, 4)(3), 1.0);
   EXPECT_EQ(message_of([&] { Schedule(o, 3); }), "train: warmup_steps is 4, expected at most the 3 steps of the run");
+  o.warmup_steps.reset();
+  EXPECT_EQ(warmup_of(o, 10), 0);  // none is usual
+  o.usual_warmup = 100;
+  EXPECT_EQ(warmup_of(o, 5000), 100);
+  EXPECT_EQ(warmup_of(o, 999), 99);
+  EXPECT_EQ(warmup_of(o, 3), 0);
+  EXPECT_EQ(Schedule(o, 3)(0), 1.0);
+  EXPECT_DOUBLE_EQ(Schedule(o, 40)(0), 0.2 + 0.8 / 4);
 }
 
 TEST(Ema, FollowsItsFormulaAndSwaps) {

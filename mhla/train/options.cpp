@@ -1,5 +1,6 @@
 #include "mhla/train/options.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "mhla/core/error.h"
@@ -22,7 +23,7 @@ void check(const TrainOptions& o) {
   if (o.max_steps == 0) at_least(1, "epochs", o.epochs);
   at_least(1, "batch", o.batch);
   at_least(1, "accumulate", o.accumulate);
-  at_least(0, "warmup_steps", o.warmup_steps);
+  if (o.warmup_steps) at_least(0, "warmup_steps", *o.warmup_steps);
   at_least(0, "threads", o.threads);
   expect(o.threads <= 1024, "threads", o.threads, "at most 1024");
   at_least(0, "seed", o.seed);
@@ -43,11 +44,18 @@ void check(const TrainOptions& o) {
   if (o.mix_weight_decay)
     expect(between(*o.mix_weight_decay, 0, most), "mix_weight_decay", *o.mix_weight_decay, "0 or more");
   expect(between(o.clip_norm, 0, most), "clip_norm", o.clip_norm, "0 or more");
+  expect(between(o.checkpoint_minutes, 0, most), "checkpoint_minutes", o.checkpoint_minutes, "0 or more");
   expect(between(o.warmup_lr, 0, most), "warmup_lr", o.warmup_lr, "0 or more");
   expect(between(o.min_lr, 0, most) && o.min_lr <= o.lr, "min_lr", o.min_lr, "0 to lr");
   expect(between(o.ema, 0, 1), "ema", o.ema, "0 or more and below 1");
   expect(o.schedule == "cosine" || o.schedule == "constant", "schedule", o.schedule, "cosine or constant");
+  expect(o.init_weights == "model" || o.init_weights == "ema" || o.init_weights == "best", "init_weights",
+         o.init_weights, "model, ema or best");
   expect(o.precision == "f32" || o.precision == "bf16", "precision", o.precision, "f32 or bf16");
+}
+
+std::int64_t warmup_of(const TrainOptions& o, std::int64_t total_steps) {
+  return o.warmup_steps.value_or(std::min(o.usual_warmup, total_steps / 10));
 }
 
 }  // namespace mhla::train

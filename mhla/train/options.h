@@ -25,10 +25,13 @@ struct TrainOptions {
   std::optional<bool> clip_mix_apart;  // none: on, with `official` off
 
   std::string schedule = "cosine";
-  std::int64_t warmup_steps = 0;
+  std::optional<std::int64_t> warmup_steps;  // none: usual_warmup, in a short run less (warmup_of)
+  std::int64_t usual_warmup = 0;             // of the task, no option of its own
   double warmup_lr = 0.0;
   double min_lr = 0.0;
 
+  std::string init;
+  std::string init_weights = "model";
   double ema = 0.0;
   std::string precision = "f32";
   std::string device = "cpu";
@@ -38,7 +41,9 @@ struct TrainOptions {
   bool cuda_graph = false;
 
   std::int64_t checkpoint_every = 500;
+  double checkpoint_minutes = 10;
   std::int64_t keep = 3;
+  bool keep_best = true;
   std::int64_t log_every = 10;
   std::int64_t eval_every = 1;
   std::int64_t eval_steps = 0;
@@ -60,9 +65,14 @@ struct TrainOptions {
     visit("clip_mix_apart", o.clip_mix_apart,
           "clip the mixing matrices by a norm of their own; none: on, official: off");
     visit("schedule", o.schedule, "of the learning rate: cosine or constant");
-    visit("warmup_steps", o.warmup_steps, "steps from warmup_lr to lr, in a straight line");
+    visit(
+        "warmup_steps", o.warmup_steps,
+        "steps from warmup_lr to lr, in a straight line; none: 0, for language models 100 or a tenth of a shorter run");
     visit("warmup_lr", o.warmup_lr, "where the warm-up starts");
     visit("min_lr", o.min_lr, "where the cosine ends");
+    visit("init", o.init,
+          "weights to start from: a run, a folder of mhla convert, or a .safetensors file; empty: random ones");
+    visit("init_weights", o.init_weights, "of the folder of init: model, ema or best");
     visit("ema", o.ema, "decay of the running average of the weights; 0: none");
     visit("precision", o.precision, "f32, or bf16: autocast on a GPU");
     visit("device", o.device, "cpu, cuda or cuda:N");
@@ -70,8 +80,10 @@ struct TrainOptions {
     visit("seed", o.seed, "of the weights, the order of the data and its augmentation");
     visit("deterministic", o.deterministic, "only operations that repeat bit for bit");
     visit("cuda_graph", o.cuda_graph, "record a batch as a CUDA graph: a small model does not wait for the host");
-    visit("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: at the end alone");
+    visit("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: only by minutes and at the end");
+    visit("checkpoint_minutes", o.checkpoint_minutes, "minutes after which there is a checkpoint in any case; 0: off");
     visit("keep", o.keep, "checkpoints that are kept");
+    visit("keep_best", o.keep_best, "keep the weights of the best evaluation in best.safetensors");
     visit("log_every", o.log_every, "steps between two lines of the log");
     visit("eval_every", o.eval_every, "epochs between two evaluations; 0: at the end alone");
     visit("eval_steps", o.eval_steps, "steps between two evaluations, in the place of eval_every; 0: by epochs");
@@ -80,5 +92,8 @@ struct TrainOptions {
 
 // Throws mhla::Error naming the field, its value and what is expected.
 void check(const TrainOptions& options);
+
+// Steps of the warm-up in a run of `total_steps`: as given, or the usual ones and a tenth of the run at most.
+std::int64_t warmup_of(const TrainOptions& options, std::int64_t total_steps);
 
 }  // namespace mhla::train

@@ -13,7 +13,7 @@ Schedule::Schedule(const TrainOptions& options, std::int64_t total_steps)
       start_(options.warmup_lr),
       peak_(options.lr),
       low_(options.min_lr),
-      warmup_(options.warmup_steps),
+      warmup_(warmup_of(options, total_steps)),
       total_(total_steps) {
   if (warmup_ > total_)
     fail("train: warmup_steps is ", warmup_, ", expected at most the ", total_, " steps of the run");

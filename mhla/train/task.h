@@ -2,6 +2,8 @@
 // language models and diffusion models share one loop, one kind of checkpoint and one log.
 #pragma once
 
+#include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,12 +27,23 @@ struct BatchResult {
 
 using Metrics = std::vector<std::pair<std::string, double>>;
 
+// What an evaluation tells while it runs: samples done, of how many.
+using EvalProgress = std::function<void(std::int64_t done, std::int64_t of)>;
+
+// The number of an evaluation that says which weights of a run are the best.
+struct MainMetric {
+  std::string name;
+  bool larger_is_better = true;
+};
+
 class Task {
  public:
   virtual ~Task() = default;
   virtual torch::nn::Module& model() = 0;
   [[nodiscard]] virtual JsonValue model_config() const = 0;  // config.json beside the weights
   [[nodiscard]] virtual const char* samples() const = 0;     // what a sample is: "images", "tokens"
+  // Files that the model is of little use without: names of classes, the tokenizer. `folder` is that of the run.
+  virtual void write_companions(const std::filesystem::path& folder) const { (void)folder; }
 
   [[nodiscard]] virtual std::int64_t batches_per_epoch() const = 0;
   virtual TrainBatch next_batch() = 0;                       // of the training data
@@ -51,8 +64,10 @@ class Task {
   [[nodiscard]] virtual std::string tested_on() const { return {}; }
 
   virtual void constrain() = 0;  // after a step: what must hold for the weights
-  // On held-out data; the model is in evaluation mode, gradients are off. Calls leave_when_stopped() for every batch.
-  virtual Metrics evaluate() = 0;
+  // On held-out data; the model is in evaluation mode, gradients are off. Calls leave_when_stopped() and `progress` for
+  // every batch.
+  virtual Metrics evaluate(const EvalProgress& progress) = 0;
+  [[nodiscard]] virtual MainMetric main_metric() const = 0;  // of evaluate(), which may have none
   // What the data had to say since the last call (images left out); goes to the log and the screen.
   virtual std::vector<std::string> take_warnings() { return {}; }
 };

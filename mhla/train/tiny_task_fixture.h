@@ -70,12 +70,15 @@ class TinyTask : public Task {
   [[nodiscard]] JsonValue cursor() const override { return JsonValue().set("next", next_); }
   void seek(const JsonValue& cursor) override { next_ = cursor.at("next").as_int(); }
   void constrain() override { model_->constrain(); }
-  Metrics evaluate() override {
+  Metrics evaluate(const EvalProgress& progress) override {
     if (++evaluations_ == raise_in_evaluation) std::raise(SIGTERM);
     leave_when_stopped();
     const auto [x, label] = data(-1);
+    progress(batch_, batch_);
     return {{"top1", (model_->forward(x).argmax(-1) == label).to(torch::kDouble).mean().item<double>()}};
   }
+
+  [[nodiscard]] MainMetric main_metric() const override { return {"top1"}; }
 
   [[nodiscard]] Metrics derived(double loss, double) const override { return {{"twice_loss", 2 * loss}}; }
 

@@ -4,24 +4,13 @@
 #include "mhla/train/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 
 #include "mhla/core/error.h"
-#include "mhla/io/file.h"
-#include "mhla/train/adamw.h"
-#include "mhla/train/batch_pass.h"
-#include "mhla/train/checkpoints.h"
-#include "mhla/train/ema.h"
 #include "mhla/train/gradients.h"
-#include "mhla/train/run_lock.h"
-#include "mhla/train/run_log.h"
-#include "mhla/train/schedule.h"
-#include "mhla/train/step_stats.h"
 #include "mhla/train/stop_signal.h"
-#include "mhla/train/weights.h"
-#include "mhla/train/window.h"
+#include "mhla/train/trainer_loop.h"
 
 namespace mhla::train {
 namespace {
@@ -31,360 +20,208 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// A step that was launched and not judged yet.
-struct Launched {
-  std::int64_t step = 0;  // done when it is
-  double lr = 0, weight = 0;
-  std::vector<std::string> sum_names, grad_names;
-  StepStats stats;
-};
-
-torch::Tensor generator_state(const torch::Device& device) {
-  const at::Generator generator = at::globalContext().defaultGenerator(device);
-  return generator.get_state();
-}
-
 }  // namespace
 
-struct Trainer::Loop {
-  Loop(Task& given, const TrainOptions& train_options, fs::path run_folder, JsonValue config, Observer& watcher)
-      : task(given),
-        options(train_options),
-        folder(std::move(run_folder)),
-        run_config(std::move(config)),
-        observer(watcher),
-        device(device_of(options.device)),
-        total(steps_of(given, options)),
-        schedule(options, total),
-        optimizer(param_groups(given.model(), options),
-                  {.beta1 = options.beta1, .beta2 = options.beta2, .eps = options.adam_eps}),
-        checkpoints(folder / "checkpoints", options.keep),
-        pass(given, options, device) {
-    if (options.ema > 0) ema.emplace(task.model(), options.ema);
-  }
+Trainer::Loop::Loop(Task& given, const TrainOptions& train_options, fs::path run_folder, JsonValue config,
+                    Observer& watcher)
+    : task(given),
+      options(train_options),
+      folder(std::move(run_folder)),
+      run_config(std::move(config)),
+      observer(watcher),
+      device(device_of(options.device)),
+      total(mhla::train::total_steps(given, options)),
+      schedule(options, total),
+      optimizer(param_groups(given.model(), options),
+                {.beta1 = options.beta1, .beta2 = options.beta2, .eps = options.adam_eps}),
+      checkpoints(folder / "checkpoints", options.keep),
+      pass(given, options, device) {
+  if (options.ema > 0) ema.emplace(task.model(), options.ema);
+}
 
-  static std::int64_t steps_of(const Task& task, const TrainOptions& options) {
-    if (options.max_steps > 0) return options.max_steps;
-    const std::int64_t most = std::numeric_limits<std::int64_t>::max() / task.batches_per_epoch();
-    if (options.epochs > most)
-      fail("train: epochs is ", options.epochs, ", expected at most ", most, " of ", task.batches_per_epoch(),
-           " batches");
-    const std::int64_t steps = options.epochs * task.batches_per_epoch() / options.accumulate;
-    if (steps < 1)
-      fail("train: ", options.epochs, " epochs of ", task.batches_per_epoch(), " batches make no step of accumulate ",
-           options.accumulate, ", expected fewer samples a batch or max_steps");
-    return steps;
-  }
-  [[nodiscard]] double epochs_at(std::int64_t at) const {
-    return static_cast<double>(at * options.accumulate) / static_cast<double>(task.batches_per_epoch());
-  }
+std::int64_t total_steps(const Task& task, const TrainOptions& options) {
+  if (options.max_steps > 0) return options.max_steps;
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max() / task.batches_per_epoch();
+  if (options.epochs > most)
+    fail("train: epochs is ", options.epochs, ", expected at most ", most, " of ", task.batches_per_epoch(),
+         " batches");
+  const std::int64_t steps = options.epochs * task.batches_per_epoch() / options.accumulate;
+  if (steps < 1)
+    fail("train: ", options.epochs, " epochs of ", task.batches_per_epoch(), " batches make no step of accumulate ",
+         options.accumulate, ", expected fewer samples a batch or max_steps");
+  return steps;
+}
 
-  // ---- The folder
+double Trainer::Loop::epochs_at(std::int64_t at) const {
+  return static_cast<double>(at * options.accumulate) / static_cast<double>(task.batches_per_epoch());
+}
 
-  void open(bool resume) {
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error || !fs::is_directory(folder))
-      fail(folder.string(), ": is no folder that can be written: ", error.message());
-    lock.emplace(folder);
-    checkpoints.sweep();
-    remove_partial_files(folder);
-    std::vector<std::string> complaints;
-    const std::vector<Checkpoint> all = checkpoints.list();
-    if (!resume) expect_no_run(folder);
-    const std::optional<Checkpoint> start = checkpoints.newest(complaints);
-    if (!start && !all.empty()) fail(complaints.front(), "; no other checkpoint is sound");
-    std::uint64_t keep_bytes = 0;
-    if (start) keep_bytes = restore(*start);
-    if (start && step < total) {  // the run goes on beyond an earlier end, whose weights are in the checkpoint
-      fs::remove(folder / "model.safetensors"), fs::remove(folder / "ema.safetensors");
+Launched Trainer::Loop::launch() {
+  Launched now{.step = step + 1,
+               .lr = schedule(step),
+               .weight = 0,
+               .sum_names = {},
+               .grad_names = {},
+               .stats = StepStats(torch::zeros({1}))};
+  torch::Tensor loss;
+  std::vector<torch::Tensor> sums;
+  for (std::int64_t i = 0; i < options.accumulate; ++i) {
+    const TrainBatch batch = task.next_batch();
+    const BatchResult result = pass(batch);
+    const auto weight = static_cast<double>(batch.weight);
+    const torch::Tensor sum = result.loss.to(torch::kFloat) * weight;
+    loss = loss.defined() ? loss + sum : sum;
+    now.weight += weight;
+    for (std::size_t j = 0; j < result.sums.size(); ++j) {
+      const torch::Tensor value = result.sums[j].second.to(torch::kFloat);
+      if (i == 0) now.sum_names.push_back(result.sums[j].first), sums.push_back(value);
+      if (i > 0) sums.at(j) = sums.at(j) + value;
     }
-    write_file(folder / "train.json", write_json(run_config, 2) + "\n");
-    write_file(folder / "config.json", write_json(task.model_config(), 2) + "\n");
-    log.emplace(folder, step, keep_bytes);
-    for (const std::string& complaint : complaints) warn(complaint);
-    JsonValue row = JsonValue()
-                        .set("kind", "start")
-                        .set("step", step)
-                        .set("of", total)
-                        .set("samples", task.samples())
-                        .set("device", options.device);
-    if (const std::string test = task.tested_on(); !test.empty()) row.set("tested_on", test);
-    if (start) row.set("resumed", start->path.string());
-    note(row);
   }
-
-  void save() {
-    if (last_saved == step) return;
-    const Checkpoint saved = checkpoints.save(step, [&](const fs::path& to) {
-      write_tensors(to / "model.safetensors", tensors_of(task.model()));
-      NamedTensors state;
-      for (const auto& [name, tensor] : optimizer.state()) state.emplace_back("adamw." + name, tensor);
-      if (ema) {
-        for (const auto& [name, tensor] : ema->state()) state.emplace_back("ema." + name, tensor);
-      }
-      state.emplace_back("rng.cpu", generator_state(torch::kCPU));
-      if (device.is_cuda()) state.emplace_back("rng.cuda", generator_state(device));
-      write_tensors(to / "trainer.safetensors", state);
-      write_file(to / "config.json", write_json(task.model_config(), 2) + "\n");
-      write_file(to / "train.json", write_json(run_config, 2) + "\n");
-      write_file(to / "state.json", write_json(JsonValue()
-                                                   .set("step", step)
-                                                   .set("cursor", task.cursor())
-                                                   .set("window", window.to_json())
-                                                   .set("evaluated", evaluated_at == step)
-                                                   .set("log_bytes", static_cast<std::int64_t>(log->bytes())),
-                                               2) +
-                                        "\n");
-    });
-    last_saved = step;
-    last_good = saved.path.string();
-    note(JsonValue().set("kind", "checkpoint").set("step", step).set("path", last_good));
-  }
-
-  // Returns how much of the log belongs to the checkpoint.
-  std::uint64_t restore(const Checkpoint& checkpoint) {
-    const JsonValue config = read_json(checkpoint.path / "config.json");
-    if (!(config == task.model_config())) fail(checkpoint.path.string(), ": is a checkpoint of another model");
-    const Safetensors trainer = Safetensors::read(checkpoint.path / "trainer.safetensors");
-    if (ema.has_value() != (trainer.size() > 0 && has_average(trainer)))
-      fail(checkpoint.path.string(), ": ema is ", options.ema, ", but the checkpoint has ",
-           ema ? "no average" : "an average");
-    read_tensors(Safetensors::read(checkpoint.path / "model.safetensors"), "", tensors_of(task.model()));
-    read_tensors(trainer, "adamw.", optimizer.state());
-    if (ema) read_tensors(trainer, "ema.", ema->state());
-    restore_generator(trainer, "rng.cpu", torch::kCPU);
-    if (device.is_cuda() && trainer.contains("rng.cuda")) restore_generator(trainer, "rng.cuda", device);
-    const JsonValue state = read_json(checkpoint.path / "state.json");
-    step = checkpoint.step;
-    if (step > total)
-      fail(checkpoint.path.string(), ": is at step ", step, ", expected at most the ", total, " of the run");
-    optimizer.set_steps(step);
-    task.seek(state.at("cursor"));
-    window = Window::from_json(state.at("window"));
-    if (const JsonValue* evaluated = state.find("evaluated"); evaluated == nullptr || evaluated->as_bool())
-      evaluated_at = step;
-    last_saved = step;
-    last_good = checkpoint.path.string();
-    return state.at("log_bytes").as_uint();
-  }
-
-  static bool has_average(const Safetensors& file) {
-    for (std::size_t i = 0; i < file.size(); ++i) {
-      if (file.entry(i).name.rfind("ema.", 0) == 0) return true;
-    }
-    return false;
-  }
-
-  static void restore_generator(const Safetensors& file, const char* name, const torch::Device& of) {
-    at::Generator generator = at::globalContext().defaultGenerator(of);
-    torch::Tensor state = torch::empty_like(generator.get_state());
-    read_tensors(file, "", {{name, state}}, /*all=*/false);
-    generator.set_state(state);
-  }
-
-  // ---- Steps
-
-  Launched launch() {
-    Launched now{.step = step + 1,
-                 .lr = schedule(step),
-                 .weight = 0,
-                 .sum_names = {},
-                 .grad_names = {},
-                 .stats = StepStats(torch::zeros({1}))};
-    torch::Tensor loss;
-    std::vector<torch::Tensor> sums;
-    for (std::int64_t i = 0; i < options.accumulate; ++i) {
-      const TrainBatch batch = task.next_batch();
-      const BatchResult result = pass(batch);
-      const auto weight = static_cast<double>(batch.weight);
-      const torch::Tensor sum = result.loss.to(torch::kFloat) * weight;
-      loss = loss.defined() ? loss + sum : sum;
-      now.weight += weight;
-      for (std::size_t j = 0; j < result.sums.size(); ++j) {
-        const torch::Tensor value = result.sums[j].second.to(torch::kFloat);
-        if (i == 0) now.sum_names.push_back(result.sums[j].first), sums.push_back(value);
-        if (i > 0) sums.at(j) = sums.at(j) + value;
-      }
-    }
-    const double divisor = options.accumulate == 1 ? 1.0 : now.weight;
-    const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
-    now.grad_names = norms.names;
-    std::vector<torch::Tensor> values{loss, norms.total / divisor};
-    values.insert(values.end(), sums.begin(), sums.end());
-    now.stats = StepStats(at::cat({at::stack(values), norms.each / divisor}));
-    if (!device.is_cuda()) judge(now);
-    optimizer.step(now.lr, gradient_scales(norms, divisor, options.clip_norm));
-    optimizer.zero_grad();
-    {
-      const torch::NoGradGuard no_gradient;
-      task.constrain();
-    }
-    ++step;
-    if (ema) ema->update(step);
-    return now;
-  }
-
-  // Reads the numbers of a step, ends the run where they are none, and adds them to the window.
-  void judge(Launched& done) {
-    const std::vector<double> values = done.stats.wait();
-    const std::size_t sums = done.sum_names.size();
-    const double loss = values[0] / done.weight, norm = values[1];
-    if (!std::isfinite(loss) || !std::isfinite(norm)) {
-      const std::vector<double> each(values.begin() + 2 + static_cast<std::ptrdiff_t>(sums), values.end());
-      const std::string message =
-          str("train: ", std::isfinite(loss) ? "the gradient is not finite" : "the loss is not finite", " at step ",
-              done.step, " (loss ", loss, ", learning rate ", done.lr, "): ", blame(done.grad_names, each),
-              "; last good checkpoint: ", last_good.empty() ? "none" : last_good);
-      note(JsonValue().set("kind", "failed").set("step", done.step).set("reason", message));
-      throw RunFailed(message);
-    }
-    ++window.steps;
-    window.loss += values[0], window.weight += done.weight, window.grad_norm += norm;
-    for (std::size_t i = 0; i < sums; ++i) window.add(done.sum_names[i], values[2 + i]);
-    samples_timed += done.weight, ++steps_timed;
-    const bool due = done.step % options.log_every == 0 || done.step == total;
-    if (due || seconds_since(last_shown) > 0.2) {
-      last_shown = Clock::now();
-      const JsonValue row = step_row(done);
-      if (due) note(row), window = {};
-      observer.progress(row);
-    }
-    if (due && seconds_since(timed_from) > 5.0) timed_from = Clock::now(), samples_timed = 0, steps_timed = 0;
-  }
-
-  JsonValue step_row(const Launched& done) {
-    JsonValue row = JsonValue()
-                        .set("kind", "step")
-                        .set("step", done.step)
-                        .set("of", total)
-                        .set("epoch", epochs_at(done.step))
-                        .set("loss", window.loss / window.weight);
-    for (const auto& [name, sum] : window.sums) row.set(name, sum / window.weight);
-    const double seconds = std::max(seconds_since(timed_from), 1e-9), rate = samples_timed / seconds;
-    for (const auto& [name, value] : task.derived(window.loss / window.weight, rate)) row.set(name, value);
-    return row.set("lr", done.lr)
-        .set("grad_norm", window.grad_norm / static_cast<double>(window.steps))
-        .set(str(task.samples(), "_per_s"), rate)
-        .set("eta_s", seconds / static_cast<double>(steps_timed) * static_cast<double>(total - done.step));
-  }
-
-  // False when a signal cut it short: it is then made when the run goes on.
-  bool evaluate() {
-    const auto start = Clock::now();
+  const double divisor = options.accumulate == 1 ? 1.0 : now.weight;
+  const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
+  now.grad_names = norms.names;
+  std::vector<torch::Tensor> values{loss, norms.total / divisor};
+  values.insert(values.end(), sums.begin(), sums.end());
+  now.stats = StepStats(at::cat({at::stack(values), norms.each / divisor}));
+  if (!device.is_cuda()) judge(now);
+  optimizer.step(now.lr, gradient_scales(norms, divisor, options.clip_norm));
+  optimizer.zero_grad();
+  {
     const torch::NoGradGuard no_gradient;
-    JsonValue row = JsonValue().set("kind", "eval").set("step", step).set("epoch", epochs_at(step));
-    task.model().eval();
-    Metrics now, average;
-    bool swapped = false, whole = true;
-    try {
-      now = evaluate_once();
-      if (ema) ema->swap(), swapped = true, average = evaluate_once();
-    } catch (const Stopped&) {
-      whole = false;
-    }
-    if (swapped) ema->swap();
-    task.model().train();
-    timed_from = Clock::now(), samples_timed = 0, steps_timed = 0;
-    if (!whole) return false;
-    metrics = std::move(now);
-    for (const auto& [name, value] : average) metrics.emplace_back("ema_" + name, value);
-    for (const auto& [name, value] : metrics) row.set(name, value);
-    note(row.set("seconds", seconds_since(start)));
-    evaluated_at = step;
-    return true;
+    task.constrain();
   }
+  ++step;
+  if (ema) ema->update(step);
+  return now;
+}
 
-  Metrics evaluate_once() {
-    const Autocast autocast(options, device);
-    return task.evaluate();
+void Trainer::Loop::judge(Launched& done) {
+  const std::vector<double> values = done.stats.wait();
+  const std::size_t sums = done.sum_names.size();
+  const double loss = values[0] / done.weight, norm = values[1];
+  if (!std::isfinite(loss) || !std::isfinite(norm)) {
+    const std::vector<double> each(values.begin() + 2 + static_cast<std::ptrdiff_t>(sums), values.end());
+    const std::string message =
+        str("train: ", std::isfinite(loss) ? "the gradient is not finite" : "the loss is not finite", " at step ",
+            done.step, " (loss ", loss, ", learning rate ", done.lr, "): ", blame(done.grad_names, each),
+            "; last good checkpoint: ", last_good.empty() ? "none" : last_good);
+    note(JsonValue().set("kind", "failed").set("step", done.step).set("reason", message));
+    throw RunFailed(message);
   }
-
-  TrainResult train() {
-    const StopSignal signal;
-    task.model().train();
-    optimizer.zero_grad();
-    timed_from = last_shown = Clock::now();
-    std::optional<Launched> waiting;
-    const auto settle = [&] {
-      if (waiting && device.is_cuda()) judge(*waiting);
-      waiting.reset();
-    };
-    if (step > 0 && step < total && evaluated_at != step && evaluation_is_due())
-      evaluate();  // the checkpoint came before
-    while (step < total && signal.name() == nullptr) {
-      std::optional<Launched> now = launch();
-      if (device.is_cuda() && waiting) judge(*waiting);
-      waiting = std::move(now);
-      for (const std::string& text : task.take_warnings()) warn(text);
-      const bool saves = options.checkpoint_every > 0 && step % options.checkpoint_every == 0;
-      const bool evaluates = step < total && evaluation_is_due();
-      if (saves || evaluates) settle();
-      if (saves) save();  // first: an evaluation may take long, or fail
-      if (evaluates) evaluate();
-    }
-    settle();
-    TrainResult result{.step = step, .stopped = {}, .metrics = {}};
-    save();
-    if (step == total && evaluate()) {
-      finish();
-      note(JsonValue().set("kind", "end").set("step", step).set("path", (folder / "model.safetensors").string()));
-    } else {
-      result.stopped = signal.name();
-      note(JsonValue().set("kind", "stopped").set("step", step).set("signal", result.stopped).set("path", last_good));
-    }
-    result.metrics = metrics;
-    return result;
+  ++window.steps;
+  window.loss += values[0], window.weight += done.weight, window.grad_norm += norm;
+  for (std::size_t i = 0; i < sums; ++i) window.add(done.sum_names[i], values[2 + i]);
+  samples_timed += done.weight, ++steps_timed;
+  const bool due = done.step % options.log_every == 0 || done.step == total;
+  if (due || seconds_since(last_shown) > 0.2) {
+    last_shown = Clock::now();
+    const JsonValue row = step_row(done);
+    if (due) note(row), window = {};
+    observer.progress(row);
   }
+  if (due && seconds_since(timed_from) > 5.0) timed_from = Clock::now(), samples_timed = 0, steps_timed = 0;
+}
 
-  [[nodiscard]] bool evaluation_is_due() const {
-    if (options.eval_steps > 0) return step % options.eval_steps == 0;
-    if (options.eval_every == 0) return false;
-    if (options.eval_every > std::numeric_limits<std::int64_t>::max() / task.batches_per_epoch()) return false;
-    const std::int64_t length = options.eval_every * task.batches_per_epoch();
-    return step * options.accumulate / length != (step - 1) * options.accumulate / length;
+JsonValue Trainer::Loop::step_row(const Launched& done) {
+  JsonValue row = JsonValue()
+                      .set("kind", "step")
+                      .set("step", done.step)
+                      .set("of", total)
+                      .set("epoch", epochs_at(done.step))
+                      .set("loss", window.loss / window.weight);
+  for (const auto& [name, sum] : window.sums) row.set(name, sum / window.weight);
+  const double seconds = std::max(seconds_since(timed_from), 1e-9), rate = samples_timed / seconds;
+  for (const auto& [name, value] : task.derived(window.loss / window.weight, rate)) row.set(name, value);
+  return row.set("lr", done.lr)
+      .set("grad_norm", window.grad_norm / static_cast<double>(window.steps))
+      .set(str(task.samples(), "_per_s"), rate)
+      .set("eta_s", seconds / static_cast<double>(steps_timed) * static_cast<double>(total - done.step));
+}
+
+bool Trainer::Loop::evaluate() {
+  const auto start = Clock::now();
+  const torch::NoGradGuard no_gradient;
+  JsonValue row = JsonValue().set("kind", "eval").set("step", step).set("epoch", epochs_at(step));
+  task.model().eval();
+  Metrics now, average;
+  bool swapped = false, whole = true;
+  try {
+    now = evaluate_once();
+    if (ema) ema->swap(), swapped = true, average = evaluate_once();
+  } catch (const Stopped&) {
+    whole = false;
   }
+  if (swapped) ema->swap();
+  task.model().train();
+  timed_from = Clock::now(), samples_timed = 0, steps_timed = 0;
+  if (!whole) return false;
+  metrics = now;
+  for (const auto& [name, value] : average) metrics.emplace_back("ema_" + name, value);
+  for (const auto& [name, value] : metrics) row.set(name, value);
+  note(row.set("seconds", seconds_since(start)));
+  evaluated_at = step;
+  if (options.keep_best) keep_best(now, average);
+  return true;
+}
 
-  void finish() {
-    write_tensors(folder / "model.safetensors", tensors_of(task.model()));
-    if (ema) write_tensors(folder / "ema.safetensors", ema->state());
+Metrics Trainer::Loop::evaluate_once() {
+  const Autocast autocast(options, device);
+  return task.evaluate([&](std::int64_t done, std::int64_t of) {
+    if (seconds_since(last_shown) < 0.2) return;
+    last_shown = Clock::now();
+    observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", of).set("samples", task.samples()));
+  });
+}
+
+TrainResult Trainer::Loop::train() {
+  const StopSignal signal;
+  task.model().train();
+  optimizer.zero_grad();
+  timed_from = last_shown = saved_at = Clock::now();
+  std::optional<Launched> waiting;
+  const auto settle = [&] {
+    if (waiting && device.is_cuda()) judge(*waiting);
+    waiting.reset();
+  };
+  if (step > 0 && step < total && evaluated_at != step && evaluation_is_due())
+    evaluate();  // the checkpoint came before
+  while (step < total && signal.name() == nullptr) {
+    std::optional<Launched> now = launch();
+    if (device.is_cuda() && waiting) judge(*waiting);
+    waiting = std::move(now);
+    for (const std::string& text : task.take_warnings()) warn(text);
+    const bool saves = checkpoint_is_due();
+    const bool evaluates = step < total && evaluation_is_due();
+    if (saves || evaluates) settle();
+    if (saves) save();  // first: an evaluation may take long, or fail
+    if (evaluates) evaluate();
   }
-
-  void note(const JsonValue& row) {
-    log->write(row);
-    observer.row(row);
+  settle();
+  TrainResult result{.step = step, .stopped = {}, .metrics = {}};
+  save();
+  if (step == total && evaluate()) {
+    finish();
+    note(JsonValue().set("kind", "end").set("step", step).set("path", (folder / "model.safetensors").string()));
+  } else {
+    result.stopped = signal.name();
+    note(JsonValue().set("kind", "stopped").set("step", step).set("signal", result.stopped).set("path", last_good));
   }
-  void warn(const std::string& text) { note(JsonValue().set("kind", "warning").set("step", step).set("text", text)); }
+  result.metrics = metrics;
+  return result;
+}
 
-  Task& task;
-  const TrainOptions options;
-  const fs::path folder;
-  const JsonValue run_config;
-  Observer& observer;
-  const torch::Device device;
-  const std::int64_t total;
-  const Schedule schedule;
-  AdamW optimizer;
-  CheckpointFolder checkpoints;
-  BatchPass pass;
-  std::optional<Ema> ema;
-  std::optional<RunLock> lock;
-  std::optional<RunLog> log;
-  std::int64_t step = 0, last_saved = -1, evaluated_at = -1;
-  std::string last_good;
-  Window window;
-  Metrics metrics;
-  Clock::time_point timed_from, last_shown;  // speed is taken over five seconds or one line of the log
-  double samples_timed = 0;
-  std::int64_t steps_timed = 0;
-};
+bool Trainer::Loop::evaluation_is_due() const {
+  if (options.eval_steps > 0) return step % options.eval_steps == 0;
+  if (options.eval_every == 0) return false;
+  if (options.eval_every > std::numeric_limits<std::int64_t>::max() / task.batches_per_epoch()) return false;
+  const std::int64_t length = options.eval_every * task.batches_per_epoch();
+  return step * options.accumulate / length != (step - 1) * options.accumulate / length;
+}
 
-void expect_no_run(const fs::path& folder) {
-  const std::vector<Checkpoint> all = CheckpointFolder(folder / "checkpoints", 1).list();
-  const bool ended = fs::exists(folder / "model.safetensors");
-  if (ended || !all.empty())
-    fail(folder.string(), ": has a run already (", ended ? "model.safetensors" : all.back().path.filename().string(),
-         "), expected --resume or another folder");
+bool Trainer::Loop::checkpoint_is_due() const {
+  if (options.checkpoint_every > 0 && step % options.checkpoint_every == 0) return true;
+  return options.checkpoint_minutes > 0 && seconds_since(saved_at) >= 60.0 * options.checkpoint_minutes;
 }
 
 Trainer::Trainer(Task& task, const TrainOptions& options, fs::path folder, JsonValue run_config, Observer& observer) {
@@ -394,12 +231,12 @@ Trainer::Trainer(Task& task, const TrainOptions& options, fs::path folder, JsonV
 
 Trainer::~Trainer() = default;
 
-TrainResult Trainer::run(bool resume) {
+TrainResult Trainer::run(const RunStart& start) {
   const struct Unlock {
     std::optional<RunLock>& lock;
     ~Unlock() { lock.reset(); }
   } unlock{loop_->lock};
-  loop_->open(resume);
+  loop_->open(start);
   const auto failed = [&](const std::string& reason) {
     return RunFailed(str("train: step ", loop_->step, ": ", reason,
                          "; last good checkpoint: ", loop_->last_good.empty() ? "none" : loop_->last_good));

@@ -1,6 +1,8 @@
 // The training loop of every task. A run is a folder:
 //   train.json         every option, as resolved
 //   config.json        the model; with model.safetensors (and ema.safetensors) what is left at the end
+//   classes.json       or tokenizer.json and tokenizer.fingerprint: what goes with the model (Task::write_companions)
+//   best.safetensors   the weights of the best evaluation so far (best.h)
 //   log.jsonl          events.out.tfevents.*: the log (run_log.h)
 //   checkpoints/       step-00000500/ and so on: model, optimiser, averages, generators, data cursor (checkpoints.h)
 // A run that was interrupted anywhere and resumed on the CPU has the bits of one that was not.
@@ -13,6 +15,7 @@
 
 #include "mhla/io/json.h"
 #include "mhla/train/options.h"
+#include "mhla/train/run_start.h"
 #include "mhla/train/task.h"
 
 namespace mhla::train {
@@ -44,9 +47,8 @@ class Trainer {
   Trainer(Task& task, const TrainOptions& options, std::filesystem::path folder, JsonValue run_config,
           Observer& observer);
   ~Trainer();
-  // With `resume` from the newest sound checkpoint of the folder, or from the start where there is none; without, a
-  // folder that has checkpoints is refused.
-  TrainResult run(bool resume);
+  TrainResult run(const RunStart& start);
+  TrainResult run(bool resume) { return run(RunStart{.resume = resume}); }
   [[nodiscard]] std::int64_t total_steps() const;
 
  private:
@@ -54,8 +56,8 @@ class Trainer {
   std::unique_ptr<Loop> loop_;
 };
 
-// Throws where a folder has checkpoints or weights of a run.
-void expect_no_run(const std::filesystem::path& folder);
+// Optimiser steps of a whole run, by max_steps or epochs.
+std::int64_t total_steps(const Task& task, const TrainOptions& options);
 // "cpu", "cuda" or "cuda:N", which must be there.
 torch::Device device_of(const std::string& name);
 // Threads, deterministic algorithms and the seed of LibTorch's generators: before the model is made.

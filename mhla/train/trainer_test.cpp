@@ -264,9 +264,9 @@ TEST(Trainer, AFolderThatWentAwayIsNotMadeAgain) {
 TEST(Trainer, AnEvaluationThatFailsLosesNothing) {
   const TemporaryRun run;
   struct Failing : TinyTask {
-    Metrics evaluate() override {
+    Metrics evaluate(const EvalProgress& progress) override {
       if (left-- == 0) fail("nothing to evaluate on");
-      return TinyTask::evaluate();
+      return TinyTask::evaluate(progress);
     }
     int left = 0;
   };
@@ -292,7 +292,7 @@ TEST(Trainer, RefusesWhatDoesNotFit) {
   const TemporaryRun run;
   train_tiny(run.path(), tiny_options(), false, [](TinyTask& task) { task.raise_at = 5; });
   EXPECT_TRUE(has(message_of([&] { train_tiny(run.path(), tiny_options()); }),
-                  "has a run already (step-00000006), expected --resume or another folder"));
+                  "has a run already (step-00000006), expected --resume, --overwrite or another folder"));
   TrainOptions no_average = tiny_options();
   no_average.ema = 0;
   EXPECT_TRUE(has(message_of([&] { train_tiny(run.path(), no_average, true); }),

@@ -24,8 +24,8 @@ NamedTensors tensors_of(const torch::nn::Module& model) {
   return all;
 }
 
-void write_tensors(const std::filesystem::path& path, const NamedTensors& tensors) {
-  write_weights(path, Weights(tensors.begin(), tensors.end()));
+void write_tensors(const std::filesystem::path& path, const NamedTensors& tensors, const Metadata& metadata) {
+  write_weights(path, Weights(tensors.begin(), tensors.end()), metadata);
 }
 
 void read_tensors(const Safetensors& file, const std::string& prefix, const NamedTensors& tensors, bool all) {

@@ -8,38 +8,14 @@
 
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
-#include "tests/cli/expect.h"
+#include "tests/cli/train_fixture.h"
 
 namespace mhla {
 namespace {
 
 namespace fs = std::filesystem;
 
-class CliLm : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
-    data = folder.path("text.jsonl");
-    std::string lines;
-    for (int i = 0; i < 40; ++i) {
-      std::string text;
-      for (int j = 0; j < 10 + i; ++j) text += (i % 2 == 0 ? "to be " : "or not ");
-      lines += "{\"text\": \"" + text + "\"}\n";
-    }
-    write_file(data, lines);
-  }
-  [[nodiscard]] std::vector<std::string> words(const std::string& out, std::vector<std::string> more = {}) const {
-    std::vector<std::string> all{
-        "train",   "lm",     "--model",   "mhla_10m", "--data",         data,     "--out",       out,
-        "--batch", "4",      "--threads", "1",        "--set",          "dim=32", "--set",       "layers=1",
-        "--set",   "mlp=64", "--context", "64",       "--valid",        "0.1",    "--set",       "chunk=16",
-        "--lr",    "0.01",   "--min-lr",  "0.001",    "--warmup-steps", "2",      "--tokenizer", "bytes"};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
-  TemporaryFolder folder;
-  std::string data;
-};
+class CliLm : public LmFixture {};
 
 TEST_F(CliLm, FromTextToPerplexity) {
   const std::string out = folder.path("run");
@@ -141,6 +117,19 @@ TEST_F(CliLm, TrainsOnASingleText) {
   expect_refused(on, {"train: " + folder.path("moved") + " has other tokens than the data of the run"});
 }
 
+TEST_F(CliLm, AShortRunHasAShortWarmUp) {
+  std::vector<std::string> all = words(folder.path("run"), {"--max-steps", "20"});
+  const auto warmup = std::find(all.begin(), all.end(), "--warmup-steps");
+  all.erase(warmup, warmup + 2);
+  const ProgramRun run = run_program(all);
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "20 steps on cpu, warm-up shortened to 2")) << run.out;
+  EXPECT_EQ(read_json(folder.path("run/train.json")).at("warmup_steps").as_int(), 2);
+  *(std::find(all.begin(), all.end(), "--out") + 1) = folder.path("long");
+  expect_refused(joined(all, {"--warmup-steps", "100"}),
+                 {"warmup_steps is 100, expected at most the 20 steps of the run"});
+}
+
 TEST_F(CliLm, LearnsToRecallAndIsAskedAgain) {
   const std::string out = folder.path("recall");
   const std::vector<std::string> recall{"train",         "lm",       "--data",         "mqar",
@@ -220,7 +209,7 @@ TEST_F(CliLm, MistakesAreOneLineAndExitCode2) {
   expect_refused(text(out, folder.path("nowhere"), "bytes"), {folder.path("nowhere")});
   expect_refused(text(out, data, "nothing.json"), {"nothing.json"});
   expect_refused(words(out, {"--precision", "bf16"}), {"precision is bf16, expected f32 on cpu"});
-  expect_refused({"eval", "lm", "--run", folder.path("nowhere")}, {"is no run"});
+  expect_refused({"eval", "lm", "--run", folder.path("nowhere")}, {"is no folder of a run"});
   expect_refused({"bench", "model", "--model", "deit_tiny", "--pass", "decode"}, {"expected a language model"});
   write_file(folder.path("empty.txt"), std::string());
   expect_refused(text(out, folder.path("empty.txt"), "bytes"), {"empty.txt"});

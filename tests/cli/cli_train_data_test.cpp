@@ -6,9 +6,9 @@
 #include <csignal>
 #include <filesystem>
 
-#include "mhla/io/codecs/image.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
+#include "tests/cli/class_folders.h"
 #include "tests/cli/expect.h"
 #include "tests/cli/idx_fixture.h"
 
@@ -31,18 +31,7 @@ class CliTrainData : public testing::Test {
   // Folders of `count` images for each class; `junk` is what a file holds in the place of an image.
   [[nodiscard]] std::string folders(const std::string& name, const std::vector<std::string>& classes, int count,
                                     const std::string& junk = "") const {
-    for (std::size_t c = 0; c < classes.size(); ++c) {
-      fs::create_directories(folder.path(name) + "/" + classes[c]);
-      for (int i = 0; i < count; ++i) {
-        Image image;
-        image.resize(28, 28, 3);
-        for (std::size_t p = 0; p < image.pixels.size(); ++p)
-          image.pixels[p] = static_cast<std::uint8_t>(static_cast<std::size_t>(i) * 31 + p * 17 + 100 * c);
-        const std::string path = folder.path(name) + "/" + classes[c] + "/" + std::to_string(i) + ".png";
-        if (junk.empty()) write_file(path, encode_png(image));
-        if (!junk.empty()) write_file(path, junk);
-      }
-    }
+    write_class_folders(folder.path(name), classes, count, junk);
     return folder.path(name);
   }
   [[nodiscard]] std::vector<std::string> words(const std::string& data, const std::string& out,

@@ -9,35 +9,14 @@
 
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
-#include "tests/cli/expect.h"
-#include "tests/cli/idx_fixture.h"
+#include "tests/cli/train_fixture.h"
 
 namespace mhla {
 namespace {
 
 namespace fs = std::filesystem;
 
-class CliTrain : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
-    data = folder.path("data");
-    fs::create_directory(data);
-    write_idx(data, "train", 80);
-    write_idx(data, "t10k", 20);
-  }
-  [[nodiscard]] std::vector<std::string> words(const std::string& out, std::vector<std::string> more = {}) const {
-    std::vector<std::string> all{
-        "train",       "classify",  "--model", "vit_demo",  "--data",    "fashion-mnist:" + data,
-        "--out",       out,         "--batch", "16",        "--threads", "1",
-        "--log-every", "2",         "--set",   "dims=[16]", "--set",     "heads=[2]",
-        "--set",       "depths=[1]"};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
-  TemporaryFolder folder;
-  std::string data;
-};
+class CliTrain : public ClassifyFixture {};
 
 TEST_F(CliTrain, FromImagesToAScore) {
   const std::string out = folder.path("run");
@@ -97,6 +76,18 @@ TEST_F(CliTrain, CtrlCSavesAndResumeEndsWithTheSameBits) {
     EXPECT_TRUE(has(rest.out, "going on from ")) << rest.out;
   }
   EXPECT_TRUE(read_file(cut + "/model.safetensors") == read_file(whole + "/model.safetensors"));
+}
+
+TEST_F(CliTrain, CtrlCOnATerminalLeavesNoBarBehind) {
+  const std::string out = folder.path("run");
+  const ProgramRun run = run_on_terminal(words(out, {"--max-steps", "20000", "--checkpoint-every", "5"}),
+                                         out + "/checkpoints/step-00000005");
+  EXPECT_EQ(run.code, 1) << run.out;
+  const std::size_t end = run.out.rfind("mhla: train: stopped by SIGINT");
+  ASSERT_NE(end, std::string::npos) << run.out;
+  ASSERT_TRUE(has(run.out.substr(0, end), "] ")) << run.out;  // a bar
+  const std::string before = run.out.substr(0, end);
+  EXPECT_EQ(before.substr(before.rfind('\r')), "\r\x1b[K") << before;  // nothing stands on the line of the message
 }
 
 // `| tee log` dies of the Ctrl-C that is to save the run, `| head` after its last line.

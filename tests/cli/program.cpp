@@ -1,6 +1,8 @@
 #include "tests/cli/program.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,6 +63,39 @@ ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen
     return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
   };
   run.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  return run;
+}
+
+ProgramRun run_on_terminal(const std::vector<std::string>& arguments, const std::string& when) {
+  std::vector<std::string> words{MHLA_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  int terminal = -1;
+  winsize size{};
+  size.ws_row = 25, size.ws_col = 100;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+  if (child < 0) throw std::runtime_error("forkpty failed");
+  if (child == 0) {
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  ProgramRun run;
+  bool typed = when.empty();
+  for (;;) {  // ends when the program has closed its end
+    if (!typed && std::filesystem::exists(when)) typed = ::write(terminal, "\x03", 1) == 1;
+    pollfd ready{terminal, POLLIN, 0};
+    if (poll(&ready, 1, 10) == 0) continue;
+    char piece[4096];
+    const ssize_t count = ::read(terminal, piece, sizeof piece);
+    if (count <= 0) break;
+    run.out.append(piece, static_cast<std::size_t>(count));
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  close(terminal);
+  run.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return run;
 }
 

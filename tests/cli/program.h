@@ -21,6 +21,9 @@ enum class Reader { kListens, kIsGone };  // of stdout; kIsGone: a pipe that is 
 ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen& stop = {},
                        Reader reader = Reader::kListens);
 
+// On a terminal of 100 columns: all it shows is `out`. As soon as there is a file or folder `when`, ^C is typed.
+ProgramRun run_on_terminal(const std::vector<std::string>& arguments, const std::string& when = "");
+
 std::vector<std::string> lines_of(const std::string& text);
 
 // A folder of its own that is removed at the end.

@@ -29,17 +29,13 @@ ClassifierConfig described(const JsonValue& request) {
 AnyClassifier changed(AnyClassifier model, const JsonValue& request) {
   ClassifierConfig config = model->config();
   const std::string attention = text_of(request, "attention");
-  if (!attention.empty() && attention != config.attention) {
-    config.attention = attention, config.qkv_bias = true;
-    model = with_attention(*model, config);
-  }
+  if (!attention.empty() && attention != config.attention) config.attention = attention, config.qkv_bias = true;
   if (request.contains("image")) config.image = pair_of(request.at("image"));
   if (request.contains("blocks")) {
     config.blocks.clear();
     for (const JsonValue& blocks : request.at("blocks").items()) config.blocks.push_back(pair_of(blocks));
   }
-  check(config);
-  return config == model->config() ? model : resized(*model, config);
+  return adapted(std::move(model), config);
 }
 
 // A language model: its config.json says so, or its name.

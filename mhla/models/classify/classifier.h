@@ -62,6 +62,10 @@ AnyClassifier resized(const Classifier& model, const ClassifierConfig& config);
 // model's in attention, qkv_bias (deit: must be true) and qk_norm alone; `blocks`, `mix_*` and `features` are free.
 AnyClassifier with_attention(const Classifier& model, const ClassifierConfig& config);
 
+// The same model, or one of its weights as `config` says: resized(), then with_attention(), then another number of
+// classes with a head of random weights. What else differs is refused.
+AnyClassifier adapted(AnyClassifier model, const ClassifierConfig& config);
+
 // Published names, out and in; README.md says which. What does not fit is refused with the list of what is missing and
 // what is left over, and nothing changes.
 Weights published_weights(const Classifier& model);

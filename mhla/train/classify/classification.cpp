@@ -37,6 +37,15 @@ void cut(ImageSetPtr& set, std::int64_t count, std::int64_t seed, const char* fi
   if (count > 0) set = subset(set, count, static_cast<std::uint64_t>(seed));
 }
 
+// The fields of a file with another attention. Weights of softmax attention have biases, which stay where a training
+// starts from them.
+JsonValue with_attention_of(JsonValue file, const std::string& attention, const ClassifyOptions& options) {
+  const JsonValue* before = file.find("attention");
+  const bool from_softmax = before != nullptr && *before == JsonValue("softmax") && attention != "softmax";
+  if (from_softmax && !options.train.init.empty()) file.set("qkv_bias", true);
+  return file.set("attention", attention);
+}
+
 }  // namespace
 
 ClassifyData open_test(const ClassifyOptions& options) {
@@ -77,14 +86,15 @@ ClassifierConfig network_of(const ClassifyOptions& options, const ImageSet& set)
   if (is_file) {
     file = read_json(options.model);
     if (!file.is_object()) fail(options.model, ": is no object, expected the fields of a model");
-    if (options.attention) file.set("attention", *options.attention);
+    if (options.attention) file = with_attention_of(std::move(file), *options.attention, options);
     if (options.official) file.set("official", true);
     network = parse_classifier_config(file, options.model);
   } else {
     network = classifier_config(options.model, options.attention.value_or("mhla"), options.official);
   }
   if (file.find("channels") == nullptr) network.channels = set.channels();
-  if (file.find("classes") == nullptr) network.classes = set.classes();
+  const bool own_head = !options.train.init.empty();  // another number of classes gets a new one
+  if (file.find("classes") == nullptr || own_head) network.classes = set.classes();
   fields_from_json(network, options.network, "network");
   if (network.channels != set.channels() && network.channels != 3)
     fail("network: channels is ", network.channels, ", expected the ", set.channels(), " of ", set.name(), ", or 3");
@@ -150,7 +160,8 @@ torch::Tensor soft_targets(const Batch& batch, std::int64_t classes) {
   return targets;
 }
 
-Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& given) {
+Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& given,
+            const EvalProgress& progress) {
   const TrainOptions& options = given.train;
   const auto start = std::chrono::steady_clock::now();
   const torch::NoGradGuard no_gradient;
@@ -184,6 +195,7 @@ Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment
     sums += torch::stack({loss.to(torch::kDouble), (best == labels.unsqueeze(1)).sum().to(torch::kDouble)});
     confusion.index_add_(0, labels * classes + best.select(1, 0), torch::ones_like(labels));
     score.images += batch.size;
+    if (progress) progress(score.images, images->size());
   }
   model.train(was_training);
   if (score.images == 0) fail("eval: ", images->name(), " has no image that can be read");
@@ -276,8 +288,8 @@ std::string ClassificationTask::tested_on() const {
   return data_.held_out ? str(data_.test->size(), " images held out of the training set") : "";
 }
 
-Metrics ClassificationTask::evaluate() {
-  const Score now = score(*model_, data_.test, augment_, options_);
+Metrics ClassificationTask::evaluate(const EvalProgress& progress) {
+  const Score now = score(*model_, data_.test, augment_, options_, progress);
   warnings_.insert(warnings_.end(), now.warnings.begin(), now.warnings.end());
   return {{"loss", now.loss}, {"top1", now.top1}, {"top5", now.top5}};
 }

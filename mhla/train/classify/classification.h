@@ -7,6 +7,7 @@
 
 #include "mhla/data/loader.h"
 #include "mhla/models/classify/classifier.h"
+#include "mhla/train/classify/class_names.h"
 #include "mhla/train/classify/classify_options.h"
 #include "mhla/train/task.h"
 
@@ -43,7 +44,8 @@ struct Score {
   double seconds = 0;
 };
 // In evaluation mode without gradients. `batch` images at a time, every image once.
-Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& options);
+Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& options,
+            const EvalProgress& progress = {});
 
 class ClassificationTask : public Task {
  public:
@@ -51,8 +53,10 @@ class ClassificationTask : public Task {
   ClassificationTask(const ClassifyOptions& options, const ClassifyData& data, const ClassifierConfig& network);
 
   torch::nn::Module& model() override { return *model_; }
+  Classifier& classifier() { return *model_; }
   [[nodiscard]] JsonValue model_config() const override;
   [[nodiscard]] const char* samples() const override { return "images"; }
+  void write_companions(const std::filesystem::path& folder) const override { keep_classes(folder, *data_.train); }
   [[nodiscard]] std::int64_t batches_per_epoch() const override;
   TrainBatch next_batch() override;  // images, labels, and the classes' shares where they are mixed
   BatchResult forward(const TrainBatch& batch) override;
@@ -60,7 +64,8 @@ class ClassificationTask : public Task {
   void seek(const JsonValue& cursor) override;
   void constrain() override { model_->constrain(); }
   [[nodiscard]] std::string tested_on() const override;
-  Metrics evaluate() override;
+  Metrics evaluate(const EvalProgress& progress) override;
+  [[nodiscard]] MainMetric main_metric() const override { return {"top1"}; }
   std::vector<std::string> take_warnings() override;
 
  private:

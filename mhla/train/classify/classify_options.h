@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 
 #include "mhla/io/fields.h"
@@ -28,6 +29,9 @@ struct ClassifyOptions {
   std::optional<std::int64_t> shift, repeats;
   std::optional<std::string> rand_augment;
   TrainOptions train;
+  JsonValue origin = JsonValue::object();  // of paths(), absolute (origin.h)
+
+  static std::set<std::string> paths() { return {"data", "init"}; }
 
   template <class Self, class Visit>
   static void fields(Self& o, Visit&& visit) {
@@ -60,6 +64,7 @@ struct ClassifyOptions {
     visit("cutmix", o.cutmix, "alpha, in the place of the recipe's");
     visit("repeats", o.repeats, "repeated augmentation: times an image comes in a row, in the place of the recipe's");
     TrainOptions::fields(o.train, visit);
+    visit("origin", o.origin, "where the files above were when the run began");
   }
 };
 

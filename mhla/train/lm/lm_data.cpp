@@ -1,5 +1,6 @@
 #include "mhla/train/lm/lm_data.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -45,12 +46,16 @@ class TextData final : public LmData {
     return {{"perplexity", std::exp(loss)}};
   }
 
-  [[nodiscard]] Metrics evaluate(LanguageModelImpl& model, const LmOptions& options) const override {
+  [[nodiscard]] Metrics evaluate(LanguageModelImpl& model, const LmOptions& options,
+                                 const EvalProgress& progress) const override {
     if (!valid_) return {};
     PerplexityOptions o;
     o.length = options.context, o.documents = options.packing == "documents";
     o.tokens = options.eval_tokens, o.batch = options.train.batch;
-    const Perplexity now = perplexity(model, *valid_, o);
+    const std::int64_t all = o.tokens > 0 ? std::min(o.tokens, valid_->tokens()) : valid_->tokens();
+    const Perplexity now = perplexity(model, *valid_, o, [&](std::int64_t done) {
+      if (progress) progress(std::min(done, all), all);
+    });
     return {{"loss", now.loss}, {"perplexity", std::exp(now.loss)}};
   }
 

@@ -31,8 +31,9 @@ class LmData {
   [[nodiscard]] virtual double tokens_per_sample(const LmOptions& options) const = 0;
   [[nodiscard]] virtual Metrics derived(const LmOptions& options, double loss, double samples_per_s) const = 0;
 
-  // On what is held out, with autocast where that is on; nothing where nothing is.
-  [[nodiscard]] virtual Metrics evaluate(LanguageModelImpl& model, const LmOptions& options) const = 0;
+  // On what is held out, with autocast where that is on; nothing where nothing is. `progress` is of samples.
+  [[nodiscard]] virtual Metrics evaluate(LanguageModelImpl& model, const LmOptions& options,
+                                         const EvalProgress& progress = {}) const = 0;
 };
 using LmDataPtr = std::unique_ptr<const LmData>;
 

@@ -2,6 +2,8 @@
 // values, as there.
 #pragma once
 
+#include <set>
+
 #include "mhla/io/fields.h"
 #include "mhla/train/options.h"
 
@@ -23,12 +25,15 @@ struct LmOptions {
   std::int64_t mqar_pairs = 16, mqar_vocab = 8192, mqar_skew = 1, mqar_items = 100000;
   bool recompute = false;
   TrainOptions train = defaults();
+  JsonValue origin = JsonValue::object();  // of paths(), absolute (origin.h)
+
+  static std::set<std::string> paths() { return {"data", "tokenizer", "tokens", "init"}; }
 
   // The published recipe, but for what a machine must hold: batch, and steps by epochs.
   static TrainOptions defaults() {
     TrainOptions t;
     t.epochs = 1, t.batch = 8, t.lr = 3e-4, t.min_lr = 3e-5, t.weight_decay = 0.01, t.beta2 = 0.95;
-    t.warmup_steps = 100;
+    t.usual_warmup = 100;
     return t;
   }
 
@@ -60,6 +65,7 @@ struct LmOptions {
     visit("mqar_items", o.mqar_items, "for mqar: sequences of an epoch, new ones in each");
     visit("recompute", o.recompute, "keep the input of every block alone and compute it again for its gradient");
     TrainOptions::fields(o.train, visit);
+    visit("origin", o.origin, "where the files above were when the run began");
   }
 };
 

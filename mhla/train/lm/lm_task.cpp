@@ -3,6 +3,7 @@
 #include "mhla/core/error.h"
 #include "mhla/models/lm/head_loss.h"
 #include "mhla/train/lm/lm_batch.h"
+#include "mhla/train/lm/run_tokenizer.h"
 #include "mhla/train/machine_rate.h"
 #include "mhla/train/model_file.h"
 #include "mhla/train/trainer.h"
@@ -54,7 +55,9 @@ std::string tokenizer_of(const LmOptions& o) {
 
 LmConfig network_of(const LmOptions& o, const LmData& data) {
   LmConfig c = named_network(o);
-  c.vocab = data.vocab();
+  // Weights to start from have rows for their own vocabulary, which may have more.
+  const bool has_rows = !o.train.init.empty() && is_model_file(o.model);
+  if (!has_rows) c.vocab = data.vocab();
   c = with_fields(c, o);
   if (c.vocab < data.vocab())
     fail("network: vocab is ", c.vocab, ", expected at least the ", data.vocab(), " of ", data.whose());
@@ -88,6 +91,10 @@ LmTask::LmTask(const LmOptions& options, LmDataPtr data, const LmConfig& network
   const double head = 2.0 * static_cast<double>(network.vocab * network.dim);  // of samples alone
   work_ = 3.0 * ((model_->flops_per_token(options_.context) - head) * data_->tokens_per_sample(options_) + head);
   peak_ = gemm_rate(device_, options_.train.precision == "bf16");
+}
+
+void LmTask::write_companions(const std::filesystem::path& folder) const {
+  if (const TokenizerPtr tokenizer = data_->maybe_tokenizer()) keep_tokenizer(*tokenizer, folder);
 }
 
 TrainBatch LmTask::next_batch() {

@@ -25,8 +25,10 @@ class LmTask : public Task {
   LmTask(const LmOptions& options, LmDataPtr data, const LmConfig& network);
 
   torch::nn::Module& model() override { return *model_; }
+  LanguageModelImpl& language_model() { return *model_; }
   [[nodiscard]] JsonValue model_config() const override { return fields_to_json(model_->config()); }
   [[nodiscard]] const char* samples() const override { return data_->samples(); }
+  void write_companions(const std::filesystem::path& folder) const override;
   [[nodiscard]] std::int64_t batches_per_epoch() const override { return batches_->batches_per_epoch(); }
   TrainBatch next_batch() override;  // the tensors of an LmBatch
   BatchResult forward(const TrainBatch& batch) override;
@@ -35,7 +37,8 @@ class LmTask : public Task {
   void seek(const JsonValue& cursor) override;
   [[nodiscard]] Metrics derived(double loss, double samples_per_s) const override;
   void constrain() override { model_->constrain(); }
-  Metrics evaluate() override { return data_->evaluate(*model_, options_); }
+  Metrics evaluate(const EvalProgress& progress) override { return data_->evaluate(*model_, options_, progress); }
+  [[nodiscard]] MainMetric main_metric() const override { return {"loss", /*larger_is_better=*/false}; }
   std::vector<std::string> take_warnings() override;
 
  private:

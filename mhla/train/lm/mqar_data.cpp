@@ -38,7 +38,8 @@ class MqarData final : public LmData {
 
   // The first sequences of `mhla eval lm --task mqar`, whatever the seed of the run; as many whole batches as
   // eval_tokens needs.
-  [[nodiscard]] Metrics evaluate(LanguageModelImpl& model, const LmOptions& o) const override {
+  [[nodiscard]] Metrics evaluate(LanguageModelImpl& model, const LmOptions& o,
+                                 const EvalProgress& progress) const override {
     const std::int64_t wanted = o.eval_tokens > 0 ? o.eval_tokens / o.context : o.mqar_items;
     const std::int64_t batch_size = o.train.batch,
                        batches = std::max<std::int64_t>(1, (wanted + batch_size - 1) / batch_size);
@@ -64,6 +65,7 @@ class MqarData final : public LmData {
         right += (logits.argmax(1) == target).sum();
       }
       answers += batch.known;
+      if (progress) progress(answers, batches * batch_size * o.mqar_pairs);
     }
     const auto count = static_cast<double>(answers);
     return {{"loss", loss.item<double>() / count}, {"accuracy", right.item<double>() / count}};

@@ -1,0 +1,38 @@
+#include "mhla/train/classify/class_names.h"
+
+#include <algorithm>
+
+#include "mhla/core/error.h"
+#include "mhla/io/file.h"
+#include "mhla/io/json.h"
+
+namespace mhla::train {
+namespace {
+
+constexpr const char* kClasses = "classes.json";
+
+// What a set calls its classes where it knows no better.
+bool is_number(const std::string& name, std::size_t number) {
+  return name == std::to_string(number) || name == str("class ", number);
+}
+
+}  // namespace
+
+void keep_classes(const std::filesystem::path& run, const ImageSet& set) {
+  JsonValue names = JsonValue::array();
+  for (const std::string& name : set.class_names()) names.push(name);
+  write_file(run / kClasses, write_json(names, 2) + "\n");
+}
+
+void expect_same_classes(const std::string& command, const std::filesystem::path& run, const ImageSet& set) {
+  if (!std::filesystem::exists(run / kClasses)) return;
+  const JsonValue names = read_json(run / kClasses);
+  for (std::size_t i = 0; i < std::min(names.size(), set.class_names().size()); ++i) {
+    const std::string &name = set.class_names()[i], &expected = names.at(i).as_string();
+    if (name != expected && !is_number(name, i) && !is_number(expected, i))
+      fail(command, ": ", set.name(), ": class ", i, " is '", name, "', expected '", expected, "' as in ",
+           (run / kClasses).string());
+  }
+}
+
+}  // namespace mhla::train

@@ -1,0 +1,33 @@
+#include "mhla/train/init_source.h"
+
+#include <algorithm>
+
+#include "mhla/core/error.h"
+#include "mhla/models/weights_file.h"
+
+namespace mhla::train {
+
+Weights read_init(const InitSource& source) {
+  Weights weights;
+  for (const auto& [name, value] : read_weights(source.file)) {
+    if (name.rfind(source.prefix, 0) == 0) weights[name.substr(source.prefix.size())] = value;
+  }
+  return weights;
+}
+
+void expect_same_network(const InitSource& source, const JsonValue& from, const JsonValue& to,
+                         const std::set<std::string>& may_differ) {
+  for (const JsonValue::Member& member : to.members()) {
+    const JsonValue& theirs = from.at(member.key);
+    if (may_differ.count(member.key) == 0 && !(theirs == member.value))
+      fail("train: init is ", source.name, ", whose ", member.key, " is ", write_json(theirs), ", but the network has ",
+           write_json(member.value));
+  }
+}
+
+bool has_own_names(const Weights& own, const Weights& given) {
+  return own.size() == given.size() &&
+         std::all_of(own.begin(), own.end(), [&](const auto& item) { return given.count(item.first) != 0; });
+}
+
+}  // namespace mhla::train

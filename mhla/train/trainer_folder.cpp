@@ -1,0 +1,163 @@
+// The files of a run: where it begins or goes on, its checkpoints, what is left at the end.
+#include "mhla/core/error.h"
+#include "mhla/io/file.h"
+#include "mhla/train/trainer_loop.h"
+#include "mhla/train/weights.h"
+
+namespace mhla::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+torch::Tensor generator_state(const torch::Device& device) {
+  const at::Generator generator = at::globalContext().defaultGenerator(device);
+  return generator.get_state();
+}
+
+bool has_average(const Safetensors& file) {
+  for (std::size_t i = 0; i < file.size(); ++i) {
+    if (file.entry(i).name.rfind("ema.", 0) == 0) return true;
+  }
+  return false;
+}
+
+void restore_generator(const Safetensors& file, const char* name, const torch::Device& of) {
+  at::Generator generator = at::globalContext().defaultGenerator(of);
+  torch::Tensor state = torch::empty_like(generator.get_state());
+  read_tensors(file, "", {{name, state}}, /*all=*/false);
+  generator.set_state(state);
+}
+
+}  // namespace
+
+void Trainer::Loop::open(const RunStart& how) {
+  expect_room(folder, how);
+  NewRunFolder made(folder);
+  lock.emplace(folder);
+  checkpoints.sweep();
+  remove_partial_files(folder);
+  expect_room(folder, how);  // again: another process may have been here
+  if (how.overwrite) remove_run(folder);
+  std::vector<std::string> complaints;
+  const std::vector<Checkpoint> all = checkpoints.list();
+  const std::optional<Checkpoint> start = checkpoints.newest(complaints);
+  if (!start && !all.empty()) fail(complaints.front(), "; no other checkpoint is sound");
+  std::uint64_t keep_bytes = 0;
+  if (start) keep_bytes = restore(*start);
+  try {
+    begin(how, start, keep_bytes, complaints);
+  } catch (const Error& error) {  // the folder can be written to: the disk is full, or gone
+    throw RunFailed(str("train: ", error.what()));
+  }
+  made.keep();
+}
+
+void Trainer::Loop::begin(const RunStart& how, const std::optional<Checkpoint>& start, std::uint64_t keep_bytes,
+                          const std::vector<std::string>& complaints) {
+  if (start && step < total) {  // the run goes on beyond an earlier end, whose weights are in the checkpoint
+    fs::remove(folder / "model.safetensors"), fs::remove(folder / "ema.safetensors");
+  }
+  task.write_companions(folder);
+  if (how.resume) best = read_best(folder / kBestFile, task.main_metric().name);
+  write_file(folder / "train.json", write_json(run_config, 2) + "\n");
+  write_file(folder / "config.json", write_json(task.model_config(), 2) + "\n");
+  log.emplace(folder, step, keep_bytes);
+  for (const std::string& complaint : complaints) warn(complaint);
+  JsonValue row = JsonValue()
+                      .set("kind", "start")
+                      .set("step", step)
+                      .set("of", total)
+                      .set("samples", task.samples())
+                      .set("device", options.device);
+  if (const std::string test = task.tested_on(); !test.empty()) row.set("tested_on", test);
+  if (start) row.set("resumed", start->path.string());
+  if (!start) {
+    for (const JsonValue::Member& member : how.said.members()) row.set(member.key, member.value);
+  }
+  note(row);
+}
+
+void Trainer::Loop::save() {
+  if (last_saved == step) return;
+  const Checkpoint saved = checkpoints.save(step, [&](const fs::path& to) {
+    write_tensors(to / "model.safetensors", tensors_of(task.model()));
+    NamedTensors state;
+    for (const auto& [name, tensor] : optimizer.state()) state.emplace_back("adamw." + name, tensor);
+    if (ema) {
+      for (const auto& [name, tensor] : ema->state()) state.emplace_back("ema." + name, tensor);
+    }
+    state.emplace_back("rng.cpu", generator_state(torch::kCPU));
+    if (device.is_cuda()) state.emplace_back("rng.cuda", generator_state(device));
+    write_tensors(to / "trainer.safetensors", state);
+    write_file(to / "config.json", write_json(task.model_config(), 2) + "\n");
+    write_file(to / "train.json", write_json(run_config, 2) + "\n");
+    write_file(to / "state.json", write_json(JsonValue()
+                                                 .set("step", step)
+                                                 .set("cursor", task.cursor())
+                                                 .set("window", window.to_json())
+                                                 .set("evaluated", evaluated_at == step)
+                                                 .set("log_bytes", static_cast<std::int64_t>(log->bytes())),
+                                             2) +
+                                      "\n");
+  });
+  last_saved = step, saved_at = Clock::now();
+  last_good = saved.path.string();
+  note(JsonValue().set("kind", "checkpoint").set("step", step).set("path", last_good));
+}
+
+std::uint64_t Trainer::Loop::restore(const Checkpoint& checkpoint) {
+  const JsonValue config = read_json(checkpoint.path / "config.json");
+  if (!(config == task.model_config())) fail(checkpoint.path.string(), ": is a checkpoint of another model");
+  const Safetensors trainer = Safetensors::read(checkpoint.path / "trainer.safetensors");
+  if (ema.has_value() != (trainer.size() > 0 && has_average(trainer)))
+    fail(checkpoint.path.string(), ": ema is ", options.ema, ", but the checkpoint has ",
+         ema ? "no average" : "an average");
+  read_tensors(Safetensors::read(checkpoint.path / "model.safetensors"), "", tensors_of(task.model()));
+  read_tensors(trainer, "adamw.", optimizer.state());
+  if (ema) read_tensors(trainer, "ema.", ema->state());
+  restore_generator(trainer, "rng.cpu", torch::kCPU);
+  if (device.is_cuda() && trainer.contains("rng.cuda")) restore_generator(trainer, "rng.cuda", device);
+  const JsonValue state = read_json(checkpoint.path / "state.json");
+  step = checkpoint.step;
+  if (step > total)
+    fail(checkpoint.path.string(), ": is at step ", step, ", expected at most the ", total, " of the run");
+  optimizer.set_steps(step);
+  task.seek(state.at("cursor"));
+  window = Window::from_json(state.at("window"));
+  if (const JsonValue* evaluated = state.find("evaluated"); evaluated == nullptr || evaluated->as_bool())
+    evaluated_at = step;
+  last_saved = step;
+  last_good = checkpoint.path.string();
+  return state.at("log_bytes").as_uint();
+}
+
+void Trainer::Loop::finish() {
+  write_tensors(folder / "model.safetensors", tensors_of(task.model()));
+  if (ema) write_tensors(folder / "ema.safetensors", ema->state());
+}
+
+void Trainer::Loop::keep_best(const Metrics& now, const Metrics& average) {
+  const std::optional<Best> found = best_of(task.main_metric(), step, now, average);
+  if (!found || (best && !is_better(task.main_metric(), *found, *best))) return;
+  const fs::path file = folder / kBestFile;
+  write_best(file, *found, found->weights == "ema" ? ema->state() : tensors_of(task.model()));
+  best = found;
+  note(JsonValue()
+           .set("kind", "best")
+           .set("step", step)
+           .set("metric", found->metric)
+           .set("value", found->value)
+           .set("weights", found->weights)
+           .set("path", file.string()));
+}
+
+void Trainer::Loop::note(const JsonValue& row) {
+  log->write(row);
+  observer.row(row);
+}
+
+void Trainer::Loop::warn(const std::string& text) {
+  note(JsonValue().set("kind", "warning").set("step", step).set("text", text));
+}
+
+}  // namespace mhla::train

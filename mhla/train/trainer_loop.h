@@ -1,0 +1,90 @@
+// What a run holds while it goes: declared here, defined in trainer.cpp (steps) and trainer_folder.cpp (files). Private
+// to this room.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+
+#include "mhla/train/adamw.h"
+#include "mhla/train/batch_pass.h"
+#include "mhla/train/best.h"
+#include "mhla/train/checkpoints.h"
+#include "mhla/train/ema.h"
+#include "mhla/train/run_lock.h"
+#include "mhla/train/run_log.h"
+#include "mhla/train/schedule.h"
+#include "mhla/train/step_stats.h"
+#include "mhla/train/trainer.h"
+#include "mhla/train/window.h"
+
+namespace mhla::train {
+
+// A step that was launched and not judged yet.
+struct Launched {
+  std::int64_t step = 0;  // done when it is
+  double lr = 0, weight = 0;
+  std::vector<std::string> sum_names, grad_names;
+  StepStats stats;
+};
+
+struct Trainer::Loop {
+  using Clock = std::chrono::steady_clock;
+
+  Loop(Task& given, const TrainOptions& train_options, std::filesystem::path run_folder, JsonValue config,
+       Observer& watcher);
+  [[nodiscard]] double epochs_at(std::int64_t at) const;
+
+  // ---- The folder (trainer_folder.cpp)
+
+  void open(const RunStart& how);
+  // Writes what a run has before its first step, and the first row of the log.
+  void begin(const RunStart& how, const std::optional<Checkpoint>& start, std::uint64_t keep_bytes,
+             const std::vector<std::string>& complaints);
+  void save();
+  // Returns how much of the log belongs to the checkpoint.
+  std::uint64_t restore(const Checkpoint& checkpoint);
+  void finish();
+  // best.safetensors, where this evaluation beats those before: the weights or their average, whichever is better.
+  void keep_best(const Metrics& now, const Metrics& average);
+  void note(const JsonValue& row);
+  void warn(const std::string& text);
+
+  // ---- Steps (trainer.cpp)
+
+  Launched launch();
+  // Reads the numbers of a step, ends the run where they are none, and adds them to the window.
+  void judge(Launched& done);
+  JsonValue step_row(const Launched& done);
+  // False when a signal cut it short: it is then made when the run goes on.
+  bool evaluate();
+  Metrics evaluate_once();
+  TrainResult train();
+  [[nodiscard]] bool evaluation_is_due() const;
+  [[nodiscard]] bool checkpoint_is_due() const;
+
+  Task& task;
+  const TrainOptions options;
+  const std::filesystem::path folder;
+  const JsonValue run_config;
+  Observer& observer;
+  const torch::Device device;
+  const std::int64_t total;
+  const Schedule schedule;
+  AdamW optimizer;
+  CheckpointFolder checkpoints;
+  BatchPass pass;
+  std::optional<Ema> ema;
+  std::optional<RunLock> lock;
+  std::optional<RunLog> log;
+  std::int64_t step = 0, last_saved = -1, evaluated_at = -1;
+  std::string last_good;
+  Window window;
+  Metrics metrics;
+  std::optional<Best> best;
+  Clock::time_point saved_at;                // or when the run began
+  Clock::time_point timed_from, last_shown;  // speed is taken over five seconds or one line of the log
+  double samples_timed = 0;
+  std::int64_t steps_timed = 0;
+};
+
+}  // namespace mhla::train
