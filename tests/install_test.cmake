@@ -41,6 +41,18 @@ elseif(TORCH AND NOT SHARED)
   message(FATAL_ERROR "the installed package has no component torch")
 endif()
 
+# A component that is not there is refused by name.
+file(WRITE ${WORK}/unknown/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)
+project(unknown CXX)
+find_package(mhla REQUIRED COMPONENTS foo)
+")
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${WORK}/unknown -B ${WORK}/unknown/build -G Ninja -D CMAKE_PREFIX_PATH=${prefix}
+                -D CMAKE_CXX_COMPILER=${CXX} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+string(REGEX REPLACE "[ \n]+" " " output "${output}")
+if(status EQUAL 0 OR NOT output MATCHES "mhla has no component 'foo'")
+  message(FATAL_ERROR "find_package(mhla COMPONENTS foo) ended with ${status}, expected a message about foo:\n${output}")
+endif()
+
 file(GLOB_RECURSE pc ${prefix}/*/mhla.pc)
 get_filename_component(pc_dir ${pc} DIRECTORY)
 set(ENV{PKG_CONFIG_PATH} ${pc_dir})

@@ -231,10 +231,8 @@ class DecodeBench {
 
   void check_memory(const DecodeSetup& setup, std::int64_t states) const {
     const StreamingState probe(setup.config, setup.mix.view(), setup.backend);
-    const double needed = 1.5 * static_cast<double>(probe.bytes()) * static_cast<double>(states);
-    if (machine_.cpu.available_bytes > 0 && needed > 0.8 * static_cast<double>(machine_.cpu.available_bytes))
-      fail("bench op: decode from memory needs about ", bytes_text(static_cast<std::int64_t>(needed)), ", ",
-           bytes_text(machine_.cpu.available_bytes), " are available");
+    expect_fits("bench op: decode from memory",
+                MemoryEstimate().add("states", static_cast<double>(probe.bytes()) * static_cast<double>(states)));
   }
 
   void level(const char* name, DType dtype, const DecodeSetup& setup, std::int64_t states, std::int64_t batch,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/bench/verify.h"
+#include "apps/cli/host.h"
 #include "mhla/core/error.h"
 
 namespace mhla::apps {
@@ -49,7 +50,7 @@ std::string ms_text(double ms) {
 SpeedByLength time_by_length(int threads, double rival_limit, const Output& out) {
   const BenchOptions options;
   const std::string backend = bench_backends(options, OpForm::kBidirectional, DType::kF32).front();
-  BenchMachine machine(threads > 0 ? threads : hardware_threads());
+  BenchMachine machine(threads_for(threads));
   SpeedByLength speed;
   out.line(fmt::format("What it costs: one forward, 6 heads of 64, f32, {} threads, {}, milliseconds.",
                        machine.pool.concurrency(), machine.cpu.model));

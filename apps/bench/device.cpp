@@ -5,6 +5,7 @@
 
 #include "apps/cli/host.h"
 #include "mhla/core/error.h"
+#include "mhla/core/memory.h"
 
 namespace mhla::apps {
 namespace {
@@ -21,10 +22,10 @@ DeviceProblem::DeviceProblem(const OpShape& shape, DType dtype, Pass pass, const
     : shape_(shape), pass_(pass), backend_(backend), device_(device), stream_(device) {
   run_.candidate = backend_;
   run_.stream = stream_.get();
-  const std::int64_t needed = tensor_bytes(shape, dtype, pass), free = device_free_bytes(device);
-  if (needed > free / 10 * 9)
-    fail("bench op: ", shape.name, " needs ", bytes_text(needed), " for its tensors, cuda:", device, " has ",
-         bytes_text(free), " free; --batch makes it smaller");
+  expect_fits("bench op: " + shape.name, op_memory(shape, dtype, pass, 1));
+  expect_fits("bench op: " + shape.name,
+              MemoryEstimate().add("tensors", static_cast<double>(tensor_bytes(shape, dtype, pass))),
+              device_memory_at_hand(device));
   host_ = make_tensors(shape, dtype, pass, 1000);
   views_ = views_of(host_);
   for (ConstView* view : {&views_.q, &views_.k, &views_.v, &views_.mix, &views_.dout}) move(*view);

@@ -6,6 +6,7 @@
 
 #include "apps/cli/host.h"
 #include "mhla/core/error.h"
+#include "mhla/core/memory.h"
 
 namespace mhla::apps {
 namespace {
@@ -90,6 +91,19 @@ std::int64_t tensor_bytes(const OpShape& s, DType dtype, Pass pass) {
   return pass == Pass::kForward ? forward : checked_product({forward, 2}, "bench op: sizes");
 }
 
+MemoryEstimate op_memory(const OpShape& s, DType dtype, Pass pass, int sets) {
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  const double B = number(s.B), N = number(s.N), H = number(s.H), Hkv = number(s.Hkv), D = number(s.D), E = number(s.E);
+  MemoryEstimate needed;
+  if (s.form == OpForm::kDecode)  // a few summaries, and keys and values of the open chunk
+    return needed.add("states", B * Hkv * (12.0 * D * E + number(s.chunk() * size_of(dtype)) * (D + E)));
+  const double M = number(s.blocks()), mix = 4.0 * M * M;
+  const double passes = pass == Pass::kForward ? 1.0 : 2.0;
+  needed.add("tensors", passes * sets * B * N * (H + Hkv) * (D + E) * number(size_of(dtype)));
+  needed.add("mix", passes * sets * mix);
+  return needed.add("check in f64", 8.0 * (2.0 * N * D + M * M));
+}
+
 OpTensors make_tensors(const OpShape& s, DType dtype, Pass pass, std::uint64_t seed) {
   OpTensors t;
   t.q = Tensor(dtype, {s.B, s.N, s.H, s.D});
@@ -158,10 +172,7 @@ BenchProblem::BenchProblem(const OpShape& shape, DType dtype, Pass pass, const s
         4 * std::max<std::int64_t>(cpu.l2_bytes, std::int64_t{1} << 20) * executor.concurrency();
     sets = static_cast<int>(std::clamp<std::int64_t>((wanted + bytes - 1) / std::max<std::int64_t>(bytes, 1), 1, 8));
   }
-  const std::int64_t needed = checked_product({bytes, sets}, "bench op: sizes");
-  if (cpu.available_bytes > 0 && needed > cpu.available_bytes / 10 * 9)
-    fail("bench op: ", shape.name, " needs ", bytes_text(needed), " for its tensors, ", bytes_text(cpu.available_bytes),
-         " are available; --batch makes it smaller");
+  expect_fits("bench op: " + shape.name, op_memory(shape, dtype, pass, sets));
   for (int i = 0; i < sets; ++i)
     sets_.push_back(make_tensors(shape, dtype, pass, 1000 + 10 * static_cast<unsigned>(i)));
   workspace_bytes_ = workspace_bytes(shape_, pass_, views_of(sets_.front()), run_);

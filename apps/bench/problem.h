@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/bench/shape.h"
+#include "mhla/core/memory.h"
 #include "mhla/core/threads.h"
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional.h"
@@ -34,6 +35,9 @@ OpViews views_of(OpTensors& tensors);
 
 OpTensors make_tensors(const OpShape& shape, DType dtype, Pass pass, std::uint64_t seed);
 std::int64_t tensor_bytes(const OpShape& shape, DType dtype, Pass pass);  // of one set
+// What timing it needs at least: tensors, mixing matrices and what the check computes in f64; of decode
+// B states.
+MemoryEstimate op_memory(const OpShape& shape, DType dtype, Pass pass, int sets);
 
 // Runs `pass` over one set.
 void run_pass(const OpShape& shape, Pass pass, const OpViews& views, const RunOptions& run);

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <sstream>
 
-#include "mhla/core/error.h"
+#include "mhla/core/limits.h"
 #include "mhla/core/view.h"
 
 namespace mhla::apps {
@@ -42,16 +42,13 @@ std::vector<std::int64_t> parse_axes(const std::string& text, const char* option
   for (std::string part; std::getline(stream, part, 'x');) {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (error != std::errc() || end != part.data() + part.size() || value < 1)
-      fail(option, " is '", text, "', expected positive numbers joined by x, such as 16x16 or 21x30x50");
+    if (error != std::errc() || end != part.data() + part.size() || value < 1 || value > limits::kTokens.most)
+      fail(option, " is '", text, "', expected numbers from 1 to ", limits::kTokens.most,
+           " joined by x, such as 16x16 or 21x30x50");
     axes.push_back(value);
   }
   if (axes.size() < 2 || axes.size() > 3) fail(option, " is '", text, "', expected two or three numbers joined by x");
   return axes;
-}
-
-void check_size(std::int64_t value, const char* option) {
-  if (value < 0) fail(option, " is ", value, ", expected a positive number");
 }
 
 Layout grid_of(const ShapeOptions& options) {
@@ -89,6 +86,7 @@ OpShape explicit_shape(const ShapeOptions& options) {
     shape.layout = Layout::line(block);
     shape.N = options.n;
   }
+  expect_within("bench op", "--grid", shape.N, limits::kTokens, 0);
   if (shape.N < 1) fail("--n is missing: give the number of tokens, or --shape with one of the named shapes");
   check_layout(shape.layout, shape.N, "bench op");
   shape.name = fmt::format("b{}_h{}_n{}_d{}_m{}", shape.B, shape.H, shape.N, shape.D, shape.blocks());
@@ -133,7 +131,6 @@ std::vector<OpShape> shapes_of(const ShapeOptions& options) {
   const std::pair<std::int64_t, const char*> sizes[] = {
       {options.batch, "--batch"}, {options.n, "--n"}, {options.h, "--h"},         {options.hkv, "--hkv"},
       {options.d, "--d"},         {options.e, "--e"}, {options.chunk, "--chunk"}, {options.block_size, "--block-size"}};
-  for (const auto& [value, option] : sizes) check_size(value, option);
   if (options.names.empty()) return {explicit_shape(options)};
 
   for (const auto& [value, option] : sizes)

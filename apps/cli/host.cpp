@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "apps/cli/output.h"
+#include "mhla/core/thread_count.h"
 #include "mhla/core/threads.h"
 
 namespace mhla::apps {
@@ -47,17 +50,6 @@ void read_caches(CpuFacts& facts) {
   }
 }
 
-void read_memory(CpuFacts& facts) {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  std::int64_t kib = 0;
-  while (file >> key >> kib) {
-    std::getline(file, unit);
-    if (key == "MemTotal:") facts.memory_bytes = kib << 10;
-    if (key == "MemAvailable:") facts.available_bytes = kib << 10;
-  }
-}
-
 void read_processor(CpuFacts& facts) {
   static constexpr const char* kWanted[] = {
       "ssse3",    "sse4_1",   "sse4_2",   "avx",      "f16c",        "fma",         "avx2",        "avx512f",
@@ -88,26 +80,14 @@ CpuFacts read_cpu_facts() {
   facts.threads = hardware_threads();
   read_processor(facts);
   read_caches(facts);
-  read_memory(facts);
+  const SystemMemory memory = system_memory();
+  facts.memory_bytes = memory.total_bytes, facts.available_bytes = memory.available_bytes;
   return facts;
 }
 
 std::int64_t last_level_cache(const CpuFacts& cpu) {
   const std::int64_t largest = std::max({cpu.l1d_bytes, cpu.l2_bytes, cpu.l3_bytes});
   return largest > 0 ? largest : std::int64_t{32} << 20;
-}
-
-std::string bytes_text(std::int64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  int unit = 0;
-  while (value >= 1024.0 && unit < 4) {
-    value /= 1024.0;
-    ++unit;
-  }
-  if (value == static_cast<double>(static_cast<std::int64_t>(value)))
-    return fmt::format("{:.0f} {}", value, kUnits[unit]);
-  return fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 std::string version_text(int cuda_version) {
@@ -118,6 +98,18 @@ std::string executable_directory() {
   std::error_code error;
   const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
   return error ? std::string(".") : path.parent_path().string();
+}
+
+int threads_for(std::int64_t asked) {
+  const ThreadCount count = usable_threads(asked);
+  if (!count.fewer.empty()) complain(count.fewer);
+  return count.threads;
+}
+
+void bound_library_threads() {
+  const char* set = std::getenv("OMP_NUM_THREADS");
+  const std::int64_t asked = set == nullptr ? 0 : std::clamp(std::atoi(set), 0, 1024);
+  setenv("OPENBLAS_NUM_THREADS", std::to_string(usable_threads(asked).threads).c_str(), /*overwrite=*/0);
 }
 
 std::string compiler_text() {

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "apps/cli/host.h"
 #include "mhla/core/error.h"
 
 namespace mhla::apps {
@@ -15,6 +16,7 @@ constexpr int kRowMajor = 101, kNoTranspose = 111;
 
 OpenBlas::OpenBlas() {
   void* library = nullptr;
+  bound_library_threads();
   for (const char* name : {"libopenblas.so.0", "libopenblas.so"}) {
     library = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
     if (library != nullptr) break;

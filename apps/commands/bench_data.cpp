@@ -12,8 +12,10 @@
 
 #include "apps/bench/timing.h"
 #include "apps/cli/host.h"
+#include "apps/cli/limit_flags.h"
 #include "apps/cli/output.h"
 #include "mhla/core/error.h"
+#include "mhla/core/memory.h"
 #include "mhla/core/threads.h"
 #include "mhla/data/loader.h"
 #include "mhla/testing/random.h"
@@ -132,7 +134,10 @@ double decode_ms(const DataBenchOptions& o, const ImageSet& set) {
 
 int run_bench_data(const DataBenchOptions& o) {
   const Output out(o.json);
-  const int threads = o.threads > 0 ? o.threads : default_threads();
+  const int threads = threads_for(o.threads);
+  const double batch = static_cast<double>(o.batch) * 3.0 * o.size * o.size * sizeof(float);
+  expect_fits(fmt::format("bench data: batches of {} images", o.batch),
+              MemoryEstimate().add("batches", batch * LoaderOptions{}.prefetch));
   const auto photos = o.data.empty() ? std::make_shared<Photos>(o.photo_height, o.photo_width) : nullptr;
   const ImageSetPtr set = photos ? photos : open_images(o.data, Split::kTrain);
   const bool same = verified(o, set, threads);
@@ -172,15 +177,13 @@ void add_bench_data(CLI::App& bench, Job& job) {
   data->add_option("--data", o.data, "as for data info (default: JPEG photographs, made and held in memory)");
   data->add_option("--recipe", o.recipe, fmt::format("{}", fmt::join(augment_recipes(), ", ")))->capture_default_str();
   data->add_option("--size", o.size, "pixels of a side of the result")
-      ->check(CLI::Range(1, 8192))
+      ->check(within(limits::kImage))
       ->capture_default_str();
   data->add_option("--photo-height", o.photo_height, "of the photographs made here")
-      ->check(CLI::Range(1, 8192))
+      ->check(within(limits::kImage))
       ->capture_default_str();
-  data->add_option("--photo-width", o.photo_width)->check(CLI::Range(1, 8192))->capture_default_str();
-  data->add_option("--batch", o.batch, "images of a batch")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}))
-      ->capture_default_str();
+  data->add_option("--photo-width", o.photo_width)->check(within(limits::kImage))->capture_default_str();
+  data->add_option("--batch", o.batch, "images of a batch")->check(within(limits::kBatch))->capture_default_str();
   data->add_option("--threads", o.threads, "threads (default: all)")->check(CLI::Range(1, 1024));
   data->add_option("--min-time", o.min_seconds, "seconds of timed work")
       ->check(CLI::Range(0.01, 3600.0))

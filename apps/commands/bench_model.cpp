@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/cli/host.h"
+#include "apps/cli/limit_flags.h"
 #include "apps/cli/output.h"
 #include "apps/cli/train_library.h"
 #include "mhla/core/error.h"
@@ -53,6 +54,8 @@ int each_attention(const ModelBenchOptions& o, const Output& out, const JsonValu
         .set("threads", o.threads)
         .set("min_seconds", o.min_seconds);
     const int code = run_in_train_library(request, [&](const JsonValue& row, bool /*progress*/) {
+      if (const JsonValue* kind = row.find("kind"); kind != nullptr && kind->as_string() == "warning")
+        return complain(row.at("text").as_string());
       const double rate = row.at(rate_key).as_double();
       if (first == 0) first = rate;
       JsonValue kept = row;
@@ -158,16 +161,16 @@ void add_bench_model(CLI::App& bench, Job& job) {
       ->capture_default_str();
   model->add_option("--image", o.images, "pixels of a side (default: the model's)")
       ->delimiter(',')
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
+      ->check(within(limits::kImage));
   model->add_option("--blocks", o.blocks, "MHLA's blocks of a side, M is its square (default: the model's)")
       ->delimiter(',')
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}));
+      ->check(within(limits::kBlocks));
   model->add_option("--length", o.lengths, "tokens of a sequence (language models)")
       ->delimiter(',')
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+      ->check(within(limits::kContext))
       ->capture_default_str();
   model->add_option("--chunk", o.chunk, "MHLA's tokens of a chunk (language models; default: the model's)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
+      ->check(within(limits::kChunk));
   model->add_flag("--exact", o.exact, "linear layers whose rows do not depend on each other (language models)");
   model->add_flag("--recompute", o.recompute, "blocks compute themselves again for their gradients (language models)");
   model
@@ -176,7 +179,7 @@ void add_bench_model(CLI::App& bench, Job& job) {
       ->delimiter(',')
       ->check(CLI::IsMember({"fwd", "train", "decode"}))
       ->capture_default_str();
-  model->add_option("--batch", o.batch)->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}))->capture_default_str();
+  model->add_option("--batch", o.batch)->check(within(limits::kBatch))->capture_default_str();
   model->add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
   model->add_option("--precision", o.precision, "f32, or bf16: autocast (default: bf16 on a GPU)")
       ->check(CLI::IsMember({"f32", "bf16"}));

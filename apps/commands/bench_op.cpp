@@ -14,11 +14,12 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/device.h"
 #include "apps/bench/verify.h"
+#include "apps/cli/limit_flags.h"
 #include "apps/commands.h"
 #include "apps/commands/bench_data.h"
 #include "apps/commands/bench_model.h"
 #include "apps/commands/bench_text.h"
-#include "mhla/core/error.h"
+#include "mhla/core/memory.h"
 #include "mhla/kernels/common/simd/targets.h"
 #include "mhla/testing/run_case.h"
 
@@ -297,7 +298,7 @@ int run_bench(const BenchOptions& options) {
     fail("--scaling has shapes of its own, it excludes --shape, --n and --grid");
   if (!options.html.empty() && !options.scaling) fail("--html belongs to --scaling");
   if (!options.simd_target.empty()) use_simd_target(options.simd_target);
-  const int threads = options.threads > 0 ? options.threads : hardware_threads();
+  const int threads = threads_for(options.threads);
 
   // Everything the caller may have got wrong is looked at before anything is measured.
   std::vector<OpShape> shapes;
@@ -309,7 +310,13 @@ int run_bench(const BenchOptions& options) {
   if (passes.empty()) fail("--pass is empty, expected fwd, bwd or fwd+bwd");
   if (dtypes.empty()) fail("--dtype is empty, expected f32, bf16 or f16");
   for (const OpShape& shape : shapes)
-    for (const DType dtype : dtypes) (void)bench_backends(options, shape.form, dtype);
+    for (const DType dtype : dtypes) {
+      (void)bench_backends(options, shape.form, dtype);
+      OpShape needed = shape;
+      if (shape.form == OpForm::kDecode)  // the sequences of a step
+        needed.B = std::max<std::int64_t>(1, options.sequences > 0 ? options.sequences : options.shape.batch);
+      for (const Pass pass : passes) expect_fits("bench op: " + shape.name, op_memory(needed, dtype, pass, 1));
+    }
 
   BenchMachine machine(threads);
   out.line(fmt::format("{}, {} threads, {}, copy {:.1f} GB/s; of GEMM: best against the best 2048^3 f32 product of {}",
@@ -346,16 +353,17 @@ void add_bench(CLI::App& app, Job& job) {
   op->add_option("--shape", s.names, fmt::format("named shapes, joined by commas: {}", fmt::join(shape_names(), ", ")))
       ->type_name("NAME[,NAME]");
   op->add_option("--form", s.form, "bidirectional, causal or decode (default: that of the shape)");
-  op->add_option("--batch,--b", s.batch, "sequences; overrides that of a named shape");
-  op->add_option("--n", s.n, "tokens of a sequence");
-  op->add_option("--h", s.h, "heads (default 1)");
-  op->add_option("--hkv", s.hkv, "key and value heads (default: --h)");
-  op->add_option("--d", s.d, "key size (default 64)");
-  op->add_option("--e", s.e, "value size (default: --d)");
+  op->add_option("--batch,--b", s.batch, "sequences; overrides that of a named shape")->check(within(limits::kBatch));
+  op->add_option("--n", s.n, "tokens of a sequence")->check(within(limits::kTokens));
+  op->add_option("--h", s.h, "heads (default 1)")->check(within(limits::kHeads));
+  op->add_option("--hkv", s.hkv, "key and value heads (default: --h)")->check(within(limits::kHeads));
+  op->add_option("--d", s.d, "key size (default 64)")->check(within(limits::kHeadSize));
+  op->add_option("--e", s.e, "value size (default: --d)")->check(within(limits::kHeadSize));
   op->add_option("--grid", s.grid, "tokens per axis, 16x16 or 21x30x50")->type_name("RxC");
   op->add_option("--blocks", s.blocks, "blocks per axis, with --grid")->type_name("RxC");
-  op->add_option("--block-size", s.block_size, "tokens of a block on a line (default 64)");
-  op->add_option("--chunk", s.chunk, "tokens of a chunk: the causal form and decode");
+  op->add_option("--block-size", s.block_size, "tokens of a block on a line (default 64)")
+      ->check(within(limits::kTokens));
+  op->add_option("--chunk", s.chunk, "tokens of a chunk: the causal form and decode")->check(within(limits::kChunk));
   op->add_option("--pass", o.passes, "fwd, bwd, fwd+bwd, or several joined by commas")->capture_default_str();
   op->add_option("--dtype", o.dtypes, "f32, bf16, f16, or several joined by commas")->capture_default_str();
   op->add_option("--backend", o.backends,

@@ -9,6 +9,7 @@
 
 #include "apps/bench/timing.h"
 #include "apps/cli/host.h"
+#include "apps/cli/limit_flags.h"
 #include "apps/cli/output.h"
 #include "mhla/core/error.h"
 #include "mhla/data/corpus.h"
@@ -113,7 +114,7 @@ void add_bench_text(CLI::App& bench, Job& job) {
   text->add_option("--data", o.data, "as for data tokenize")->capture_default_str();
   text->add_option("--tokenizer", o.tokenizer, "bytes, a tokenizer.json or a .model (default: trained on the text)");
   text->add_option("--vocab", o.vocab, "of the tokenizer that is trained")
-      ->check(CLI::Range(std::int64_t{257}, std::int64_t{1} << 20))
+      ->check(within(limits::kVocab, 257))
       ->capture_default_str();
   text->add_option("--max-bytes", o.max_bytes, "of the text, from its beginning")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))

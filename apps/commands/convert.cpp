@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
+#include "apps/cli/limit_flags.h"
 #include "apps/cli/output.h"
 #include "apps/cli/weights_library.h"
 #include "apps/commands.h"
@@ -19,11 +20,12 @@ struct ConvertOptions {
   bool official = false, json = false;
 };
 
-JsonValue parse_sides(const std::string& text, const char* option) {  // "14x14"
+JsonValue parse_sides(const std::string& text, const char* option, const Limit& limit) {  // "14x14"
   std::int64_t rows = 0, columns = 0;
   char rest = 0;
-  if (std::sscanf(text.c_str(), "%ldx%ld%c", &rows, &columns, &rest) != 2 || rows < 1 || columns < 1)
+  if (std::sscanf(text.c_str(), "%ldx%ld%c", &rows, &columns, &rest) != 2)
     fail("convert: ", option, " is '", text, "', expected rows and columns as in 384x384");
+  for (const std::int64_t side : {rows, columns}) expect_within("convert", option, side, limit);
   return JsonValue::array({rows, columns});
 }
 
@@ -42,10 +44,10 @@ JsonValue request_of(const ConvertOptions& o) {
   text("family", o.family), text("widths", o.widths), text("prefix", o.prefix);
   if (o.classes > 0) request.set("classes", o.classes);
   if (o.official) request.set("official", true);
-  if (!o.image.empty()) request.set("image", parse_sides(o.image, "--image"));
+  if (!o.image.empty()) request.set("image", parse_sides(o.image, "--image", limits::kImage));
   if (!o.blocks.empty()) {
     JsonValue blocks = JsonValue::array();
-    for (const std::string& stage : o.blocks) blocks.push(parse_sides(stage, "--blocks"));
+    for (const std::string& stage : o.blocks) blocks.push(parse_sides(stage, "--blocks", limits::kBlocks));
     request.set("blocks", blocks);
   }
   if (!is_model(o)) request.set("layers", true);
@@ -93,7 +95,7 @@ void add_convert(CLI::App& app, Job& job) {
       ->add_option("--attention", o.attention, "of --model; a softmax model in a folder becomes one of mhla or linear")
       ->type_name("NAME");
   command->add_flag("--official", o.official, "--model as the published code has it");
-  command->add_option("--classes", o.classes, "of --model")->check(CLI::Range(1, 1 << 24));
+  command->add_option("--classes", o.classes, "of --model")->check(within(limits::kClasses));
   command->add_option("--image", o.image, "image size to carry the model over to")->type_name("ROWSxCOLUMNS");
   command->add_option("--blocks", o.blocks, "MHLA's blocks to carry it over to, once per stage")
       ->type_name("ROWSxCOLUMNS");

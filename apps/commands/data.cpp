@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "apps/cli/host.h"
 #include "apps/cli/output.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
@@ -146,7 +147,7 @@ int run_tokenize(const TokenizeOptions& options, bool json) {
 int run_info(const InfoOptions& options) {
   if (is_token_set(options.data)) return run_token_info(options);
   const Output out(options.json);
-  if (options.threads > 0) set_default_threads(options.threads);
+  set_default_threads(threads_for(options.threads));
   const std::shared_ptr<Executor> executor = default_executor();
   for (const Split split : splits_of(options)) {
     const ImageSetPtr set = open_images(options.data, split);

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "apps/cli/limit_flags.h"
 #include "apps/cli/train_library.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
@@ -54,7 +55,7 @@ void add_eval(CLI::App& app, Job& job) {
       ->check(CLI::IsMember({"model", "ema", "best"}))
       ->capture_default_str();
   classify->add_option("--batch", options.batch, "images at a time (default: as in training)")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(within(limits::kBatch));
   classify->add_option("--device", options.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
   classify->add_option("--threads", options.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
   classify->add_flag("--json", options.json, "one JSON object on stdout, text on stderr");

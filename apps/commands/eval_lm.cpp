@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/limit_flags.h"
 #include "apps/cli/train_library.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands/eval_tasks.h"
@@ -88,7 +89,7 @@ void add_eval_lm(CLI::App& eval, Job& job) {
   lm->add_option("--data", o.data, "a folder of tokens, or text for --tokens (default: the run's held-out part)")
       ->type_name("SET");
   lm->add_option("--tokens", o.tokens, "folder for the tokens of --data where that is text")->type_name("DIR");
-  lm->add_option("--length", o.length, "tokens of a window (default: as in training)")->check(whole);
+  lm->add_option("--length", o.length, "tokens of a window (default: as in training)")->check(within(limits::kContext));
   lm->add_option("--stride", o.stride, "tokens a window moves on by: below --length each token has a longer past")
       ->check(whole);
   lm->add_option("--bucket", o.bucket, "places of a window to a line (default: an eighth)")->check(whole);
@@ -103,7 +104,7 @@ void add_eval_lm(CLI::App& eval, Job& job) {
   lm->add_option("--weights", o.weights, "model, ema: the running average, or best: of the best evaluation")
       ->check(CLI::IsMember({"model", "ema", "best"}))
       ->capture_default_str();
-  lm->add_option("--batch", o.batch, "windows at a time (default: as in training)")->check(CLI::Range(1, 1 << 20));
+  lm->add_option("--batch", o.batch, "windows at a time (default: as in training)")->check(within(limits::kBatch));
   lm->add_option("--device", o.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
   lm->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
   add_task_flags(*lm, o.tasks);

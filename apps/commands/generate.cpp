@@ -8,6 +8,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "apps/cli/limit_flags.h"
 #include "apps/cli/output.h"
 #include "apps/cli/seed.h"
 #include "apps/cli/train_library.h"
@@ -194,7 +195,7 @@ void add_generate(CLI::App& app, Job& job) {
           "\\n and \\r, a backslash \\\\ (--json has them as they are)")
       ->type_name("FILE");
   command->add_option("--max-tokens", o.max_tokens, "of each text; 0 only reads the prompts")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
+      ->check(within(limits::kTokens, 0))
       ->capture_default_str();
   command->add_option("--temperature", o.sampler.temperature, "0: the most likely token")->capture_default_str();
   command->add_flag("--greedy", o.greedy, "the most likely token, as --temperature 0");
@@ -216,7 +217,7 @@ void add_generate(CLI::App& app, Job& job) {
       ->check(CLI::IsMember({"error", "extend", "truncate_left", "rechunk"}))
       ->capture_default_str();
   command->add_option("--piece", o.piece, "tokens of a prompt that are read at once")
-      ->check(CLI::Range(1, 1 << 24))
+      ->check(within(limits::kContext))
       ->capture_default_str();
   command->add_flag("--exact", o.exact, "the same bits however a text is split (f32 on the CPU; slower to read)");
   command->add_option("--precision", o.precision, "of the weights: f32 or bf16")

@@ -1,6 +1,7 @@
 // mhla verify: the built-in self-check, or with --golden the recorded outputs of the published code.
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/host.h"
 #include "apps/commands.h"
 #include "apps/verify/verify_golden.h"
 #include "apps/verify/verify_self.h"
@@ -38,7 +39,7 @@ void add_verify(CLI::App& app, Job& job) {
     job = [command] {
       const Output out(options.json);
       if (!options.simd_target.empty()) use_simd_target(options.simd_target);
-      if (options.threads > 0) set_default_threads(options.threads);
+      set_default_threads(threads_for(options.threads));
       if (command->count("--golden") > 0 && command->count("--dtype") > 0)
         fail("verify: --dtype with --golden, expected one of them: golden files have their own");
       if (command->count("--golden") > 0) return verify_golden(options.golden, options.backend, out);

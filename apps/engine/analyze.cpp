@@ -10,6 +10,7 @@
 #include "apps/engine/run_folder.h"
 #include "mhla/analysis/networks/model_attention.h"
 #include "mhla/core/error.h"
+#include "mhla/core/memory.h"
 #include "mhla/core/threads.h"
 #include "mhla/io/file.h"
 #include "mhla/modules/zoo/zoo.h"
@@ -61,6 +62,10 @@ Samples take_samples(const RunFolder& run, const ClassifierConfig& network, std:
   o.max_damaged = run.options.max_damaged;
   o.augment = without_chance(augment_of(run.options, network, *run.images));
   if (network.image != run.network.image) o.augment.fit = Fit::kResize;  // the same picture, larger or smaller
+  expect_fits(str(kCommand, ": ", o.batch_size, " samples of ", network.image[0], " x ", network.image[1], " pixels"),
+              MemoryEstimate().add("images", 8.0 * static_cast<double>(o.batch_size) *
+                                                 static_cast<double>(network.channels * network.image[0]) *
+                                                 static_cast<double>(network.image[1])));
   Loader loader(chosen, o);
   Batch batch;
   if (!loader.next(batch) || batch.size == 0)
@@ -227,18 +232,39 @@ std::size_t map_layer(const Look& look, std::size_t layers) {
   return static_cast<std::size_t>(layer);
 }
 
+// What is not finite anywhere is not in the logits either.
+void expect_finite(const RunFolder& run, const torch::Tensor& images) {
+  const torch::NoGradGuard no_gradient;
+  run.model->eval();
+  if (!run.model->forward(images).isfinite().all().item<bool>()) throw not_finite(kCommand, run.weights);
+}
+
+// Matrices of heads are looked at in f64, those that a thread works on at once.
+void expect_matrices_fit(const RunFolder& run, const Look& look_at, const Executor& threads) {
+  double largest = 0;
+  for (const AttentionLayer& layer : run.model->attention_layers()) {
+    const std::int64_t tokens = layer.layout.grid[1] * layer.layout.grid[2];
+    if (tokens <= look_at.largest) largest = std::max(largest, static_cast<double>(tokens));
+  }
+  expect_fits(str(kCommand, ": --largest ", look_at.largest, " on ", threads.concurrency(), " threads"),
+              MemoryEstimate().add("attention matrices", 8 * largest * largest * threads.concurrency()));
+}
+
 void head_rows(const RunFolder& run, std::int64_t index, const Samples& samples, const Look& look_at, Executor& threads,
                Observer& observer) {
   const std::size_t layers = run.model->attention_layers().size(), drawn = map_layer(look_at, layers);
   queries_on(look_at, run.model->attention_layers()[drawn].layout);
+  expect_matrices_fit(run, look_at, threads);
   const std::vector<std::int64_t> shown = one_of_each_class(samples, look_at.maps);
   std::vector<std::vector<HeadSums>> sums(layers);
   std::vector<std::string> names(layers);
   constexpr std::int64_t kBatch = 8;
   const std::int64_t count = samples.images.size(0);
   for (std::int64_t first = 0; first < count; first += kBatch) {
-    const torch::Tensor images = samples.images.narrow(0, first, std::min(kBatch, count - first));
-    const std::vector<LayerAttention> seen = attention_of(*run.model, images.to(run.model->parameters()[0].device()));
+    const torch::Tensor images =
+        samples.images.narrow(0, first, std::min(kBatch, count - first)).to(run.model->parameters()[0].device());
+    expect_finite(run, images);
+    const std::vector<LayerAttention> seen = attention_of(*run.model, images);
     for (std::size_t l = 0; l < layers; ++l) {
       names[l] = seen[l].name;
       for (const std::vector<Looked>& sample : look(seen[l], look_at.largest, threads)) {
@@ -356,8 +382,6 @@ void analyze(const JsonValue& request, Observer& observer) {
                .layer = request.at("layer").as_int()};
   for (const JsonValue& query : request.at("queries").items())
     look_at.queries.push_back({query.at(0).as_int(), query.at(1).as_int()});
-  const std::int64_t threads = request.at("threads").as_int();
-  ThreadPool pool(threads > 0 ? static_cast<int>(threads) : hardware_threads());
   const std::string& first = request.at("runs").at(std::size_t{0}).as_string();
   Samples expected;
   std::int64_t index = 0;
@@ -372,9 +396,10 @@ void analyze(const JsonValue& request, Observer& observer) {
     if (index == 0)
       for (const std::int64_t sample : one_of_each_class(samples, look_at.maps))
         image_row(samples, sample, *run.images, observer);
-    head_rows(run, index, samples, look_at, pool, observer);
+    const std::shared_ptr<Executor> pool = default_executor();  // of as many threads as open_run() has set
+    head_rows(run, index, samples, look_at, *pool, observer);
     mix_rows(run, index, observer);
-    growth_rows(run, index, look_at, pool, observer);
+    growth_rows(run, index, look_at, *pool, observer);
     ++index;
   }
 }

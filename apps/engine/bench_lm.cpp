@@ -3,6 +3,7 @@
 // as the weights have, once for the whole batch, and the states that are read.
 #include "apps/engine/bench_lm.h"
 
+#include "apps/engine/run_folder.h"
 #include "apps/engine/timed.h"
 #include "mhla/core/error.h"
 #include "mhla/models/lm/decoder.h"
@@ -12,6 +13,7 @@
 #include "mhla/train/adamw.h"
 #include "mhla/train/gradients.h"
 #include "mhla/train/machine_rate.h"
+#include "mhla/train/memory.h"
 
 namespace mhla::apps {
 namespace {
@@ -55,12 +57,20 @@ void bench_lm(const JsonValue& request, Observer& observer) {
   LmConfig config = lm_config(request.at("model").as_string(), attention);
   config.context = std::max(config.context, length);
   if (request.at("chunk").as_int() > 0) config.chunk = request.at("chunk").as_int();
-  prepare(options);
+  check(config);
+  prepare(options, observer);
   const torch::Device device = device_of(options.device);
+  const bool recompute = request.at("recompute").as_bool();
+  if (pass == "train") expect_training_fits("bench model", size_of(config, length, recompute, /*alone=*/true), options);
+  if (pass == "decode")
+    expect_inference_fits("bench model", size_of(config, 1), options.batch, options,
+                          static_cast<double>(options.batch) * state_bytes(config, length), "states");
+  if (pass == "fwd")
+    expect_inference_fits("bench model", size_of(config, length, false, /*alone=*/true), options.batch, options);
   const bool bf16 = options.precision == "bf16";
   LanguageModel model(config);
   model->to(device);
-  model->set_recompute(request.at("recompute").as_bool());
+  model->set_recompute(recompute);
   const bool exact = request.at("exact").as_bool();
   if (exact && (pass == "train" || bf16))
     fail("bench model: --exact with pass ", pass, " in ", options.precision, ", expected fwd or decode in f32");

@@ -3,12 +3,14 @@
 #include "apps/engine/bench_model.h"
 
 #include "apps/engine/bench_lm.h"
+#include "apps/engine/run_folder.h"
 #include "apps/engine/timed.h"
 #include "mhla/core/error.h"
 #include "mhla/models/classify/classifier.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/train/adamw.h"
 #include "mhla/train/gradients.h"
+#include "mhla/train/memory.h"
 
 namespace mhla::apps {
 namespace {
@@ -46,8 +48,11 @@ void bench_model(const JsonValue& request, Observer& observer) {
   const std::string &attention = request.at("attention").as_string(), &pass = request.at("pass").as_string();
   const double min_seconds = request.at("min_seconds").as_double();
   const ClassifierConfig config = network_of(request);
-  prepare(options);
+  prepare(options, observer);
   const torch::Device device = device_of(options.device);
+  const ModelSize size = size_of(config);
+  if (pass == "train") expect_training_fits("bench model", size, options);
+  expect_inference_fits("bench model", size, options.batch, options);
   const AnyClassifier model = make_classifier(config);
   model->to(device);
   const torch::Tensor images =

@@ -1,5 +1,7 @@
 #include "apps/engine/classify.h"
 
+#include <cmath>
+
 #include "apps/engine/run_folder.h"
 #include "mhla/core/error.h"
 #include "mhla/train/classify/class_names.h"
@@ -28,7 +30,8 @@ void train_classify(const JsonValue& request, Observer& observer) {
   if (goes_on) expect_same_classes("train classify", folder, *data.train);
   const ClassifierConfig network = network_of(options, *data.train);
   options = resolved(options, network, *data.train);
-  prepare(options.train);
+  prepare(options.train, observer);
+  expect_fits(options, network);
   ClassificationTask task(options, data, network);
   if (init) note_init(*init, start_from(task.classifier(), *init), options.origin, start);
   settle_warmup(task, options.train, start);
@@ -43,6 +46,7 @@ void eval_classify(const JsonValue& request, Observer& observer) {
       score(*model, images, augment_of(options, network, *images), options, [&](std::int64_t done, std::int64_t of) {
         observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", of).set("samples", "images"));
       });
+  if (!std::isfinite(result.loss)) throw not_finite("eval classify", weights);
   for (const std::string& text : result.warnings) observer.row(JsonValue().set("kind", "warning").set("text", text));
   JsonValue names = JsonValue::array(), confusion = JsonValue::array();
   const auto classes = static_cast<std::size_t>(network.classes);

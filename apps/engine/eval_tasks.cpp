@@ -5,12 +5,15 @@
 #include <map>
 
 #include "apps/engine/lm.h"
-#include "mhla/core/error.h"
+#include "apps/engine/run_folder.h"
+#include "mhla/core/limits.h"
 #include "mhla/language/choices.h"
 #include "mhla/language/decoding/lm_text_model.h"
 #include "mhla/language/longbench.h"
+#include "mhla/language/not_finite.h"
 #include "mhla/language/prose.h"
 #include "mhla/language/recall.h"
+#include "mhla/train/memory.h"
 
 namespace mhla::apps {
 
@@ -155,7 +158,10 @@ void eval_lm_tasks(const JsonValue& request, Observer& observer) {
   settings.items = request.at("items").as_int(), settings.max_prompt = request.at("max_prompt").as_int();
   settings.needles = request.at("needles").as_int(), settings.seed = request.at("seed").as_uint();
   for (const JsonValue& length : request.at("lengths").items()) settings.lengths.push_back(length.as_int());
+  for (const std::int64_t length : settings.lengths) expect_within(kCommand, "--lengths", length, limits::kContext);
   LmRun run = open_lm_run(kCommand, request, observer);
+  for (const std::int64_t length : settings.lengths)
+    expect_inference_fits(kCommand, size_of(run.model->config(), length, false, /*alone=*/true), 1, run.options.train);
   if (request.at("precision").as_string() == "bf16") run.model->cast(torch::kBFloat16);
   LmTextOptions options;
   options.policy = parse_length_policy(request.at("length_policy").as_string());
@@ -176,8 +182,12 @@ void eval_lm_tasks(const JsonValue& request, Observer& observer) {
                              .set("length_policy", bounded ? std::string(name_of(options.policy)) : "none")
                              .set("limit", model.limit());
   Runner runner(model, settings, head, observer);
-  for (const JsonValue& task : request.at("tasks").items())
-    runner.run(task.at("task").as_string(), task.at("data").as_string());
+  try {
+    for (const JsonValue& task : request.at("tasks").items())
+      runner.run(task.at("task").as_string(), task.at("data").as_string());
+  } catch (const NotFinite&) {
+    throw not_finite(kCommand, run.weights);
+  }
   runner.finish();
 }
 

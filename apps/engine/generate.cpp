@@ -3,9 +3,13 @@
 #include <chrono>
 
 #include "apps/engine/lm.h"
-#include "mhla/core/error.h"
+#include "apps/engine/run_folder.h"
+#include "mhla/core/limits.h"
+#include "mhla/core/memory.h"
 #include "mhla/io/file.h"
 #include "mhla/language/decoding/generator.h"
+#include "mhla/language/not_finite.h"
+#include "mhla/models/model_size.h"
 
 namespace mhla::apps {
 
@@ -38,6 +42,7 @@ GenerateOptions options_of(const JsonValue& request) {
 // Before anything is read: a prompt that is too long is refused at once.
 void check_lengths(const LanguageModelImpl& model, const Tokenizer& tokenizer, const TextContext* maybe_known,
                    const std::vector<std::string>& prompts, std::int64_t max_tokens) {
+  double needed = 0;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const std::vector<std::uint32_t> known =
         maybe_known != nullptr ? maybe_known->tokens[maybe_known->texts() == 1 ? 0 : i] : tokenizer.document_opening();
@@ -47,7 +52,12 @@ void check_lengths(const LanguageModelImpl& model, const Tokenizer& tokenizer, c
       fail(kCommand, ": prompt ", i, " has ", tokens, " tokens, with --max-tokens ", max_tokens, " that is ",
            tokens + max_tokens, ", expected at most the ", model.config().context,
            " that mix has rows for; --length-policy extend goes on beyond them");
+    needed += state_bytes(model.config(), tokens);
   }
+  const bool cuda = model.device().is_cuda();
+  expect_fits(str(kCommand, ": ", prompts.size(), prompts.size() == 1 ? " prompt" : " prompts"),
+              MemoryEstimate().add("states", needed),
+              cuda ? device_memory_at_hand(model.device().index()) : memory_at_hand());
 }
 
 // Before anything is read or written: whether a state can be put there.
@@ -76,6 +86,8 @@ std::int64_t tokens_in(const TextContext& context) {
 
 void generate_text(const JsonValue& request, Observer& observer) {
   const GenerateOptions options = options_of(request);
+  expect_within(kCommand, "--max-tokens", options.max_tokens, limits::kTokens, 0);
+  expect_within(kCommand, "--piece", request.at("piece").as_int(), limits::kContext);
   const LengthPolicy policy = parse_length_policy(request.at("length_policy").as_string());
   if (needs_whole_length(policy))
     fail(kCommand, ": --length-policy ", name_of(policy),
@@ -114,12 +126,17 @@ void generate_text(const JsonValue& request, Observer& observer) {
   const std::string length = model.describe_length(context.longest() + options.max_tokens);
 
   observer.progress(JsonValue().set("kind", "texts").set("texts", context.texts()));
-  const Generated all = generate(
-      model, *tokenizer, context, options,
-      [&](std::int64_t text, const std::string& more) {
-        observer.progress(JsonValue().set("kind", "piece").set("prompt", text).set("text", more));
-      },
-      /*goes_on=*/!to.empty());
+  Generated all;
+  try {
+    all = generate(
+        model, *tokenizer, context, options,
+        [&](std::int64_t text, const std::string& more) {
+          observer.progress(JsonValue().set("kind", "piece").set("prompt", text).set("text", more));
+        },
+        /*goes_on=*/!to.empty());
+  } catch (const NotFinite&) {
+    throw not_finite(kCommand, run.weights);
+  }
   std::int64_t wrote = 0;
   for (std::size_t i = 0; i < all.texts.size(); ++i) {
     const GeneratedText& text = all.texts[i];

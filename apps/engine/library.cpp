@@ -9,6 +9,7 @@
 #include "apps/engine/lm.h"
 #include "apps/engine/train_interface.h"
 #include "mhla/core/error.h"
+#include "mhla/ops/torch_error.h"
 
 namespace mhla::apps {
 namespace {
@@ -53,10 +54,8 @@ int mhla_train_run(const char* request, mhla_train_row row, void* context, char*
     return apps::kDone;
   } catch (const Error& error) {
     return because(error.what(), apps::kCallersMistake);
-  } catch (const c10::Error& error) {
-    return because(error.what_without_backtrace(), apps::kFailed);
   } catch (const std::exception& error) {
-    return because(error.what(), apps::kFailed);
+    return because(ops::short_reason(error).c_str(), apps::kFailed);
   }
 }
 }

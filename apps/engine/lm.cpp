@@ -3,11 +3,12 @@
 #include <cmath>
 
 #include "apps/engine/run_folder.h"
-#include "mhla/core/error.h"
+#include "mhla/core/limits.h"
 #include "mhla/data/token_set.h"
 #include "mhla/train/lm/lm_eval.h"
 #include "mhla/train/lm/lm_init.h"
 #include "mhla/train/lm/run_tokenizer.h"
+#include "mhla/train/memory.h"
 #include "mhla/train/origin.h"
 #include "mhla/train/weights.h"
 
@@ -34,11 +35,13 @@ void train_lm(const JsonValue& request, Observer& observer) {
   if (init && options.tokenizer.empty() && !is_token_set(options.data) && !is_mqar(options))
     options.tokenizer = tokenizer_file(init->maybe_folder);
   if (!goes_on) expect_own_tokens(options, folder.string());
-  prepare(options.train);
+  prepare(options.train, observer);
+  expect_fits(options, least_network(options));  // before text is made into tokens
   LmDataPtr data = open_data(options, folder.string(), [&](const std::string& text) {
     observer.row(JsonValue().set("kind", "tokens").set("text", text));
   });
   const LmConfig network = network_of(options, *data);
+  expect_fits(options, network);
   options = resolved(options, network);
   if (const TokenizerPtr tokenizer = data->maybe_tokenizer(); tokenizer != nullptr && !start.overwrite)
     expect_same_tokenizer("train lm", folder, *tokenizer);
@@ -79,9 +82,12 @@ LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer
     fail(command, ": ", found.file.string(), " is missing, and ", run.string(), " has no train.json and no checkpoint");
   }
   change_options(request, opened.options.train);
-  prepare(opened.options.train);
+  prepare(opened.options.train, observer);
   opened.weights = found.file;
-  opened.model = LanguageModel(read_lm_config(found.folder / "config.json"));
+  const LmConfig network = read_lm_config(found.folder / "config.json");
+  expect_inference_fits(command, size_of(network, 1), 1, opened.options.train,
+                        static_cast<double>(fs::file_size(found.file)));
+  opened.model = LanguageModel(network);
   read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
   opened.model->to(device_of(opened.options.train.device));
   opened.model->eval();
@@ -147,6 +153,9 @@ void eval_lm(const JsonValue& request, Observer& observer) {
   o.length = number("length", run.options.context > 0 ? run.options.context : network.context);
   o.stride = number("stride", 0), o.tokens = number("max_tokens", 0), o.bucket = number("bucket", 0);
   o.batch = run.options.train.batch;
+  expect_within("eval lm", "--length", o.length, limits::kContext);
+  const std::int64_t at_once = std::min(o.batch * o.length, set.tokens());
+  expect_inference_fits("eval lm", size_of(network, at_once), 1, run.options.train);
   const std::string packing =
       request.at("packing").as_string().empty() ? run.options.packing : request.at("packing").as_string();
   o.documents = packing == "documents";
@@ -159,9 +168,7 @@ void eval_lm(const JsonValue& request, Observer& observer) {
       observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", set.tokens()));
     });
   }
-  if (!std::isfinite(result.loss))
-    fail("eval lm: the loss of ", run.weights.string(), " is ", result.loss,
-         ", expected a number: its logits are not finite");
+  if (!std::isfinite(result.loss)) throw not_finite("eval lm", run.weights);
   JsonValue buckets = JsonValue::array();
   for (const Bucket& bucket : result.buckets) {
     buckets.push(JsonValue()

@@ -5,6 +5,7 @@
 #include "mhla/train/best.h"
 #include "mhla/train/checkpoints.h"
 #include "mhla/train/classify/class_names.h"
+#include "mhla/train/memory.h"
 #include "mhla/train/model_file.h"
 #include "mhla/train/origin.h"
 #include "mhla/train/weights.h"
@@ -30,6 +31,17 @@ void expect_options(const std::string& command, const fs::path& run) {
 }
 
 }  // namespace
+
+void prepare(const TrainOptions& options, Observer& observer) {
+  static std::string said;  // once, however many runs a command opens
+  const std::string fewer = train::prepare(options);
+  if (!fewer.empty() && fewer != said) observer.row(JsonValue().set("kind", "warning").set("text", fewer));
+  said = fewer;
+}
+
+RunFailed not_finite(const std::string& command, const fs::path& weights) {
+  return RunFailed(str(command, ": the weights in ", weights.string(), " give NaN or infinite values"));
+}
 
 RunWeights find_weights(const std::string& command, const fs::path& run, const std::string& which, Observer& observer) {
   if (!fs::is_directory(run)) fail(command, ": ", run.string(), " is no folder of a run");
@@ -107,7 +119,7 @@ void run_to_end(Trainer& trainer, const RunStart& start, const fs::path& folder)
 
 void change_options(const JsonValue& request, TrainOptions& options) {
   if (request.at("batch").as_int() > 0) options.batch = request.at("batch").as_int();
-  if (request.at("threads").as_int() > 0) options.threads = request.at("threads").as_int();
+  options.threads = request.at("threads").as_int();
   if (!request.at("device").as_string().empty()) options.device = request.at("device").as_string();
   if (options.device == "cpu") options.precision = "f32";
 }
@@ -146,7 +158,7 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
   const bool other = !data.empty() && folder_of(data) != folder_of(options.data);
   if (!data.empty()) options.data = data, options.test_images = options.train_images = 0;
   change_options(request, options.train);
-  prepare(options.train);
+  prepare(options.train, observer);
 
   opened.weights = found.file;
   opened.network = read_classifier_config(found.folder / "config.json");
@@ -163,6 +175,9 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
     fail(command, ": ", opened.images->name(), " has ", opened.images->classes(), " classes, expected the ",
          opened.network.classes, " of the model");
   expect_same_classes(command, run, *opened.images);
+  const std::int64_t batch = std::min(options.train.batch, opened.images->size());
+  expect_inference_fits(command, size_of(opened.network), batch, options.train,
+                        static_cast<double>(fs::file_size(found.file)));
   opened.model = make_classifier(opened.network);
   read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
   opened.model->to(device_of(options.train.device));

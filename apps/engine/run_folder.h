@@ -9,6 +9,12 @@
 
 namespace mhla::apps {
 
+// Threads, seed and the rest of train::prepare(); says so where there are fewer threads than asked for.
+void prepare(const train::TrainOptions& options, train::Observer& observer);
+
+// For throwing: "eval lm: the weights in FILE give NaN or infinite values".
+train::RunFailed not_finite(const std::string& command, const std::filesystem::path& weights);
+
 // Where the weights of a run are: the final ones, or with a warning those of the newest checkpoint. `which`: model,
 // ema or best. Errors open with `command`.
 struct RunWeights {
@@ -17,7 +23,8 @@ struct RunWeights {
 };
 RunWeights find_weights(const std::string& command, const std::filesystem::path& run, const std::string& which,
                         train::Observer& observer);
-// "batch", "threads" and "device" of a request, where they are not 0 or empty, in the place of the run's.
+// "batch" and "device" of a request, where they are not 0 or empty, in the place of the run's, and its "threads", 0 for
+// all: those of the run were for another job.
 void change_options(const JsonValue& request, train::TrainOptions& options);
 
 // "resume" and "overwrite" of a request.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -83,8 +84,12 @@ void InlineExecutor::run(std::int64_t count, TaskRef task) {
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   if (threads < 1) fail("ThreadPool: threads is ", threads, ", expected at least 1");
-  for (int worker = 1; worker < threads; ++worker)
-    state_->workers.emplace_back([this, worker] { state_->loop(worker); });
+  state_->workers.reserve(static_cast<std::size_t>(threads));
+  try {
+    for (int worker = 1; worker < threads; ++worker)
+      state_->workers.emplace_back([this, worker] { state_->loop(worker); });
+  } catch (const std::system_error&) {  // no more can be started: those that run do the work
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -116,11 +121,6 @@ void ThreadPool::run(std::int64_t count, TaskRef task) {
     s.entered.wait(inside, std::memory_order_seq_cst);
   }
   if (job.error) std::rethrow_exception(job.error);
-}
-
-int hardware_threads() {
-  const unsigned count = std::thread::hardware_concurrency();
-  return count == 0 ? 1 : static_cast<int>(count);
 }
 
 namespace {

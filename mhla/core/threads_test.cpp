@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
 
 #include "mhla/core/error.h"
+#include "mhla/core/thread_count.h"
 
 namespace mhla {
 namespace {
@@ -64,6 +66,22 @@ TEST(Threads, TheFirstExceptionReachesTheCaller) {
 TEST(Threads, BadCounts) {
   EXPECT_THROW(ThreadPool(0), Error);
   EXPECT_THROW(set_default_threads(0), Error);
+}
+
+TEST(Threads, NoMoreAreUsedThanThereAreCores) {
+  const int cores = hardware_threads();
+  EXPECT_GE(cores, 1);
+  EXPECT_EQ(usable_threads(0).threads, cores);
+  EXPECT_EQ(usable_threads(0).fewer, "");
+  EXPECT_EQ(usable_threads(1).threads, 1);
+  const ThreadCount many = usable_threads(1024);
+  EXPECT_EQ(many.threads, std::min(cores, 1024));
+  if (cores < 1024) {
+    EXPECT_NE(many.fewer.find(str(" used, not 1024: this process may use ", cores, " core")), std::string::npos)
+        << many.fewer;
+  }
+  EXPECT_THROW(usable_threads(1025), Error);
+  EXPECT_THROW(usable_threads(-1), Error);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "mhla/core/error.h"
 #include "mhla/data/sets.h"
 #include "mhla/io/file.h"
+#include "mhla/io/utf8.h"
 
 namespace mhla {
 namespace {
@@ -24,7 +25,11 @@ std::vector<std::string> folders_in(const fs::path& folder) {
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     std::error_code none;
-    if (name[0] != '.' && entry->is_directory(none)) names.push_back(name);
+    if (name[0] == '.' || !entry->is_directory(none)) continue;
+    if (!is_utf8(name))  // the names of classes are kept in JSON files
+      fail(escaped(folder.string()), ": the name of the class folder '", escaped(name),
+           "' is not UTF-8, expected UTF-8: rename the folder");
+    names.push_back(name);
   }
   if (error) fail(folder.string(), ": could not be listed: ", error.message());
   std::sort(names.begin(), names.end());
@@ -90,10 +95,14 @@ class FolderImages final : public ImageSet {
   [[nodiscard]] int height() const override { return 0; }
   [[nodiscard]] int width() const override { return 0; }
   [[nodiscard]] int label(std::int64_t item) const override { return at(item).label; }
-  [[nodiscard]] std::string item_name(std::int64_t item) const override { return path_of(item).string(); }
+  [[nodiscard]] std::string item_name(std::int64_t item) const override { return escaped(path_of(item).string()); }
   void decode(std::int64_t item, Image& image) const override {
     const fs::path path = path_of(item);
-    decode_image(read_file(path, ImageLimits{}.max_bytes), path.string(), image);
+    try {
+      decode_image(read_file(path, ImageLimits{}.max_bytes), path.string(), image);
+    } catch (const Error& error) {  // warnings go into JSON files
+      fail(escaped(error.what()));
+    }
     convert_channels(image, 3);
   }
 

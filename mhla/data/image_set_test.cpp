@@ -240,6 +240,21 @@ TEST(FolderImages, ALinkToAFolderAboveIsRefused) {
   EXPECT_TRUE(has(refused(folder.path()), "a/loop: is a link to a folder that it is in")) << refused(folder.path());
 }
 
+// Names of classes end up in JSON files, which are UTF-8; names of images are only shown.
+TEST(FolderImages, ClassesWhoseNamesAreNoTextAreRefused) {
+  const ScratchFolder folder;
+  folder.write("caf\xc3\xa9/1.png", encode_png(noise_image(3, 3, 3, 1)));
+  folder.write_text("cat/\xff.png", "no picture");
+  const ImageSetPtr set = open_images(folder.path(), Split::kTrain);
+  EXPECT_EQ(set->class_names(), (std::vector<std::string>{"caf\xc3\xa9", "cat"}));
+  EXPECT_EQ(set->item_name(1), folder.path("cat/\\xff.png"));
+  Image image;
+  EXPECT_TRUE(has(message_of([&] { set->decode(1, image); }), "cat/\\xff.png: "));
+  folder.write("caf\xe9/1.png", encode_png(noise_image(3, 3, 3, 1)));
+  EXPECT_TRUE(has(refused(folder.path()), "the name of the class folder 'caf\\xe9' is not UTF-8"))
+      << refused(folder.path());
+}
+
 TEST(FolderImages, ADamagedImageIsNamedWhenItIsDecoded) {
   const ScratchFolder folder;
   folder.write("a/1.png", encode_png(noise_image(3, 3, 3, 1)));

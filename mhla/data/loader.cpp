@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "mhla/core/error.h"
@@ -103,6 +104,7 @@ struct Loader::State {
   std::vector<std::thread> workers;
 
   // The caller's side.
+  ItemScratch own_scratch;  // where no worker could be started
   Cursor given;
   std::set<std::int64_t> damaged;
   std::vector<std::string> damage_names;
@@ -251,25 +253,30 @@ struct Loader::State {
       Job* job = nullptr;
       work.wait(lock, [&] { return stopping || (job = open_job()) != nullptr; });
       if (stopping) return;
-      const std::int64_t begin = job->taken;
-      const std::int64_t end = job->taken = std::min(job->count, begin + run_length);
-      lock.unlock();
-      make_items(*job, begin, end, scratch);
-      lock.lock();
-      job->done += end - begin;
-      if (job->done < job->count) continue;
-      lock.unlock();
-      std::exception_ptr trouble;
-      try {
-        if (!job->error) close(*job);
-      } catch (...) {
-        trouble = std::current_exception();
-      }
-      lock.lock();
-      if (trouble) job->error = trouble;
-      job->ready = true;
-      ready.notify_one();
+      make_run(*job, lock, scratch);
     }
+  }
+
+  // The next items of a batch. Holds the mutex before and after.
+  void make_run(Job& job, std::unique_lock<std::mutex>& lock, ItemScratch& scratch) {
+    const std::int64_t begin = job.taken;
+    const std::int64_t end = job.taken = std::min(job.count, begin + run_length);
+    lock.unlock();
+    make_items(job, begin, end, scratch);
+    lock.lock();
+    job.done += end - begin;
+    if (job.done < job.count) return;
+    lock.unlock();
+    std::exception_ptr trouble;
+    try {
+      if (!job.error) close(job);
+    } catch (...) {
+      trouble = std::current_exception();
+    }
+    lock.lock();
+    if (trouble) job.error = trouble;
+    job.ready = true;
+    ready.notify_one();
   }
 
   void stop() {
@@ -312,7 +319,11 @@ struct Loader::State {
       if (worker_error) std::rethrow_exception(worker_error);
       if (jobs.empty() && ended()) return nullptr;
       if (!jobs.empty() && jobs.front()->ready) break;
-      ready.wait(lock);
+      if (!workers.empty()) {
+        ready.wait(lock);
+      } else if (Job* job = open_job()) {
+        make_run(*job, lock, own_scratch);
+      }
     }
     std::unique_ptr<Job> job = std::move(jobs.front());
     jobs.pop_front();
@@ -327,7 +338,8 @@ Loader::Loader(ImageSetPtr set, LoaderOptions options) {
   state_ = std::make_unique<State>(std::move(set), std::move(options));
   try {
     for (int i = 0; i < state_->options.threads; ++i) state_->workers.emplace_back([s = state_.get()] { s->loop(); });
-  } catch (...) {  // a machine may refuse threads
+  } catch (const std::system_error&) {  // no more can be started: those that run do the work, or the caller
+  } catch (...) {
     state_->stop();
     throw;
   }

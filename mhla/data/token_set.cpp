@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cstdio>
 
-#include "mhla/core/error.h"
+#include "mhla/core/limits.h"
 #include "mhla/io/crc32c.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
@@ -125,8 +125,9 @@ std::int64_t trained_size(const std::string& tokenizer) {
   std::int64_t size = 0;
   const char *begin = tokenizer.data() + kTrain.size(), *end = tokenizer.data() + tokenizer.size();
   const auto [stop, error] = std::from_chars(begin, end, size);
-  if (error != std::errc() || stop != end || size < 1)
-    fail("tokenizer is '", tokenizer, "', expected bytes, a tokenizer.json, a .model, or train:SIZE");
+  if (error != std::errc() || stop != end || size < 1 || size > limits::kVocab.most)
+    fail("tokenizer is '", tokenizer, "', expected bytes, a tokenizer.json, a .model, or train:SIZE of at most ",
+         limits::kVocab.most, " tokens");
   return size;
 }
 

@@ -29,4 +29,19 @@ std::size_t utf8_prefix(std::string_view text) {
   return at;
 }
 
+std::string escaped(std::string_view text) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string safe;
+  while (!text.empty()) {
+    const std::size_t good = utf8_prefix(text);
+    safe += text.substr(0, good);
+    text.remove_prefix(good);
+    if (text.empty()) break;
+    const auto byte = static_cast<unsigned char>(text.front());
+    safe += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    text.remove_prefix(1);
+  }
+  return safe;
+}
+
 }  // namespace mhla

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace mhla {
@@ -9,6 +10,9 @@ namespace mhla {
 std::size_t utf8_length(std::string_view text);  // bytes of the character at the start of `text`, 0 when it is none
 std::size_t utf8_prefix(std::string_view text);  // bytes before the first that is none
 inline bool is_utf8(std::string_view text) { return utf8_prefix(text) == text.size(); }
+
+// The text with bytes that are no UTF-8 spelled out, "caf\\xe9": names of files may have any.
+std::string escaped(std::string_view text);
 
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD, for bytes that are no text
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "mhla/core/thread_count.h"
 #include "mhla/kernels/bidirectional/bidirectional.h"
 #include "mhla/kernels/chunkwise/chunkwise.h"
 
@@ -61,9 +62,9 @@ struct RopeTable {
 std::pair<at::Tensor, at::Tensor> rope(const at::Tensor& q, const at::Tensor& k, const RopeTable& table,
                                        FeatureMap feature_map = FeatureMap::kIdentity);
 
-// Threads of the kernels, of ATen and of OpenBLAS, which are three pools. The kernels start with OMP_NUM_THREADS where
-// it is set and with all cores otherwise.
-void set_num_threads(std::int64_t threads);
+// Threads of the kernels, of ATen and of OpenBLAS, which are three pools: as many as usable_threads() gives for
+// `threads`, 0 for OMP_NUM_THREADS where it is set and all cores otherwise. The kernels start with that number.
+ThreadCount set_num_threads(std::int64_t threads);
 std::int64_t num_threads();
 
 }  // namespace mhla::ops

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "mhla/ops/ops_fixture.h"
+#include "mhla/ops/torch_error.h"
 
 namespace mhla::ops {
 namespace {
@@ -163,12 +164,35 @@ TEST(Errors, NameTheArgument) {
 }
 
 TEST(Threads, AreSetForAllPools) {
-  const std::int64_t before = num_threads();
-  set_num_threads(2);
-  EXPECT_EQ(num_threads(), 2);
-  EXPECT_EQ(at::get_num_threads(), 2);
-  EXPECT_EQ(message_of([] { set_num_threads(0); }), "set_num_threads: threads is 0, expected 1 to 1024");
+  const std::int64_t before = num_threads(), cores = hardware_threads();
+  for (const std::int64_t asked : {std::int64_t{1}, cores, std::int64_t{0}, std::int64_t{1024}}) {
+    const ThreadCount count = set_num_threads(asked);
+    EXPECT_EQ(num_threads(), asked == 1 ? 1 : cores);
+    EXPECT_EQ(at::get_num_threads(), count.threads);
+    EXPECT_EQ(count.fewer.empty(), asked <= cores) << count.fewer;
+  }
+  EXPECT_EQ(message_of([] { set_num_threads(1025); }), "set_num_threads: threads is 1025, expected 0 to 1024");
   set_num_threads(before);
+}
+
+TEST(TorchError, IsOneShortLine) {
+  const auto said = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const std::exception& error) {
+      return short_reason(error);
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_EQ(said([] { at::empty({std::int64_t{1} << 50}); }), "out of memory: 4 PiB could not be allocated");
+  const std::string shapes = said([] { at::matmul(at::ones({2, 3}), at::ones({2, 3})); });
+  EXPECT_TRUE(has(shapes, "mat1 and mat2 shapes cannot be multiplied")) << shapes;
+  EXPECT_FALSE(has(shapes, "Exception raised")) << shapes;
+  EXPECT_FALSE(has(shapes, "\n")) << shapes;
+  EXPECT_EQ(said([] { throw std::bad_alloc(); }), "out of memory");
+  EXPECT_EQ(said([] { throw std::runtime_error("CUDA out of memory. Tried to allocate 2.50 GiB (GPU 0; 1 GiB ...)"); }),
+            "out of memory on the GPU: 2.5 GiB could not be allocated");
+  EXPECT_EQ(said([] { throw std::runtime_error("one\nException raised from two"); }), "one");
 }
 
 }  // namespace

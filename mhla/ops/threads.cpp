@@ -3,9 +3,10 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 
-#include "mhla/core/error.h"
+#include "mhla/core/limits.h"
 #include "mhla/ops/ops.h"
 #include "mhla/ops/torch.h"
 
@@ -13,31 +14,41 @@ namespace mhla::ops {
 namespace {
 
 // OMP_NUM_THREADS is how launchers say that several processes share the machine.
-const bool started = [] {
+int environment_threads() {
   const char* value = std::getenv("OMP_NUM_THREADS");
-  const int threads = value == nullptr ? 0 : std::atoi(value);
-  if (threads > 0) set_default_threads(threads);
+  return value == nullptr ? 0 : std::max(0, std::atoi(value));
+}
+
+const bool started = [] {
+  if (const int threads = environment_threads(); threads > 0)
+    set_default_threads(std::min(threads, hardware_threads()));
   return true;
 }();
 
+void set_from_python(std::int64_t threads) {
+  if (const ThreadCount count = set_num_threads(threads); !count.fewer.empty()) TORCH_WARN(count.fewer);
+}
+
 TORCH_LIBRARY_FRAGMENT(mhla, m) {
-  m.def("set_num_threads(int threads) -> ()", set_num_threads);
+  m.def("set_num_threads(int threads) -> ()", set_from_python);
   m.def("num_threads() -> int", num_threads);
 }
 
 }  // namespace
 
-void set_num_threads(std::int64_t threads) {
+ThreadCount set_num_threads(std::int64_t threads) {
   (void)started;
-  if (threads < 1 || threads > 1024) fail("set_num_threads: threads is ", threads, ", expected 1 to 1024");
-  const int count = static_cast<int>(threads);
-  set_default_threads(count);
-  at::set_num_threads(count);
+  expect_within("set_num_threads", "threads", threads, limits::kThreads);
+  const ThreadCount count =
+      usable_threads(threads > 0 ? threads : std::min<std::int64_t>(environment_threads(), limits::kThreads.most));
+  set_default_threads(count.threads);
+  at::set_num_threads(count.threads);
   if (void* openblas = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD)) {  // only where LibTorch brought it
     using Setter = void (*)(int);
-    if (const auto set = reinterpret_cast<Setter>(dlsym(openblas, "openblas_set_num_threads"))) set(count);
+    if (const auto set = reinterpret_cast<Setter>(dlsym(openblas, "openblas_set_num_threads"))) set(count.threads);
     dlclose(openblas);
   }
+  return count;
 }
 
 std::int64_t num_threads() { return default_threads(); }

@@ -243,7 +243,7 @@ TEST(Options, RefusalsNameTheField) {
     change(o);
     return message_of([&] { check(o); });
   };
-  EXPECT_EQ(refused([](auto& o) { o.batch = 0; }), "train: batch is 0, expected at least 1");
+  EXPECT_EQ(refused([](auto& o) { o.batch = 0; }), "train: batch is 0, expected 1 to 1048576");
   EXPECT_EQ(refused([](auto& o) { o.lr = 0; }), "train: lr is 0, expected a number above 0");
   EXPECT_EQ(refused([](auto& o) { o.lr = std::nan(""); }), "train: lr is nan, expected a number above 0");
   EXPECT_EQ(refused([](auto& o) { o.beta2 = 1; }), "train: beta2 is 1, expected 0 or more and below 1");

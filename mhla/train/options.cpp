@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "mhla/core/error.h"
+#include "mhla/core/limits.h"
 
 namespace mhla::train {
 namespace {
@@ -21,11 +21,10 @@ void check(const TrainOptions& o) {
   };
   at_least(0, "max_steps", o.max_steps);
   if (o.max_steps == 0) at_least(1, "epochs", o.epochs);
-  at_least(1, "batch", o.batch);
-  at_least(1, "accumulate", o.accumulate);
+  expect_within("train", "batch", o.batch, limits::kBatch);
+  expect_within("train", "accumulate", o.accumulate, limits::kAccumulate);
   if (o.warmup_steps) at_least(0, "warmup_steps", *o.warmup_steps);
-  at_least(0, "threads", o.threads);
-  expect(o.threads <= 1024, "threads", o.threads, "at most 1024");
+  expect_within("train", "threads", o.threads, limits::kThreads);
   at_least(0, "seed", o.seed);
   at_least(0, "checkpoint_every", o.checkpoint_every);
   at_least(1, "keep", o.keep);

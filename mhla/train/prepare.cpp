@@ -20,13 +20,12 @@ torch::Device device_of(const std::string& name) {
   return {torch::kCUDA, index};
 }
 
-void prepare(const TrainOptions& options) {
+std::string prepare(const TrainOptions& options) {
   check(options);
   const torch::Device device = device_of(options.device);
   if (options.precision == "bf16" && !device.is_cuda())
     fail("train: precision is bf16, expected f32 on ", options.device);
-  if (options.threads > 0) ops::set_num_threads(options.threads);
-  if (options.threads == 0) ops::set_num_threads(ops::num_threads());  // ATen's pool as large as the kernels'
+  const ThreadCount threads = ops::set_num_threads(options.threads);
   if (options.deterministic) {
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // read when cuBLAS starts
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -34,6 +33,7 @@ void prepare(const TrainOptions& options) {
     at::globalContext().setBenchmarkCuDNN(false);
   }
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
+  return threads.fewer;
 }
 
 Autocast::Autocast(const TrainOptions& options, const torch::Device& device)

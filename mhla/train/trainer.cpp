@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "mhla/core/error.h"
+#include "mhla/ops/torch_error.h"
 #include "mhla/train/gradients.h"
 #include "mhla/train/stop_signal.h"
 #include "mhla/train/trainer_loop.h"
@@ -158,7 +159,12 @@ bool Trainer::Loop::evaluate() {
   if (!whole) return false;
   metrics = now;
   for (const auto& [name, value] : average) metrics.emplace_back("ema_" + name, value);
-  for (const auto& [name, value] : metrics) row.set(name, value);
+  for (const auto& [name, value] : metrics) {
+    if (!std::isfinite(value))
+      throw RunFailed(str("train: step ", step, ": the weights give NaN or infinite values: ", name, " is ", value,
+                          "; last good checkpoint: ", last_good.empty() ? "none" : last_good));
+    row.set(name, value);
+  }
   note(row.set("seconds", seconds_since(start)));
   evaluated_at = step;
   if (options.keep_best) keep_best(now, average);
@@ -245,10 +251,8 @@ TrainResult Trainer::run(const RunStart& start) {
     return loop_->train();
   } catch (const RunFailed&) {
     throw;
-  } catch (const c10::Error& error) {
-    throw failed(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    throw failed(error.what());
+    throw failed(ops::short_reason(error));
   }
 }
 

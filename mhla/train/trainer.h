@@ -60,8 +60,9 @@ class Trainer {
 std::int64_t total_steps(const Task& task, const TrainOptions& options);
 // "cpu", "cuda" or "cuda:N", which must be there.
 torch::Device device_of(const std::string& name);
-// Threads, deterministic algorithms and the seed of LibTorch's generators: before the model is made.
-void prepare(const TrainOptions& options);
+// Threads, deterministic algorithms and the seed of LibTorch's generators: before the model is made. Returns why there
+// are fewer threads than the options ask for, or nothing.
+std::string prepare(const TrainOptions& options);
 
 // bf16 autocast for a device, while it lives.
 class Autocast {

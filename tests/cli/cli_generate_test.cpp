@@ -320,14 +320,20 @@ TEST_F(CliGenerate, WeightsThatAreNoNumbersAreAnError) {
   write_file(shared->path("last.jsonl"), std::string("{\"text\": \"to be to be\"}\n"));
   write_file(shared->path("page.jsonl"), std::string("{\"page\": \"to be to be\"}\n"));
   const auto refused = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), {"eval", "lm", "--run", shared->path("nan"), "--threads", "1"});
-    expect_refused(run_program(more), "not finite");
+    const bool evaluates = more.empty() || more[0] != "generate";
+    if (evaluates) more.insert(more.begin(), {"eval", "lm"});
+    more.insert(more.begin() + (evaluates ? 2 : 1), {"--run", shared->path("nan"), "--threads", "1"});
+    const ProgramRun run = run_program(more);
+    EXPECT_EQ(run.code, 1) << run.err;
+    EXPECT_TRUE(has(run.err, "the weights in " + file + " give NaN or infinite values")) << run.err;
+    EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
   };
   refused({"--task", "choices=" + shared->path("two.jsonl")});
   refused({"--task", "lambada=" + shared->path("last.jsonl")});
   refused({"--task", "wikitext=" + shared->path("page.jsonl")});
   refused({"--task", "mqar", "--pairs", "4"});
   refused({});
+  refused({"generate", "--prompt", "to be"});
   expect_refused(generate({"--prompt", "to", "--max-tokens", "3"}, "nan"), "logit 0 is nan, expected a number");
 }
 

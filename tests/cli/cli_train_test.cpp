@@ -254,5 +254,62 @@ TEST_F(CliTrain, WhatARunLearnsCannotChangeWhenItGoesOn) {
   expect_refused({"eval", "classify", "--run", out}, {"model.safetensors"});
 }
 
+TEST_F(CliTrain, WeightsThatAreNoNumbersAreNamed) {
+  const std::string out = folder.path("run"), file = out + "/model.safetensors";
+  ASSERT_EQ(run_program(words(out, {"--max-steps", "1"})).code, 0);
+  const std::vector<std::byte> bytes = read_file(file);
+  const std::string good(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string nan("\0\0\xc0\x7f", 4), huge("\xff\xff\x7f\x7f", 4);
+  for (const std::string& bad : {nan, huge}) {  // huge: the largest float, which overflows in products
+    std::string text = good;
+    for (std::size_t at = text.size() - 400; at < text.size(); at += 4) text.replace(at, 4, bad);
+    write_file(file, text);
+    for (const std::vector<std::string>& command :
+         {std::vector<std::string>{"eval", "classify", "--run", out},
+          std::vector<std::string>{"analyze", "--run", out, "--out", folder.path("page")}}) {
+      const ProgramRun run = run_program(command);
+      EXPECT_EQ(run.code, 1) << run.err;
+      EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
+      EXPECT_TRUE(has(run.err, "the weights in " + file + " give NaN or infinite values")) << run.err;
+    }
+  }
+}
+
+TEST_F(CliTrain, ClassNamesThatCannotBeUsedAreNamed) {
+  const std::string out = folder.path("run");
+  ASSERT_EQ(run_program(words(out, {"--max-steps", "1"})).code, 0);
+  write_file(out + "/classes.json", std::string());
+  expect_refused({"eval", "classify", "--run", out}, {"classes.json is empty, expected the names of 10 classes"});
+  expect_refused({"train", "classify", "--resume", "--out", out, "--max-steps", "2"}, {"classes.json is empty"});
+  write_file(out + "/classes.json", std::string("[]"));
+  expect_refused({"eval", "classify", "--run", out}, {"classes.json has 0 names, expected those of the 10 classes"});
+
+  for (const char* name : {"cat", "caf\xe9"}) {
+    const fs::path inside = fs::path(folder.path("own")) / name;
+    fs::create_directories(inside);
+    write_file(inside / "1.png", std::string("no picture"));
+  }
+  expect_refused({"train", "classify", "--model", "vit_demo", "--data", "folder:" + folder.path("own"), "--out",
+                  folder.path("other")},
+                 {"the name of the class folder 'caf\\xe9' is not UTF-8"});
+  EXPECT_FALSE(fs::exists(folder.path("other")));
+}
+
+TEST_F(CliTrain, MoreThreadsThanCoresAreNotStarted) {
+  const ProgramRun run = run_program({"train",       "classify",
+                                      "--model",     "vit_demo",
+                                      "--data",      "fashion-mnist:" + data,
+                                      "--out",       folder.path("run"),
+                                      "--batch",     "16",
+                                      "--max-steps", "2",
+                                      "--threads",   "1024",
+                                      "--set",       "dims=[12]",
+                                      "--set",       "heads=[2]",
+                                      "--set",       "depths=[1]"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(has(run.err, " used, not 1024: this process may use ")) << run.err;
+  EXPECT_LT(run.seconds, 30.0);
+}
+
 }  // namespace
 }  // namespace mhla

@@ -28,7 +28,8 @@ std::string text_of(const std::string& path) {
 
 }  // namespace
 
-ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen& stop, Reader reader) {
+ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen& stop, Reader reader,
+                       const std::function<void()>& in_child) {
   const TemporaryFolder folder;
   const std::string out = folder.path("out"), err = folder.path("err");
   std::vector<std::string> words{MHLA_PROGRAM};
@@ -36,6 +37,7 @@ ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  const auto start = std::chrono::steady_clock::now();
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("fork failed");
   if (child == 0) {
@@ -44,6 +46,7 @@ ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen
     const int to_out = ends[1] >= 0 ? ends[1] : open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     const int to_err = open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (to_out < 0 || to_err < 0 || dup2(to_out, 1) < 0 || dup2(to_err, 2) < 0) _exit(127);
+    if (in_child) in_child();
     execv(argv[0], argv.data());
     _exit(127);
   }
@@ -56,6 +59,7 @@ ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen
   rusage usage{};
   wait4(child, &status, 0, &usage);
   ProgramRun run;
+  run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   run.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   run.out = text_of(out);
   run.err = text_of(err);

@@ -1,6 +1,7 @@
 // Runs the mhla program as a user does, and keeps what it printed.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@ struct ProgramRun {
   int code = -1;             // exit code; -1 when it died by a signal
   std::string out, err;      // stdout, stderr
   double cpu_seconds = 0.0;  // its own processor time
+  double seconds = 0.0;      // from start to end
 };
 
 // A signal to the program as soon as there is a file or folder of this name, or after a minute.
@@ -18,8 +20,9 @@ struct StopWhen {
   int signal = 0;
 };
 enum class Reader { kListens, kIsGone };  // of stdout; kIsGone: a pipe that is closed at the other end
+// `in_child` is called in the new process before the program begins: limits, another user.
 ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen& stop = {},
-                       Reader reader = Reader::kListens);
+                       Reader reader = Reader::kListens, const std::function<void()>& in_child = {});
 
 // On a terminal of 100 columns: all it shows is `out`. As soon as there is a file or folder `when`, ^C is typed.
 ProgramRun run_on_terminal(const std::vector<std::string>& arguments, const std::string& when = "");

@@ -4,6 +4,7 @@
 #include "apps/engine/golden/golden.h"
 #include "apps/engine/golden_modules.h"
 #include "mhla/core/error.h"
+#include "mhla/ops/torch_error.h"
 
 namespace mhla::golden {
 namespace {
@@ -60,10 +61,8 @@ int mhla_golden_compute(const struct mhla_golden_request* request, mhla_golden_r
   try {
     mhla::golden::run(*request, result, context);
     return 0;
-  } catch (const c10::Error& error) {
-    std::strncpy(reason, error.what_without_backtrace(), reason_size - 1);
   } catch (const std::exception& error) {
-    std::strncpy(reason, error.what(), reason_size - 1);
+    std::strncpy(reason, mhla::ops::short_reason(error).c_str(), reason_size - 1);
   }
   return 1;
 }

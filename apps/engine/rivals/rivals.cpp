@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "apps/engine/rivals/variants.h"
+#include "mhla/ops/torch_error.h"
 
 namespace mhla::rivals {
 namespace {
@@ -133,9 +134,8 @@ MHLA_EXPORT int mhla_rivals_time(const struct mhla_rival_request* request, struc
   try {
     mhla::rivals::run(*request, *result);
     return 0;
-  } catch (const std::exception& error) {  // LibTorch appends a stack to its messages: the first line is the reason
-    const std::string text = error.what();
-    mhla::rivals::put(result->reason, sizeof result->reason, text.substr(0, text.find('\n')));
+  } catch (const std::exception& error) {
+    mhla::rivals::put(result->reason, sizeof result->reason, mhla::ops::short_reason(error));
     return 1;
   }
 }

@@ -2,10 +2,11 @@
 #include <filesystem>
 
 #include "apps/engine/weights/weights.h"
-#include "mhla/core/error.h"
+#include "mhla/core/memory.h"
 #include "mhla/io/file.h"
 #include "mhla/models/classify/classifier.h"
 #include "mhla/models/lm/lm.h"
+#include "mhla/models/model_size.h"
 #include "mhla/modules/zoo/zoo.h"
 
 namespace mhla::weights {
@@ -25,6 +26,17 @@ ClassifierConfig described(const JsonValue& request) {
   return config;
 }
 
+// Before a model is made beside one that there is: `models` of this size at once, and the file they come from.
+void expect_room(const ModelSize& size, double models, const std::filesystem::path& in) {
+  std::error_code none;
+  const std::filesystem::path file = std::filesystem::is_directory(in) ? in / "model.safetensors" : in;
+  const auto bytes = std::filesystem::file_size(file, none);
+  expect_fits(str("convert: a model of ", static_cast<std::int64_t>(size.parameters), " parameters"),
+              MemoryEstimate()
+                  .add("weights", 4 * models * size.parameters)
+                  .add("file of weights", none ? 0.0 : static_cast<double>(bytes)));
+}
+
 // The model of a folder with the attention and the size that are asked for.
 AnyClassifier changed(AnyClassifier model, const JsonValue& request) {
   ClassifierConfig config = model->config();
@@ -35,6 +47,9 @@ AnyClassifier changed(AnyClassifier model, const JsonValue& request) {
     config.blocks.clear();
     for (const JsonValue& blocks : request.at("blocks").items()) config.blocks.push_back(pair_of(blocks));
   }
+  check(config);
+  if (config == model->config()) return model;
+  expect_room(size_of(config), 2, text_of(request, "in"));
   return adapted(std::move(model), config);
 }
 
@@ -74,12 +89,15 @@ JsonValue convert_language_model(const JsonValue& request) {
   LanguageModel model{nullptr};
   if (std::filesystem::is_directory(in)) {
     if (!attention.empty()) fail("convert: attention is given, but ", in, " says it in its config.json");
+    expect_room(size_of(read_lm_config(std::filesystem::path(in) / "config.json"), 1), 1, in);
     model = load_language_model(in);
   } else {
-    model =
-        LanguageModel(!config.empty() ? read_lm_config(config)
-                                      : lm_config(text_of(request, "model"), attention.empty() ? "mhla" : attention,
-                                                  request.contains("official") && request.at("official").as_bool()));
+    const LmConfig network = !config.empty()
+                                 ? read_lm_config(config)
+                                 : lm_config(text_of(request, "model"), attention.empty() ? "mhla" : attention,
+                                             request.contains("official") && request.at("official").as_bool());
+    expect_room(size_of(network, 1), 1, in);
+    model = LanguageModel(network);
     try {
       load_published(*model, read_weights(in));
     } catch (const Error& error) {
@@ -109,10 +127,14 @@ JsonValue convert_model(const JsonValue& request) {
   const std::string in = text_of(request, "in"), out = text_of(request, "out");
   AnyClassifier model;
   if (std::filesystem::is_directory(in)) {
+    expect_room(size_of(read_classifier_config(std::filesystem::path(in) / "config.json")), 1, in);
     model = load_classifier(in);
     model = changed(model, request);
   } else {
-    model = make_classifier(described(request));
+    const ClassifierConfig network = described(request);
+    check(network);
+    expect_room(size_of(network), 1, in);
+    model = make_classifier(network);
     try {
       load_published(*model, read_weights(in));
     } catch (const Error& error) {

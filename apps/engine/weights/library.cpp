@@ -5,6 +5,8 @@
 #include "apps/engine/weights/weights.h"
 #include "apps/engine/weights_interface.h"
 #include "mhla/core/error.h"
+#include "mhla/ops/ops.h"
+#include "mhla/ops/torch_error.h"
 
 namespace mhla::weights {
 namespace {
@@ -35,16 +37,15 @@ int mhla_weights_interface(void) { return MHLA_WEIGHTS_INTERFACE; }
 
 int mhla_weights_run(const char* request, mhla_weights_row row, void* context, char* reason, size_t reason_size) {
   try {
+    mhla::ops::set_num_threads(0);
     mhla::weights::run(mhla::parse_json(request, "request"),
                        [&](const mhla::JsonValue& value) { row(context, mhla::write_json(value).c_str()); });
     return mhla::apps::kDone;
   } catch (const mhla::Error& error) {
     std::strncpy(reason, error.what(), reason_size - 1);
     return mhla::apps::kCallersMistake;
-  } catch (const c10::Error& error) {
-    std::strncpy(reason, error.what_without_backtrace(), reason_size - 1);
   } catch (const std::exception& error) {
-    std::strncpy(reason, error.what(), reason_size - 1);
+    std::strncpy(reason, mhla::ops::short_reason(error).c_str(), reason_size - 1);
   }
   return mhla::apps::kFailed;
 }

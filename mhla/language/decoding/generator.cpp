@@ -7,6 +7,7 @@
 #include <set>
 
 #include "mhla/core/error.h"
+#include "mhla/language/not_finite.h"
 #include "mhla/language/text_stream.h"
 #include "mhla/models/lm/decoder.h"
 
@@ -92,6 +93,8 @@ Generated generate(LanguageModelImpl& model, const Tokenizer& tokenizer, TextCon
       last.data_ptr<std::int64_t>()[i] = context.tokens[static_cast<std::size_t>(going[i])].back();
     const torch::Tensor rows =
         decoder.decode(last.to(model.device()), state).to(torch::kCPU, torch::kFloat).contiguous();
+    if (!rows.isfinite().all().item<bool>())
+      throw NotFinite(str("generate: the logits behind token ", step, " are NaN or infinite"));
     ++all.steps;
     std::vector<std::int64_t> still, places;
     for (std::size_t i = 0; i < going.size(); ++i) {

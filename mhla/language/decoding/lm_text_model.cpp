@@ -5,6 +5,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/language/decoding/generator.h"
+#include "mhla/language/not_finite.h"
 
 namespace mhla {
 namespace {
@@ -113,7 +114,7 @@ void LmTextModel::score_together(std::span<const Piece> pieces, std::vector<Text
     TextScore& score = scores[piece.request];
     for (std::size_t t = piece.first; t < piece.tokens.size(); ++t, ++at) {
       if (!std::isfinite(likelihood[at]))
-        fail(kEntry, ": the logits of request ", piece.request, " are not finite, expected numbers: see the weights");
+        throw NotFinite(str(kEntry, ": the logits of request ", piece.request, " are NaN or infinite"));
       score.log_likelihood += static_cast<double>(likelihood[at]);
       score.greedy = score.greedy && best[at] == targets[at];
     }
@@ -165,8 +166,7 @@ std::vector<std::uint32_t> LmTextModel::likeliest(std::span<const std::uint32_t>
   const torch::Tensor hidden = model_->hidden(tensor_of({tokens.begin(), tokens.end()}, device).unsqueeze(0))[0];
   const torch::Tensor logits =
       model_->logits(hidden.index_select(0, tensor_of({places.begin(), places.end()}, device)));
-  if (!logits.isfinite().all().item<bool>())
-    fail(kEntry, ": the logits are not finite, expected numbers: see the weights");
+  if (!logits.isfinite().all().item<bool>()) throw NotFinite(str(kEntry, ": the logits are NaN or infinite"));
   const torch::Tensor best = logits.argmax(1).cpu().contiguous();
   return {best.data_ptr<std::int64_t>(), best.data_ptr<std::int64_t>() + best.numel()};
 }

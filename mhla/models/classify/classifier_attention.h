@@ -3,6 +3,7 @@
 
 #include "mhla/models/classify/classifier_config.h"
 #include "mhla/modules/attention.h"
+#include "mhla/modules/attention_size.h"
 #include "mhla/modules/mhla_attention.h"
 
 namespace mhla {
@@ -17,5 +18,10 @@ AnyAttention make_deit_attention(const ClassifierConfig& config, const Layout& l
 // rala are such cores; the others stand in the place of the whole.
 AnyAttention make_vlt_attention(const ClassifierConfig& config, std::string_view name, std::size_t stage,
                                 const Layout& layout);
+
+// How large these are, before they are made.
+AttentionSize deit_attention_size(const ClassifierConfig& config, const Layout& layout);
+AttentionSize vlt_attention_size(const ClassifierConfig& config, std::string_view name, std::size_t stage,
+                                 const Layout& layout);
 
 }  // namespace mhla

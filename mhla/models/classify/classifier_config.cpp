@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "mhla/core/limits.h"
 #include "mhla/kernels/common/options.h"
 #include "mhla/kernels/mixing/mixing.h"
 #include "mhla/modules/feature_maps.h"
@@ -65,17 +66,15 @@ void expect_one_of(const char* field, const std::string& value, const Names& nam
   fail("config: ", field, " is '", value, "', expected one of ", all);
 }
 
-void expect_at_least(const char* field, std::int64_t value, std::int64_t least) {
-  if (value < least) fail("config: ", field, " is ", value, ", expected at least ", least);
-}
+void within(const char* field, std::int64_t value, const Limit& limit) { expect_within("config", field, value, limit); }
 
 void expect_share(const char* field, double value) {
   if (!(value >= 0.0 && value < 1.0)) fail("config: ", field, " is ", value, ", expected 0 or more and less than 1");
 }
 
 void expect_kernel(const char* field, std::int64_t value) {
-  if (value != 0 && (value < 0 || value % 2 == 0))
-    fail("config: ", field, " is ", value, ", expected 0 or an odd number");
+  within(field, value, limits::kTaps);
+  if (value != 0 && value % 2 == 0) fail("config: ", field, " is ", value, ", expected 0 or an odd number");
 }
 
 void check_mixing(const ClassifierConfig& c) {
@@ -120,8 +119,8 @@ void check(const ClassifierConfig& c) {
   if (c.official && (is_vlt || (c.attention != "mhla" && c.attention != "linear")))
     fail("config: official is true for ", c.family, " with ", c.attention,
          ", expected deit with mhla or linear: no other code was published");
-  expect_at_least("channels", c.channels, 1), expect_at_least("classes", c.classes, 1);
-  expect_at_least("patch", c.patch, 1);
+  within("channels", c.channels, limits::kChannels), within("classes", c.classes, limits::kClasses);
+  within("patch", c.patch, limits::kPatch);
   const std::size_t stages = is_vlt ? 4 : 1, mixed = is_vlt ? 2 : 1;
   const auto expect_stages = [&](const char* field, const auto& list, std::size_t count) {
     if (list.size() != count)
@@ -130,22 +129,27 @@ void check(const ClassifierConfig& c) {
   expect_stages("dims", c.dims, stages), expect_stages("depths", c.depths, stages);
   expect_stages("heads", c.heads, stages), expect_stages("blocks", c.blocks, mixed);
   for (std::size_t stage = 0; stage < stages; ++stage) {
-    expect_at_least("dims", c.dims[stage], 1), expect_at_least("depths", c.depths[stage], 1);
-    expect_at_least("heads", c.heads[stage], 1);
+    within("dims", c.dims[stage], limits::kDim), within("depths", c.depths[stage], limits::kLayers);
+    within("heads", c.heads[stage], limits::kHeads);
     if (c.dims[stage] % c.heads[stage] != 0)
       fail("config: dims is ", c.dims[stage], ", expected a multiple of heads = ", c.heads[stage]);
   }
-  for (const auto& count : c.blocks) expect_at_least("blocks", std::min(count[0], count[1]), 1);
+  for (const auto& count : c.blocks)
+    for (const std::int64_t side : count) within("blocks", side, limits::kBlocks);
   for (std::size_t axis = 0; axis < 2; ++axis) {
-    expect_at_least("image", c.image[axis], 1);
-    expect_at_least("pad", c.pad[axis], 0);
+    within("image", c.image[axis], limits::kImage);
+    expect_within("config", "pad", c.pad[axis], limits::kImage, 0);
     const std::int64_t pixels = c.pad[axis] != 0 ? c.pad[axis] : c.image[axis];
     if (!is_vlt && pixels % c.patch != 0)
       fail("config: image has ", pixels, axis == 0 ? " rows" : " columns", ", expected a multiple of patch = ", c.patch,
            " (pad adds zeros)");
-    if (is_vlt) expect_at_least("image", c.image[axis], 32);
+    if (is_vlt && c.image[axis] < 32) fail("config: image is ", c.image[axis], ", expected at least 32 for vlt");
   }
   if (!(c.mlp_ratio > 0.0)) fail("config: mlp_ratio is ", c.mlp_ratio, ", expected a positive number");
+  for (const std::int64_t dim : c.dims)
+    if (const double width = c.mlp_ratio * static_cast<double>(dim); !(width <= static_cast<double>(limits::kMlp.most)))
+      fail("config: mlp_ratio is ", c.mlp_ratio, ", which gives an MLP of ", width, " channels, expected at most ",
+           limits::kMlp.most);
   expect_kernel("cpe", c.cpe), expect_kernel("lepe", c.lepe);
   check_mixing(c);
   expect_one_of("pos_init", c.pos_init, std::vector<std::string>{"normal", "sincos"});

@@ -256,7 +256,7 @@ TEST(ClassifierConfigs, SayWhatIsWrong) {
   EXPECT_TRUE(has(said(R"({"pos_init": "sine"})"), "pos_init is 'sine', expected one of normal, sincos"));
   EXPECT_TRUE(has(said(R"({"pos_init": "sincos", "model": "vlt_tiny"})"), "pos_init is sincos for vlt"));
   EXPECT_TRUE(has(said(R"({"init_std": 0})"), "init_std is 0, expected a positive number"));
-  EXPECT_TRUE(has(said(R"({"classes": 0})"), "classes is 0, expected at least 1"));
+  EXPECT_TRUE(has(said(R"({"classes": 0})"), "classes is 0, expected 1 to 1048576"));
   ClassifierConfig c = small_deit();
   c.blocks = {{4, 4}};  // of 6 x 5 tokens: the fourth row and column would be empty
   EXPECT_TRUE(has(message_of([&] { make(c); }), "config: blocks"));

@@ -1,23 +1,10 @@
 #include "mhla/models/classify/deit.h"
 
 #include "mhla/models/classify/classifier_attention.h"
+#include "mhla/models/classify/classifier_plan.h"
 #include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {
-namespace {
-
-// Blocks of the configured attention. One without an MLP gets as many as have the parameters of softmax attention's.
-std::int64_t depth_of(const ClassifierConfig& c, const Layout& layout, std::int64_t& replaced, std::int64_t& own) {
-  if (has_mlp(c.attention)) return c.depths[0];
-  ClassifierConfig softmax = c;
-  softmax.attention = "softmax";
-  replaced = count_parameters(*DeitBlock(softmax, layout, 0.0));
-  own = count_parameters(*DeitBlock(c, layout, 0.0));
-  return nearest_depth(own, replaced, c.depths[0]);
-}
-
-}  // namespace
-
 DeitBlockImpl::DeitBlockImpl(const ClassifierConfig& c, const Layout& layout, double drop_path)
     : drop_path_(drop_path), dropout_(c.dropout) {
   const std::int64_t dim = c.dims[0];
@@ -41,9 +28,9 @@ torch::Tensor DeitBlockImpl::forward(torch::Tensor x, const Attend& attend) {
 
 DeitImpl::DeitImpl(const ClassifierConfig& given) : Classifier(given) {
   const ClassifierConfig& c = config();
-  const auto tokens = [&](std::size_t axis) { return (c.pad[axis] != 0 ? c.pad[axis] : c.image[axis]) / c.patch; };
-  const std::int64_t rows = tokens(0), columns = tokens(1), dim = c.dims[0];
-  layout_ = stage_layout(c, 0, rows, columns);
+  const StagePlan plan = plan_of(c).front();
+  layout_ = plan.layout;
+  const std::int64_t rows = layout_.grid[1], columns = layout_.grid[2], dim = c.dims[0], depth = plan.depth;
   const torch::Tensor table = torch::empty({1, rows * columns, dim}).normal_(0.0, 0.02);
   if (c.pos_init == "sincos") table.copy_(sincos_positions(rows, columns, dim).unsqueeze(0));
   pos_embed_ = register_parameter("pos_embed", table);
@@ -51,8 +38,6 @@ DeitImpl::DeitImpl(const ClassifierConfig& given) : Classifier(given) {
   const auto patch_embed = std::make_shared<torch::nn::Module>();
   patch_embed->register_module("proj", proj_);
   register_module("patch_embed", patch_embed);
-  std::int64_t replaced = 0, own = 0;
-  const std::int64_t depth = depth_of(c, layout_, replaced, own);
   torch::nn::ModuleList blocks;
   for (std::int64_t index = 0; index < depth; ++index) {
     blocks_.emplace_back(c, layout_, drop_path_rate(c.drop_path, index, depth));
@@ -63,10 +48,6 @@ DeitImpl::DeitImpl(const ClassifierConfig& given) : Classifier(given) {
   fc_norm_ = register_module("fc_norm", TokenNorm(dim));
   head_ = register_module("head", torch::nn::Linear(dim, c.classes));
   init_linears(*this, c.init_std);
-  if (own != 0) {
-    const std::int64_t count = count_parameters(*this);
-    expect_matched("make_classifier", c.attention, count, count - depth * own + c.depths[0] * replaced);
-  }
 }
 
 torch::Tensor DeitImpl::forward(const torch::Tensor& images) {

@@ -3,16 +3,12 @@
 #include <cmath>
 
 #include "mhla/models/classify/classifier_attention.h"
+#include "mhla/models/classify/classifier_plan.h"
 #include "mhla/modules/zoo/focused.h"
 #include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {
 namespace {
-
-constexpr std::int64_t kFinal = 1024;  // channels before the head
-constexpr std::size_t kLinearStages = 2;
-
-std::int64_t halved(std::int64_t size) { return (size + 1) / 2; }
 
 torch::nn::Conv2d conv3x3(std::int64_t in, std::int64_t out, std::int64_t stride) {
   return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).stride(stride).padding(1));
@@ -23,10 +19,6 @@ torch::Tensor to_image(const torch::Tensor& tokens, const Layout& layout) {
 }
 
 torch::Tensor to_tokens(const torch::Tensor& image) { return image.flatten(2).transpose(1, 2); }
-
-std::string_view stage_attention(const ClassifierConfig& c, std::size_t stage) {
-  return stage < kLinearStages ? std::string_view(c.attention) : "softmax";
-}
 
 // Convolutions and linear layers normal with deviation 0.02, biases 0.
 void init_convolutions(torch::nn::Module& module) {
@@ -93,27 +85,19 @@ VltImpl::VltImpl(const ClassifierConfig& given) : Classifier(given) {
   patch_embed->register_module("proj", stem_);
   register_module("patch_embed", patch_embed);
 
-  std::int64_t rows = halved(halved(c.image[0])), columns = halved(halved(c.image[1]));
-  std::int64_t total = 0, own_parameters = 0, wanted_parameters = 0;  // of stages whose blocks have no MLP
+  std::int64_t total = 0;
   for (const std::int64_t depth : c.depths) total += depth;
+  const std::vector<StagePlan> plan = plan_of(c);
   std::int64_t index = 0;  // of the block in the whole model, as softmax attention counts them
   torch::nn::ModuleList layers;
   for (std::size_t stage = 0; stage < 4; ++stage) {
     Stage& s = stages_.emplace_back();
-    s.layout = stage_layout(c, stage, rows, columns);
-    const std::string_view attention = stage_attention(c, stage);
-    std::int64_t depth = c.depths[stage];
-    if (!has_mlp(attention)) {
-      const std::int64_t wanted = count_parameters(*VltBlock(c, "softmax", stage, s.layout, 0.0)),
-                         own = count_parameters(*VltBlock(c, attention, stage, s.layout, 0.0));
-      depth = nearest_depth(own, wanted, c.depths[stage]);
-      own_parameters += depth * own, wanted_parameters += c.depths[stage] * wanted;
-    }
+    s.layout = plan[stage].layout;
     const auto layer = std::make_shared<torch::nn::Module>();
     torch::nn::ModuleList blocks;
-    for (std::int64_t j = 0; j < depth; ++j) {
+    for (std::int64_t j = 0; j < plan[stage].depth; ++j) {
       const std::int64_t place = index + std::min(j, c.depths[stage] - 1);
-      s.blocks.emplace_back(c, attention, stage, s.layout, drop_path_rate(c.drop_path, place, total));
+      s.blocks.emplace_back(c, plan[stage].attention, stage, s.layout, drop_path_rate(c.drop_path, place, total));
       blocks->push_back(s.blocks.back());
       add_attention_layer(str("layers.", stage, ".blocks.", j, ".attn"), s.blocks.back()->attention(), s.layout);
     }
@@ -126,17 +110,13 @@ VltImpl::VltImpl(const ClassifierConfig& given) : Classifier(given) {
       layer->register_module("downsample", downsample);
     }
     layers->push_back(layer);
-    rows = halved(rows), columns = halved(columns);
   }
   register_module("layers", layers);
-  proj_ = register_module("proj", PointConv(c.dims[3], kFinal));
-  norm_ = register_module("norm", BatchNorm(kFinal));
-  head_ = register_module("head", PointConv(kFinal, c.classes));
+  proj_ = register_module("proj", PointConv(c.dims[3], kVltFinal));
+  norm_ = register_module("norm", BatchNorm(kVltFinal));
+  head_ = register_module("head", PointConv(kVltFinal, c.classes));
   init_linears(*this, config().init_std);
   init_convolutions(*this);
-  const std::int64_t count = count_parameters(*this);
-  if (own_parameters != 0)
-    expect_matched("make_classifier", c.attention, count, count - own_parameters + wanted_parameters);
 }
 
 torch::Tensor VltImpl::forward(const torch::Tensor& images) {

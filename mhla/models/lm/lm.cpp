@@ -2,6 +2,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/models/lm/lm_attention.h"
+#include "mhla/models/lm/lm_plan.h"
 #include "mhla/models/recompute.h"
 #include "mhla/modules/exact.h"
 #include "mhla/modules/mhla_attention.h"
@@ -11,34 +12,6 @@ namespace mhla {
 namespace {
 
 constexpr const char* kEntry = "LanguageModel";
-constexpr std::int64_t kWidthStep = 32;  // of a matched MLP
-
-LmConfig with_softmax(const LmConfig& c) {
-  LmConfig softmax = c;
-  softmax.attention = "softmax", softmax.official = false;
-  return softmax;
-}
-
-// Mixing matrices grow with the context and are not counted.
-std::int64_t attention_weights(const LmConfig& c) {
-  std::int64_t count = 0;
-  for (const auto& item : make_lm_attention(c, nullptr)->named_parameters()) {
-    if (item.key() != "mix") count += item.value().numel();
-  }
-  return count;
-}
-
-// Width of the MLP that gives a block the parameters of softmax attention's.
-std::int64_t matched_width(const LmConfig& c) {
-  if (!c.match || !has_mlp(c.attention)) return c.mlp;
-  const std::int64_t softmax = attention_weights(with_softmax(c)), more = attention_weights(c) - softmax;
-  if (100 * std::abs(more) <= 3 * (softmax + 3 * c.dim * c.mlp)) return c.mlp;
-  const std::int64_t steps = std::llround(static_cast<double>(c.mlp - more / (3 * c.dim)) / kWidthStep);
-  if (steps < 1)
-    fail("config: ", c.attention, " has ", more, " parameters more than softmax attention, which no MLP of ", c.mlp,
-         " channels makes up for; expected a wider mlp, or match false");
-  return steps * kWidthStep;
-}
 
 MhlaAttentionImpl* mhla_of(const LmBlock& block) { return block->attention()->as<MhlaAttentionImpl>(); }
 
@@ -97,23 +70,15 @@ LmState join(std::vector<LmState> states) {
 LanguageModelImpl::LanguageModelImpl(const LmConfig& given) : config_(given) {
   check(config_);
   const LmConfig& c = config_;
+  const LmPlan plan = plan_of(c);
   const auto body = std::make_shared<torch::nn::Module>();
   embeddings_ = torch::nn::Embedding(c.vocab, c.dim);
   body->register_module("embeddings", embeddings_);
   const std::shared_ptr<RopeCache> rope = make_rope_cache(c);
-  const std::int64_t width = matched_width(c);
   torch::nn::ModuleList layers;
-  std::int64_t depth = c.layers;
-  for (std::int64_t index = 0; index < depth; ++index) {
-    blocks_.emplace_back(c, width, rope);
+  for (std::int64_t index = 0; index < plan.depth; ++index) {
+    blocks_.emplace_back(c, plan.width, rope);
     layers->push_back(blocks_.back());
-    if (index == 0 && c.match && !has_mlp(c.attention)) {
-      const std::int64_t own = count_parameters(*blocks_[0]),
-                         softmax = count_parameters(*LmBlock(with_softmax(c), c.mlp, nullptr));
-      depth = nearest_depth(own, softmax, c.layers);
-      const std::int64_t table = c.vocab * c.dim * (c.tied ? 1 : 2);
-      expect_matched(kEntry, c.attention, table + depth * own, table + c.layers * softmax);
-    }
   }
   body->register_module("layers", layers);
   norm_ = RmsNorm(c.dim, c.norm_eps);

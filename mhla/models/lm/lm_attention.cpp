@@ -12,14 +12,13 @@ std::int64_t head_size(const LmConfig& c, double expand) {
   return static_cast<std::int64_t>(expand * static_cast<double>(c.dim)) / c.heads;
 }
 
-}  // namespace
+AttentionConfig zoo_config(const LmConfig& c, const std::shared_ptr<RopeCache>& rope) {
+  AttentionConfig a;
+  a.dim = c.dim, a.heads = c.heads, a.causal = true, a.rope = true, a.maybe_rope_cache = rope;
+  return a;
+}
 
-AnyAttention make_lm_attention(const LmConfig& c, const std::shared_ptr<RopeCache>& rope) {
-  if (!is_mhla(c)) {
-    AttentionConfig a;
-    a.dim = c.dim, a.heads = c.heads, a.causal = true, a.rope = true, a.maybe_rope_cache = rope;
-    return make_attention(c.attention, a);
-  }
+MhlaAttentionOptions mhla_options(const LmConfig& c, const std::shared_ptr<RopeCache>& rope) {
   MhlaAttentionOptions o = MhlaAttentionOptions::lm(c.dim, c.heads, c.official);
   o.head_dim = head_size(c, c.expand_k), o.value_dim = head_size(c, c.expand_v);
   o.kv_heads = c.kv_heads, o.chunk = c.chunk, o.max_tokens = c.context;
@@ -33,7 +32,18 @@ AnyAttention make_lm_attention(const LmConfig& c, const std::shared_ptr<RopeCach
     o.max_tokens = c.chunk, o.beyond_mix = BeyondMix::kExtend;
     o.causal_init = CausalInit::kPrefix, o.learn_mix = o.mix_per_head = false, o.constraint.reset();
   }
-  return std::make_shared<MhlaAttentionImpl>(o);
+  return o;
+}
+
+}  // namespace
+
+AnyAttention make_lm_attention(const LmConfig& c, const std::shared_ptr<RopeCache>& rope) {
+  if (!is_mhla(c)) return make_attention(c.attention, zoo_config(c, rope));
+  return std::make_shared<MhlaAttentionImpl>(mhla_options(c, rope));
+}
+
+AttentionSize lm_attention_size(const LmConfig& c) {
+  return is_mhla(c) ? size_of(mhla_options(c, nullptr)) : attention_size(c.attention, zoo_config(c, nullptr));
 }
 
 std::shared_ptr<RopeCache> make_rope_cache(const LmConfig& c) {

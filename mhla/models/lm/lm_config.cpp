@@ -2,7 +2,9 @@
 #include "mhla/models/lm/lm_config.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "mhla/core/limits.h"
 #include "mhla/kernels/mixing/mixing.h"
 #include "mhla/modules/feature_maps.h"
 #include "mhla/modules/zoo/zoo.h"
@@ -53,10 +55,6 @@ std::vector<std::string> causal_attentions() {
   return names;
 }
 
-void expect_at_least(const char* field, std::int64_t value, std::int64_t least) {
-  if (value < least) fail("config: ", field, " is ", value, ", expected at least ", least);
-}
-
 void expect_positive(const char* field, double value) {
   if (!(value > 0.0)) fail("config: ", field, " is ", value, ", expected a positive number");
 }
@@ -65,9 +63,12 @@ void expect_positive(const char* field, double value) {
 void expect_heads(const char* field, const LmConfig& c, double expand) {
   expect_positive(field, expand);
   const double size = expand * static_cast<double>(c.dim) / static_cast<double>(c.heads);
-  if (size != static_cast<double>(static_cast<std::int64_t>(size)) || size < 1.0)
+  if (size != std::floor(size) || size < 1.0)
     fail("config: ", field, " is ", expand, ", which gives ", c.heads, " heads of ", size,
          " channels, expected a whole number");
+  if (size > static_cast<double>(limits::kHeadSize.most))
+    fail("config: ", field, " is ", expand, ", which gives heads of ", size, " channels, expected at most ",
+         limits::kHeadSize.most);
 }
 
 }  // namespace
@@ -96,10 +97,14 @@ void check(const LmConfig& c) {
     expect_one_of("attention", c.attention, causal_attentions());  // the others see the future
   if (c.official && c.attention != "mhla")
     fail("config: official is true for ", c.attention, ", expected mhla: no other code was published");
-  expect_at_least("vocab", c.vocab, 2), expect_at_least("dim", c.dim, 1), expect_at_least("layers", c.layers, 1);
-  expect_at_least("heads", c.heads, 1), expect_at_least("mlp", c.mlp, 1), expect_at_least("context", c.context, 1);
-  expect_at_least("chunk", c.chunk, 1), expect_at_least("short_conv", c.short_conv, 0);
-  expect_at_least("kv_heads", c.kv_heads, 0);
+  const auto within = [](const char* field, std::int64_t value, const Limit& limit) {
+    expect_within("config", field, value, limit);
+  };
+  within("vocab", c.vocab, limits::kVocab), within("dim", c.dim, limits::kDim);
+  within("layers", c.layers, limits::kLayers), within("heads", c.heads, limits::kHeads);
+  within("mlp", c.mlp, limits::kMlp), within("context", c.context, limits::kContext);
+  within("chunk", c.chunk, limits::kChunk), within("short_conv", c.short_conv, limits::kTaps);
+  expect_within("config", "kv_heads", c.kv_heads, limits::kHeads, 0);
   if (c.dim % c.heads != 0) fail("config: dim is ", c.dim, ", expected a multiple of heads = ", c.heads);
   if (c.kv_heads != 0 && c.heads % c.kv_heads != 0)
     fail("config: kv_heads is ", c.kv_heads, ", expected a divisor of heads = ", c.heads);

@@ -8,7 +8,6 @@
 namespace mhla {
 namespace {
 
-constexpr std::int64_t kGateRank = 16;
 constexpr double kGateNormalizer = 16.0;
 
 }  // namespace

@@ -6,11 +6,6 @@
 #include "mhla/modules/zoo/scan_parts.h"
 
 namespace mhla {
-namespace {
-
-constexpr std::int64_t kMambaStates = 16;
-
-}  // namespace
 
 MambaAttentionImpl::MambaAttentionImpl(const AttentionConfig& c) : inner_(2 * c.dim), rank_((c.dim + 15) / 16) {
   in_ = register_module("in_proj", plain_linear(c.dim, 2 * inner_, false));

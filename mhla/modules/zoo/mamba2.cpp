@@ -6,11 +6,6 @@
 #include "mhla/modules/zoo/scan_parts.h"
 
 namespace mhla {
-namespace {
-
-constexpr std::int64_t kMamba2States = 128, kMamba2Head = 64;
-
-}  // namespace
 
 Mamba2AttentionImpl::Mamba2AttentionImpl(const AttentionConfig& c)
     : inner_(2 * c.dim), head_(std::min(kMamba2Head, inner_)), heads_(inner_ / head_) {

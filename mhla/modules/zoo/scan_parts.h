@@ -10,8 +10,6 @@
 
 namespace mhla {
 
-inline constexpr std::int64_t kTaps = 4;  // of the short convolutions
-
 // A convolution over all tokens, or over these behind those that the state has seen.
 inline torch::Tensor convolve(ShortConv& conv, const torch::Tensor& x, const Packed& packed, AttentionState* state,
                               const char* tail) {

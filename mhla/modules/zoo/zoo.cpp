@@ -13,11 +13,12 @@
 #include "mhla/modules/zoo/mamba.h"
 #include "mhla/modules/zoo/mamba2.h"
 #include "mhla/modules/zoo/softmax.h"
+#include "mhla/modules/zoo/zoo_size.h"
 
 namespace mhla {
 namespace {
 
-AnyAttention make_mhla(const AttentionConfig& c) {
+MhlaAttentionOptions mhla_options(const AttentionConfig& c) {
   MhlaAttentionOptions o;
   if (c.causal) {
     o = MhlaAttentionOptions::lm(c.dim, c.heads);
@@ -28,17 +29,26 @@ AnyAttention make_mhla(const AttentionConfig& c) {
     o.dim = c.dim, o.heads = c.heads, o.layout = c.layout, o.max_tokens = c.max_tokens;
     o.lepe = c.layout.rank == 2 ? 3 : 0;
   }
-  return std::make_shared<MhlaAttentionImpl>(o);
+  return o;
 }
 
 // One block. Causal: one row of mix that every chunk reuses, which is 1 everywhere.
-AnyAttention make_linear(const AttentionConfig& c) {
-  if (!c.causal) return std::make_shared<MhlaAttentionImpl>(MhlaAttentionOptions::linear(c.dim, c.heads));
+MhlaAttentionOptions linear_options(const AttentionConfig& c) {
+  if (!c.causal) return MhlaAttentionOptions::linear(c.dim, c.heads);
   MhlaAttentionOptions o;
   o.dim = c.dim, o.heads = c.heads, o.causal = true, o.chunk = o.max_tokens = c.chunk;
   o.beyond_mix = BeyondMix::kExtend, o.learn_mix = false, o.out_bias = false;
   o.features = Features::kElu1;
-  return std::make_shared<MhlaAttentionImpl>(o);
+  return o;
+}
+
+template <MhlaAttentionOptions (*options)(const AttentionConfig&)>
+AnyAttention make_layer(const AttentionConfig& c) {
+  return std::make_shared<MhlaAttentionImpl>(options(c));
+}
+template <MhlaAttentionOptions (*options)(const AttentionConfig&)>
+AttentionSize layer_size(const AttentionConfig& c) {
+  return size_of(options(c));
 }
 
 template <class Module>
@@ -53,21 +63,22 @@ AnyAttention make_gated(const AttentionConfig& c) {
 struct Entry {
   std::string_view name;
   AnyAttention (*make)(const AttentionConfig&);
+  AttentionSize (*size)(const AttentionConfig&);
   bool mlp, causal, bidirectional;
 };
 
 constexpr Entry kEntries[] = {
-    {"mhla", make_mhla, true, true, true},
-    {"softmax", make<SoftmaxAttentionImpl>, true, true, true},
-    {"linear", make_linear, true, true, true},
-    {"gla", make<GlaAttentionImpl>, true, true, true},  // those that scan are causal in an image too
-    {"mamba", make<MambaAttentionImpl>, false, true, true},
-    {"mamba2", make<Mamba2AttentionImpl>, false, true, true},
-    {"gdn", make<GdnAttentionImpl>, true, true, true},
-    {"focused", make<FocusedAttentionImpl>, true, false, true},
-    {"inline", make<InlineAttentionImpl>, true, false, true},
-    {"mala", make_gated<GatedImageAttentionImpl::Core::kMala>, true, false, true},
-    {"rala", make_gated<GatedImageAttentionImpl::Core::kRala>, true, false, true},
+    {"mhla", make_layer<mhla_options>, layer_size<mhla_options>, true, true, true},
+    {"softmax", make<SoftmaxAttentionImpl>, softmax_size, true, true, true},
+    {"linear", make_layer<linear_options>, layer_size<linear_options>, true, true, true},
+    {"gla", make<GlaAttentionImpl>, gla_size, true, true, true},  // those that scan are causal in an image too
+    {"mamba", make<MambaAttentionImpl>, mamba_size, false, true, true},
+    {"mamba2", make<Mamba2AttentionImpl>, mamba2_size, false, true, true},
+    {"gdn", make<GdnAttentionImpl>, gdn_size, true, true, true},
+    {"focused", make<FocusedAttentionImpl>, focused_size, true, false, true},
+    {"inline", make<InlineAttentionImpl>, inline_size, true, false, true},
+    {"mala", make_gated<GatedImageAttentionImpl::Core::kMala>, gated_size, true, false, true},
+    {"rala", make_gated<GatedImageAttentionImpl::Core::kRala>, gated_size, true, false, true},
 };
 
 const Entry& entry_called(std::string_view name) {
@@ -89,6 +100,10 @@ AnyAttention make_attention(std::string_view name, const AttentionConfig& config
   if (config.causal && config.layout.rank != 0)
     fail("make_attention: ", name, ": causal with a layout, expected a sequence");
   return entry.make(config);
+}
+
+AttentionSize attention_size(std::string_view name, const AttentionConfig& config) {
+  return entry_called(name).size(config);
 }
 
 std::vector<std::string_view> attention_names() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mhla/modules/attention.h"
+#include "mhla/modules/attention_size.h"
 #include "mhla/modules/zoo/attention_config.h"
 
 namespace mhla {
@@ -15,6 +16,7 @@ namespace mhla {
 // (gla, mamba, mamba2, gdn) go through an image in raster order; focused, inline, mala and rala have no causal form and
 // say so.
 AnyAttention make_attention(std::string_view name, const AttentionConfig& config);
+AttentionSize attention_size(std::string_view name, const AttentionConfig& config);  // of what make_attention makes
 std::vector<std::string_view> attention_names();
 bool has_causal_form(std::string_view name);
 bool has_mlp(std::string_view name);  // false for Mamba's blocks, which stand alone

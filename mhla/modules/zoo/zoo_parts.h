@@ -8,6 +8,9 @@
 
 namespace mhla {
 
+// Sizes that published models fix: rank of GLA's gate, states of Mamba's scans, taps of short convolutions.
+inline constexpr std::int64_t kGateRank = 16, kMambaStates = 16, kMamba2States = 128, kMamba2Head = 64, kTaps = 4;
+
 inline torch::nn::Linear plain_linear(std::int64_t in, std::int64_t out, bool bias) {
   return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
 }

@@ -26,12 +26,18 @@ void keep_classes(const std::filesystem::path& run, const ImageSet& set) {
 
 void expect_same_classes(const std::string& command, const std::filesystem::path& run, const ImageSet& set) {
   if (!std::filesystem::exists(run / kClasses)) return;
+  const std::string file = (run / kClasses).string();
+  if (std::filesystem::file_size(run / kClasses) == 0)
+    fail(command, ": ", file, " is empty, expected the names of ", set.classes(),
+         " classes; without the file classes are compared by number");
   const JsonValue names = read_json(run / kClasses);
+  if (!names.is_array() || names.size() != set.class_names().size())
+    fail(command, ": ", file, " has ", names.is_array() ? str(names.size(), " names") : "no list of names",
+         ", expected those of the ", set.classes(), " classes of ", set.name());
   for (std::size_t i = 0; i < std::min(names.size(), set.class_names().size()); ++i) {
     const std::string &name = set.class_names()[i], &expected = names.at(i).as_string();
     if (name != expected && !is_number(name, i) && !is_number(expected, i))
-      fail(command, ": ", set.name(), ": class ", i, " is '", name, "', expected '", expected, "' as in ",
-           (run / kClasses).string());
+      fail(command, ": ", set.name(), ": class ", i, " is '", name, "', expected '", expected, "' as in ", file);
   }
 }
 

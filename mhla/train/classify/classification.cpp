@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "mhla/core/error.h"
+#include "mhla/train/memory.h"
 #include "mhla/train/model_file.h"
 #include "mhla/train/stop_signal.h"
 #include "mhla/train/trainer.h"
@@ -102,6 +103,13 @@ ClassifierConfig network_of(const ClassifyOptions& options, const ImageSet& set)
     fail("network: classes is ", network.classes, ", expected the ", set.classes(), " of ", set.name());
   check(network);
   return network;
+}
+
+void expect_fits(const ClassifyOptions& o, const ClassifierConfig& network) {
+  const double image = static_cast<double>(network.channels) * static_cast<double>(network.image[0]) *
+                       static_cast<double>(network.image[1]);
+  const double ready = static_cast<double>(LoaderOptions{}.prefetch) * static_cast<double>(o.train.batch);
+  expect_training_fits("train classify", size_of(network), o.train, ready * image);
 }
 
 ClassifyOptions resolved(const ClassifyOptions& options, const ClassifierConfig& network, const ImageSet& set) {

@@ -27,6 +27,8 @@ ClassifyData open_test(const ClassifyOptions& options);
 // (recipe, decay of mix) filled in.
 ClassifierConfig network_of(const ClassifyOptions& options, const ImageSet& set);
 ClassifyOptions resolved(const ClassifyOptions& options, const ClassifierConfig& network, const ImageSet& set);
+// Throws with an estimate where the memory at hand cannot hold a training of it.
+void expect_fits(const ClassifyOptions& options, const ClassifierConfig& network);
 // From an image of the set to the network's input, in training; without_chance() of it in evaluation.
 Augment augment_of(const ClassifyOptions& options, const ClassifierConfig& network, const ImageSet& set);
 

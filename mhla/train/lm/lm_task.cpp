@@ -1,10 +1,11 @@
 #include "mhla/train/lm/lm_task.h"
 
-#include "mhla/core/error.h"
+#include "mhla/core/limits.h"
 #include "mhla/models/lm/head_loss.h"
 #include "mhla/train/lm/lm_batch.h"
 #include "mhla/train/lm/run_tokenizer.h"
 #include "mhla/train/machine_rate.h"
+#include "mhla/train/memory.h"
 #include "mhla/train/model_file.h"
 #include "mhla/train/trainer.h"
 
@@ -26,6 +27,12 @@ LmConfig with_fields(LmConfig c, const LmOptions& o) {
   return c;
 }
 
+// Rows of mix for what is trained, and no others; `context` among the fields of the network says otherwise.
+LmConfig with_context(LmConfig c, const LmOptions& o) {
+  if (o.context > 0 && (o.context > c.context || o.network.find("context") == nullptr)) c.context = o.context;
+  return c;
+}
+
 void check_mqar(const LmOptions& o, const LmConfig& network) {
   check(mqar_options(o, o.context > 0 ? o.context : network.context));
   if (o.mqar_items < o.train.batch)
@@ -41,8 +48,9 @@ void check(const LmOptions& o) {
   if (o.packing != "documents" && o.packing != "concatenate")
     fail("train: packing is '", o.packing, "', expected documents or concatenate");
   if (o.valid && !(*o.valid >= 0.0 && *o.valid <= 0.5)) fail("train: valid is ", *o.valid, ", expected 0 to 0.5");
-  if (o.context < 0 || o.context == 1)
-    fail("train: context is ", o.context, ", expected at least 2, or 0 for the model's");
+  if (o.context < 0 || o.context == 1 || o.context > limits::kContext.most)
+    fail("train: context is ", o.context, ", expected at least 2 and at most ", limits::kContext.most,
+         ", or 0 for the model's");
   if (o.eval_tokens < 0) fail("train: eval_tokens is ", o.eval_tokens, ", expected at least 0");
   const LmConfig network = with_fields(named_network(o), o);
   check(network);
@@ -53,6 +61,18 @@ std::string tokenizer_of(const LmOptions& o) {
   return o.tokenizer.empty() ? str("train:", with_fields(named_network(o), o).vocab) : o.tokenizer;
 }
 
+LmConfig least_network(const LmOptions& o) {
+  LmConfig c = named_network(o);
+  c.vocab = is_mqar(o) ? o.mqar_vocab : limits::kVocab.least;
+  return with_context(with_fields(c, o), o);
+}
+
+void expect_fits(const LmOptions& o, const LmConfig& network) {
+  const std::int64_t context = o.context > 0 ? o.context : network.context;
+  const bool alone = is_mqar(o) || o.packing == "concatenate";
+  expect_training_fits("train lm", size_of(network, context, o.recompute, alone), o.train);
+}
+
 LmConfig network_of(const LmOptions& o, const LmData& data) {
   LmConfig c = named_network(o);
   // Weights to start from have rows for their own vocabulary, which may have more.
@@ -61,8 +81,7 @@ LmConfig network_of(const LmOptions& o, const LmData& data) {
   c = with_fields(c, o);
   if (c.vocab < data.vocab())
     fail("network: vocab is ", c.vocab, ", expected at least the ", data.vocab(), " of ", data.whose());
-  // Rows of mix for what is trained, and no others; `context` among the fields of the network says otherwise.
-  if (o.context > 0 && (o.context > c.context || o.network.find("context") == nullptr)) c.context = o.context;
+  c = with_context(c, o);
   check(c);
   return c;
 }

@@ -14,6 +14,10 @@ void check(const LmOptions& options);
 
 // The network of the options, with the vocabulary of the data where it does not say otherwise.
 LmConfig network_of(const LmOptions& options, const LmData& data);
+// The smallest that it can be, before the data is opened: its vocabulary comes with that.
+LmConfig least_network(const LmOptions& options);
+// Throws with an estimate where the memory at hand cannot hold a training of it.
+void expect_fits(const LmOptions& options, const LmConfig& network);
 // Every choice that was left open (context) filled in.
 LmOptions resolved(const LmOptions& options, const LmConfig& network);
 // "train:SIZE" of the model's vocabulary where the options name none.
