@@ -1,11 +1,13 @@
 // mhla: the command line. Parses, runs one job, and turns whatever goes wrong into one line on stderr and an
 // exit code: 0 done, 1 a check or run failed, 2 the caller's mistake.
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <new>
 
 #include "apps/cli/output.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
+#include "mhla/io/file.h"
 
 namespace mhla::apps {
 namespace {
@@ -54,7 +56,11 @@ int main(int argc, char** argv) {
   using namespace mhla::apps;
   int code = kFailed;
   try {
-    code = parse_and_run(argc, argv);
+    try {
+      code = parse_and_run(argc, argv);
+    } catch (const std::filesystem::filesystem_error& error) {
+      mhla::fail_as(error);
+    }
   } catch (const mhla::Error& error) {
     complain(error.what());
     code = kCallersMistake;

@@ -2,12 +2,9 @@
 #include "apps/commands/analyze.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
 
 #include "apps/cli/train_library.h"
@@ -34,14 +31,6 @@ JsonValue query_of(const std::string& text) {
       {whole(std::string_view(text).substr(0, comma)), whole(std::string_view(text).substr(comma + 1))});
 }
 
-void make_folder(const std::string& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error || !fs::is_directory(folder))
-    fail("analyze: --out ", folder, ": ", error ? error.message() : "is no folder");
-  if (access(folder.c_str(), W_OK) != 0) fail("analyze: --out ", folder, ": ", std::strerror(errno));
-}
-
 void print_runs(const AnalysisRows& rows, const Output& out) {
   const TextTable table(out, {{"run", -24},
                               {"parameters", 11},
@@ -62,7 +51,7 @@ int run_analyze(AnalyzeOptions options) {
   for (const std::string& run : options.runs)  // before LibTorch is opened and a folder made
     if (!fs::exists(fs::path(run) / "train.json"))
       fail("analyze: ", run, " has no train.json, expected the folder of `mhla train classify`");
-  make_folder(options.out);
+  OutputFolder folder(options.out);
   AnalysisRows rows;
   if (const int code = collect_analysis(options, out, rows); code != kDone) return code;
   HtmlReport page(rows.runs.size() == 1 ? "Attention of a trained model" : "Attention of trained models, side by side",
@@ -70,7 +59,7 @@ int run_analyze(AnalyzeOptions options) {
   page.table(run_table(rows));
   page.paragraph("Ranks and entropy are means over layers, heads and images. images/s is the speed of the training.");
   add_analysis(page, rows);
-  write_analysis(page, rows, options.out, "analysis");
+  write_analysis(page, rows, folder, "analysis");
   print_runs(rows, out);
   out.line();
   out.line(fmt::format("with plots: {0}/analysis.html, numbers: {0}/analysis.json", options.out));
@@ -106,17 +95,13 @@ int collect_analysis(const AnalyzeOptions& options, const Output& out, AnalysisR
   return code;
 }
 
-void write_analysis(const HtmlReport& page, const AnalysisRows& rows, const std::string& folder,
-                    const std::string& name) {
+void write_analysis(const HtmlReport& page, const AnalysisRows& rows, OutputFolder& folder, const std::string& name) {
   JsonValue all = JsonValue::array();
   for (const auto* kind : {&rows.runs, &rows.images, &rows.heads, &rows.maps, &rows.mixes, &rows.growths})
     for (const JsonValue& row : *kind) all.push(row);
-  try {
-    write_file(fs::path(folder) / (name + ".json"), write_json(all) + "\n");
-    page.write(fs::path(folder) / (name + ".html"));
-  } catch (const Error& error) {  // the folder was there: what fails now is no mistake of the caller's
-    throw std::runtime_error(error.what());
-  }
+  write_file(folder.claim(name + ".json"), write_json(all) + "\n");
+  page.write(folder.claim(name + ".html"));
+  folder.keep();
 }
 
 void add_analyze(CLI::App& app, Job& job) {

@@ -6,6 +6,7 @@
 
 #include "apps/cli/output.h"
 #include "apps/commands/analyze_report.h"
+#include "mhla/io/folder.h"
 
 namespace mhla::apps {
 
@@ -20,7 +21,6 @@ struct AnalyzeOptions {
 int collect_analysis(const AnalyzeOptions& options, const Output& out, AnalysisRows& rows);
 
 // FOLDER/name.html and FOLDER/name.json, which holds the rows.
-void write_analysis(const HtmlReport& page, const AnalysisRows& rows, const std::string& folder,
-                    const std::string& name);
+void write_analysis(const HtmlReport& page, const AnalysisRows& rows, OutputFolder& folder, const std::string& name);
 
 }  // namespace mhla::apps

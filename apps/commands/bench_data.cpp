@@ -67,7 +67,7 @@ class Photos final : public ImageSet {
   [[nodiscard]] int label(std::int64_t /*item*/) const override { return 0; }
   [[nodiscard]] std::string item_name(std::int64_t item) const override { return str(name(), ", item ", item); }
   void decode(std::int64_t item, Image& image) const override {
-    decode_jpeg(files_[static_cast<std::size_t>(item) % files_.size()], "photo", image);
+    decode_image(files_[static_cast<std::size_t>(item) % files_.size()], "photo", image);
   }
   [[nodiscard]] double bytes_per_image() const {
     double sum = 0.0;

@@ -54,6 +54,8 @@ void describe(const Output& out, const ImageSet& set, const ImageStats& stats) {
   out.line(fmt::format("  classes    {}", classes_text(set, stats)));
   out.line(fmt::format("  mean       {:.4f}", fmt::join(stats.mean, " ")));
   out.line(fmt::format("  std        {:.4f}", fmt::join(stats.std, " ")));
+  if (const std::string text = left_out_text(set.left_out()); !text.empty())
+    out.line(fmt::format("  left out   {}; images end in {}", text, readable_endings()));
   out.line(fmt::format("  damaged    {} of {} looked at", stats.damaged, stats.looked_at));
   for (const std::string& one : stats.damage) out.line("             " + one);
   if (stats.damaged > static_cast<std::int64_t>(stats.damage.size())) out.line("             ...");
@@ -64,6 +66,12 @@ JsonValue numbers(const std::vector<Value>& values) {
   JsonValue list = JsonValue::array();
   for (const Value value : values) list.push(value);
   return list;
+}
+
+JsonValue files_by_ending(const std::vector<LeftOut>& left_out) {
+  JsonValue files = JsonValue::object();
+  for (const LeftOut& one : left_out) files.set(one.ending, one.files);
+  return files;
 }
 
 JsonValue row_of(const InfoOptions& options, Split split, const ImageSet& set, const ImageStats& stats) {
@@ -80,6 +88,7 @@ JsonValue row_of(const InfoOptions& options, Split split, const ImageSet& set, c
       .set("images_per_class", numbers(stats.per_class))
       .set("mean", numbers(stats.mean))
       .set("std", numbers(stats.std))
+      .set("left_out", files_by_ending(set.left_out()))
       .set("looked_at", stats.looked_at)
       .set("damaged", stats.damaged)
       .set("damage", json_list(stats.damage));

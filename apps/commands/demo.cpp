@@ -119,7 +119,7 @@ void print_table(const AnalysisRows& rows, const Output& out) {
   out.line("One seed and a short training: docs/demo.md says how to see the spread. Speed is that of the training.");
 }
 
-void write_page(const DemoOptions& demo, const AnalysisRows& rows, const SpeedByLength& speed) {
+void write_page(const DemoOptions& demo, const AnalysisRows& rows, const SpeedByLength& speed, OutputFolder& folder) {
   HtmlReport page("MHLA: the focus that linear attention lost",
                   fmt::format("vit_demo on {}: {} training images, {} epochs, seed {}", demo.data, demo.images,
                               demo.epochs, demo.seed));
@@ -143,17 +143,14 @@ void write_page(const DemoOptions& demo, const AnalysisRows& rows, const SpeedBy
   page.code(
       "mhla demo --out DIR\nmhla train classify --model vit_demo --attention mhla --data fashion-mnist --out run/\n"
       "mhla analyze --run run/");
-  write_analysis(page, rows, demo.out, "report");
+  write_analysis(page, rows, folder, "report");
 }
 
 int run_demo(const DemoOptions& demo) {
   const Output out(demo.json);
   outlive_readers();
   const auto start = Clock::now();
-  std::error_code error;
-  fs::create_directories(demo.out, error);
-  if (error || !fs::is_directory(demo.out))
-    fail("demo: --out ", demo.out, ": ", error ? error.message() : "is no folder");
+  OutputFolder folder(demo.out);
   AnalyzeOptions analysis;
   analysis.samples = demo.samples, analysis.maps = 3, analysis.threads = demo.threads;
   out.line(fmt::format("vit_demo (196 tokens, 3 layers, 3 heads of 32) on {} images of {}, {} epochs, seed {}:",
@@ -174,7 +171,7 @@ int run_demo(const DemoOptions& demo) {
     speed = time_by_length(demo.threads, demo.rival_limit, out);
     out.line();
   }
-  write_page(demo, rows, speed);
+  write_page(demo, rows, speed, folder);
   out.line(fmt::format("{:.0f} s in all. The report is {}/report.html, its numbers {}/report.json",
                        seconds_since(start), demo.out, demo.out));
   return kDone;

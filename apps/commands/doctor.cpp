@@ -13,6 +13,7 @@
 #include "apps/commands.h"
 #include "mhla/core/cuda.h"
 #include "mhla/core/threads.h"
+#include "mhla/io/codecs/image.h"
 #include "mhla/io/text/tokenizer.h"
 #include "mhla/kernels/common/simd/targets.h"
 
@@ -70,6 +71,15 @@ void report_libraries(const Output& out, JsonValue& row) {
   if (reason.empty()) torch_row.set("path", path);
   if (!reason.empty()) torch_row.set("reason", reason);
   row.set("libtorch_rivals", torch_row);
+
+  JsonValue images;
+  std::string missing;
+  for (const ImageFormat& format : image_formats()) {
+    images.set(std::string(format.name), format.decode != nullptr);
+    if (format.decode == nullptr) missing += fmt::format("; {}: not built in ({})", format.name, format.library);
+  }
+  out.line(fmt::format("images      {}{}", readable_formats(), missing));
+  row.set("images", images);
 
   out.line(fmt::format("tokenizers  bytes, byte-level BPE, SentencePiece{}",
                        has_sentencepiece() ? "" : ": not built in (libsentencepiece-dev)"));

@@ -390,6 +390,8 @@ void analyze(const JsonValue& request, Observer& observer) {
     const Samples samples = take_samples(run, run.network, std::min(look_at.samples, run.images->size()));
     if (index == 0) expected.names = samples.names;
     expect_same_images(folder.as_string(), samples, first, expected);
+    const std::string left_out = left_out_warning(*run.images);
+    if (index == 0 && !left_out.empty()) observer.row(JsonValue().set("kind", "warning").set("text", left_out));
     for (const std::string& text : samples.damaged)  // once: the other runs have the same
       if (index == 0) observer.row(JsonValue().set("kind", "warning").set("text", text));
     observer.row(run_row(folder.as_string(), run, samples, request));

@@ -47,6 +47,8 @@ void eval_classify(const JsonValue& request, Observer& observer) {
         observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", of).set("samples", "images"));
       });
   if (!std::isfinite(result.loss)) throw not_finite("eval classify", weights);
+  if (const std::string text = left_out_warning(*images); !text.empty())
+    observer.row(JsonValue().set("kind", "warning").set("text", text));
   for (const std::string& text : result.warnings) observer.row(JsonValue().set("kind", "warning").set("text", text));
   JsonValue names = JsonValue::array(), confusion = JsonValue::array();
   const auto classes = static_cast<std::size_t>(network.classes);

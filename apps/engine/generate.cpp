@@ -62,9 +62,6 @@ void check_lengths(const LanguageModelImpl& model, const Tokenizer& tokenizer, c
 
 // Before anything is read or written: whether a state can be put there.
 void check_place(const std::string& to) {
-  const std::filesystem::path parent = std::filesystem::absolute(to).parent_path();
-  if (!std::filesystem::is_directory(parent))
-    fail(kCommand, ": --save-state is ", to, ", but ", parent.string(), " is no folder");
   try {
     const AtomicFile begun(to);  // and left
   } catch (const Error& error) {

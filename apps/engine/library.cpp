@@ -10,6 +10,7 @@
 #include "apps/engine/train_interface.h"
 #include "mhla/core/error.h"
 #include "mhla/ops/torch_error.h"
+#include "mhla/io/file.h"
 
 namespace mhla::apps {
 namespace {
@@ -49,9 +50,13 @@ int mhla_train_run(const char* request, mhla_train_row row, void* context, char*
     return code;
   };
   try {
-    apps::Caller caller(row, context);
-    apps::run(parse_json(request, "request"), caller);
-    return apps::kDone;
+    try {
+      apps::Caller caller(row, context);
+      apps::run(parse_json(request, "request"), caller);
+      return apps::kDone;
+    } catch (const std::filesystem::filesystem_error& error) {
+      fail_as(error);
+    }
   } catch (const Error& error) {
     return because(error.what(), apps::kCallersMistake);
   } catch (const std::exception& error) {

@@ -7,7 +7,7 @@
 
 namespace mhla::apps {
 
-// Both throw mhla::Error for the caller's mistakes and train::RunFailed for what fails on the way.
+// Both throw mhla::Error for the caller's mistakes and mhla::RunFailed for what fails on the way.
 void train_lm(const JsonValue& request, train::Observer& observer);
 void eval_lm(const JsonValue& request, train::Observer& observer);
 

@@ -17,6 +17,7 @@
 #include "apps/commands.h"
 #include "apps/verify/golden_case.h"
 #include "mhla/core/error.h"
+#include "mhla/io/folder.h"
 #include "mhla/kernels/chunkwise/chunkwise.h"
 #include "mhla/testing/run_case.h"
 #include "mhla/testing/run_case_device.h"
@@ -207,9 +208,8 @@ class GoldenRun {
 };
 
 std::vector<std::filesystem::path> golden_files(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) fail("verify --golden: ", path, " does not exist");
-  if (!std::filesystem::is_directory(path, error)) return {path};
+  if (!is_there(path)) fail("verify --golden: ", path, " does not exist");
+  if (!is_folder(path)) return {path};
   std::vector<std::filesystem::path> files;
   for (const auto& item : std::filesystem::directory_iterator(path))
     if (item.path().extension() == ".safetensors" && !item.is_directory()) files.push_back(item.path());

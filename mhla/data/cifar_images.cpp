@@ -4,6 +4,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/data/sets.h"
+#include "mhla/io/folder.h"
 
 namespace mhla {
 namespace {
@@ -22,9 +23,8 @@ std::vector<std::string> file_names(Split split, int classes) {
 }
 
 bool holds(const fs::path& folder, Split split, int classes) {
-  std::error_code none;
   for (const std::string& file : file_names(split, classes))
-    if (fs::exists(folder / file, none)) return true;
+    if (is_there(folder / file)) return true;
   return false;
 }
 
@@ -36,9 +36,8 @@ fs::path inside(const fs::path& folder, Split split, int classes) {
 
 std::vector<std::string> names_of(const fs::path& folder, int classes) {
   const fs::path listed = folder / (classes == 10 ? "batches.meta.txt" : "fine_label_names.txt");
-  std::error_code none;
   std::vector<std::string> names;
-  if (fs::exists(listed, none)) {
+  if (is_there(listed)) {
     names = read_lines(listed);
     if (names.size() != static_cast<std::size_t>(classes))
       fail(listed.string(), ": ", names.size(), " class names, expected ", classes);
@@ -55,8 +54,7 @@ class CifarImages final : public ImageSet {
       : split_(split), head_(classes == 10 ? 1 : 2), names_(names_of(folder, classes)) {
     const std::size_t record = head_ + 3 * kPlane;
     for (const std::string& file : file_names(split, classes)) {
-      std::error_code none;
-      if (!fs::exists(folder / file, none))
+      if (!is_there(folder / file))
         fail((folder / file).string(), ": is missing, expected ", cifar_files(split, classes));
       files_.push_back(std::make_unique<FileBytes>(folder / file));
       const std::size_t bytes = files_.back()->bytes().size();

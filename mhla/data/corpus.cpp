@@ -7,6 +7,7 @@
 #include "mhla/io/codecs/gzip.h"
 #include "mhla/io/crc32c.h"
 #include "mhla/io/file.h"
+#include "mhla/io/folder.h"
 #include "mhla/io/json_lines.h"
 #include "mhla/io/utf8.h"
 
@@ -87,14 +88,16 @@ bool is_text_file(const fs::path& path) {
 
 std::vector<fs::path> files_in(const std::string& folder, std::vector<std::string>& not_read) {
   std::vector<fs::path> files;
-  std::error_code none;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (!entry.is_regular_file(none)) continue;
-    if (is_text_file(entry.path()))
-      files.push_back(entry.path());
+  std::error_code error;
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code none;
+    if (!entry->is_regular_file(none)) continue;
+    if (is_text_file(entry->path()))
+      files.push_back(entry->path());
     else
-      not_read.push_back(entry.path().string());
+      not_read.push_back(entry->path().string());
   }
+  if (error) fail(folder, ": could not be listed: ", error.message());
   std::sort(not_read.begin(), not_read.end());
   if (files.empty()) fail("data: no .txt, .md or .jsonl file in ", folder);
   std::sort(files.begin(), files.end());
@@ -105,9 +108,8 @@ std::vector<fs::path> files_in(const std::string& folder, std::vector<std::strin
 
 CorpusCounts read_corpus(const std::string& data, const Take& take) {
   Reader reader(take);
-  std::error_code none;
   if (data == "default") {
-    if (!fs::exists(kDictionary, none))
+    if (!is_there(kDictionary))
       fail("data: ", kDictionary,
            " is missing: apt-get install dict-gcide (it brings a dictionary server, dictd), or give a file or folder "
            "of text");
@@ -117,9 +119,9 @@ CorpusCounts read_corpus(const std::string& data, const Take& take) {
     int number = 0;
     split_dictionary(text_of(text),
                      [&](std::string_view document) { reader.document(str("gcide ", number++), document); });
-  } else if (fs::is_directory(data, none)) {
+  } else if (is_folder(data)) {
     for (const fs::path& file : files_in(data, reader.counts.not_read)) reader.file(file);
-  } else if (fs::exists(data, none)) {
+  } else if (is_there(data)) {
     reader.file(data);
   } else {
     fail("data: '", data, "' is not there, expected a text file, a .jsonl file, a folder of these, or default");
@@ -131,12 +133,11 @@ CorpusCounts read_corpus(const std::string& data, const Take& take) {
 }
 
 std::optional<CorpusPrint> corpus_print(const std::string& data) {
-  std::error_code none;
   const std::string place = data == "default" ? kDictionary : data;
-  if (!fs::exists(place, none)) return {};
+  if (!is_there(place)) return {};
   CorpusPrint print;
   std::vector<std::string> not_read;
-  for (const fs::path& file : fs::is_directory(place, none) ? files_in(place, not_read) : std::vector<fs::path>{place})
+  for (const fs::path& file : is_folder(place) ? files_in(place, not_read) : std::vector<fs::path>{place})
     add_file(print, MappedFile(file).bytes());
   return print;
 }

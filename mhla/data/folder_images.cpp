@@ -1,6 +1,8 @@
 // A folder per class, as ImageNet is unpacked: ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg, or ROOT/CLASS/*.jpg
 // where nobody has split it. Classes are numbered in the order of their names, those of val/ by the list of train/.
+// What a file is called says whether it is taken, its first bytes how it is read.
 #include <algorithm>
+#include <map>
 
 #include "mhla/core/error.h"
 #include "mhla/data/sets.h"
@@ -12,10 +14,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_image(const fs::path& path) {
-  std::string tail = path.extension().string();
-  std::transform(tail.begin(), tail.end(), tail.begin(), [](unsigned char c) { return std::tolower(c); });
-  return tail == ".jpg" || tail == ".jpeg" || tail == ".png";
+std::string ending_of(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return ending;
+}
+
+bool is_readable(const std::string& ending) {
+  const ImageFormat* format = format_of_ending(ending);
+  return format != nullptr && format->decode != nullptr;
 }
 
 // Folders inside `folder` by name; hidden ones are no classes.
@@ -43,21 +50,32 @@ void expect_no_loop(const fs::path& link) {
   if (place.rfind(above, 0) == 0) fail(link.string(), ": is a link to a folder that it is in, expected images");
 }
 
-// Images below `folder` at any depth, relative to it, sorted.
-std::vector<std::string> images_in(const fs::path& folder) {
-  std::vector<std::string> paths;
+struct Listing {
+  std::vector<std::string> images;           // relative to the folder, sorted
+  std::map<std::string, std::int64_t> rest;  // other files by ending
+};
+
+// What lies below `folder` at any depth. A link that leads nowhere counts as a damaged image; reading a pipe would
+// wait.
+Listing files_in(const fs::path& folder) {
+  Listing found;
   std::error_code error;
   const auto options = fs::directory_options::follow_directory_symlink;
   for (fs::recursive_directory_iterator entry(folder, options, error), end; !error && entry != end;
        entry.increment(error)) {
     std::error_code none;
     if (entry->is_symlink(none) && entry->is_directory(none)) expect_no_loop(entry->path());
-    if (is_image(entry->path()) && !entry->is_directory(none))
-      paths.push_back(entry->path().lexically_relative(folder).string());
+    if (entry->is_directory(none) || entry->path().filename().string()[0] == '.') continue;
+    const std::string ending = ending_of(entry->path());
+    const bool file = entry->is_regular_file(none) || !entry->exists(none);
+    if (file && is_readable(ending))
+      found.images.push_back(entry->path().lexically_relative(folder).string());
+    else
+      ++found.rest[ending];
   }
   if (error) fail(folder.string(), ": could not be listed: ", error.message());
-  std::sort(paths.begin(), paths.end());
-  return paths;
+  std::sort(found.images.begin(), found.images.end());
+  return found;
 }
 
 // The folder of a split: train/ for training, val/, validation/ or test/ for the other. Empty: the data has none.
@@ -76,16 +94,17 @@ class FolderImages final : public ImageSet {
       : folder_(std::move(folder)), split_(split), names_(classes) {
     for (std::size_t c = 0; c < names_.size(); ++c) {
       std::error_code none;
-      std::vector<std::string> found;
-      if (fs::is_directory(folder_ / names_[c], none)) found = images_in(folder_ / names_[c]);
-      if (found.empty() && all_needed)
-        fail((folder_ / names_[c]).string(), ": no image, expected .jpg, .jpeg or .png files of class '", names_[c],
-             "'");
-      for (std::string& path : found) items_.push_back({static_cast<int>(c), std::move(path)});
+      Listing found;
+      if (fs::is_directory(folder_ / names_[c], none)) found = files_in(folder_ / names_[c]);
+      for (const auto& [ending, files] : found.rest) rest_[ending] += files;
+      if (found.images.empty() && all_needed)
+        fail((folder_ / names_[c]).string(), ": no image, expected ", readable_endings(), " files of class '",
+             names_[c], "'", but_others());
+      for (std::string& path : found.images) items_.push_back({static_cast<int>(c), std::move(path)});
     }
     if (items_.empty())
-      fail(folder_.string(), ": no image, expected .jpg, .jpeg or .png files in folders of the ", names_.size(),
-           " classes, such as ", (folder_ / names_.front()).string());
+      fail(folder_.string(), ": no image, expected ", readable_endings(), " files in folders of the ", names_.size(),
+           " classes, such as ", (folder_ / names_.front()).string(), but_others());
   }
   [[nodiscard]] std::string name() const override { return str(folder_.string(), ", ", name_of(split_)); }
   [[nodiscard]] std::string kind() const override { return "folder"; }
@@ -105,8 +124,18 @@ class FolderImages final : public ImageSet {
     }
     convert_channels(image, 3);
   }
+  [[nodiscard]] std::vector<LeftOut> left_out() const override {
+    std::vector<LeftOut> list;
+    for (const auto& [ending, files] : rest_) list.push_back({ending, files});
+    std::stable_sort(list.begin(), list.end(), [](const LeftOut& a, const LeftOut& b) { return a.files > b.files; });
+    return list;
+  }
 
  private:
+  [[nodiscard]] std::string but_others() const {
+    const std::string text = left_out_text(left_out());
+    return text.empty() ? text : "; left out: " + text;
+  }
   struct Item {
     int label;
     std::string path;  // below the folder of its class
@@ -120,6 +149,7 @@ class FolderImages final : public ImageSet {
   Split split_;
   std::vector<std::string> names_;
   std::vector<Item> items_;
+  std::map<std::string, std::int64_t> rest_;  // left out, by ending
 };
 
 }  // namespace
@@ -130,7 +160,7 @@ bool has_class_folders(const fs::path& folder, Split split) {
   if (split == Split::kTest) return true;  // one without images is an error of open_folder(), not data without a split
   const std::vector<std::string> classes = folders_in(inside);
   return std::any_of(classes.begin(), classes.end(),
-                     [&](const std::string& name) { return !images_in(inside / name).empty(); });
+                     [&](const std::string& name) { return !files_in(inside / name).images.empty(); });
 }
 
 ImageSetPtr open_folder(const fs::path& folder, Split split) {

@@ -4,6 +4,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/data/sets.h"
+#include "mhla/io/folder.h"
 
 namespace mhla {
 namespace {
@@ -58,8 +59,7 @@ fs::path find_idx(const fs::path& folder, Split split, bool images) {
   for (const char* joint : {"-", "."})
     for (const char* tail : {"", ".gz"}) {
       const fs::path path = folder / str(head, joint, images ? "idx3" : "idx1", "-ubyte", tail);
-      std::error_code none;
-      if (fs::exists(path, none)) return path;
+      if (is_there(path)) return path;
     }
   return {};
 }

@@ -13,6 +13,12 @@
 
 namespace mhla {
 
+// Files among the images that are not taken, by the ending of their names.
+struct LeftOut {
+  std::string ending;  // ".txt", or empty
+  std::int64_t files = 0;
+};
+
 class ImageSet {
  public:
   virtual ~ImageSet() = default;
@@ -28,6 +34,8 @@ class ImageSet {
   // Several threads may decode at once, each into an image of its own, which keeps its memory. An Error says which item
   // is damaged, and how.
   virtual void decode(std::int64_t item, Image& image) const = 0;
+
+  [[nodiscard]] virtual std::vector<LeftOut> left_out() const { return {}; }  // of a folder; hidden files are not told
 
   [[nodiscard]] int classes() const { return static_cast<int>(class_names().size()); }
 };
@@ -52,6 +60,11 @@ bool has_split(const std::string& data, Split split);
 // Whether test images must be held out of the training images: class folders without val/ or test/. IDX and CIFAR have
 // a test set; where its files are missing, open_images() says so.
 bool needs_hold_out(const std::string& data);
+
+// What was left out, for people: "52 files: 50 .webp (this build cannot read WebP), 2 .txt". Empty: nothing was.
+std::string left_out_text(const std::vector<LeftOut>& left_out);
+// The same of a set, as a warning. Empty: nothing was.
+std::string left_out_warning(const ImageSet& set);
 
 // The folder of `data`, there or not: the same for every spelling of it.
 std::string folder_of(const std::string& data);

@@ -295,7 +295,7 @@ struct Loader::State {
     for (std::int64_t i = 0; i < job.count; ++i) {
       const std::string& reason = job.reasons[static_cast<std::size_t>(i)];
       if (reason.empty() || !damaged.insert((*job.order)[static_cast<std::size_t>(job.first + i)]).second) continue;
-      batch.damaged.push_back(reason);
+      batch.damaged.push_back("left out: " + reason);
       if (damage_names.size() < kNamedDamage) damage_names.push_back(reason);
       if (static_cast<std::int64_t>(damaged.size()) <= options.max_damaged) continue;
       std::string list;

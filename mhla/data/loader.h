@@ -52,7 +52,7 @@ struct Batch {
   std::int64_t epoch = 0;
   std::int64_t position = 0;         // of its first item in the epoch's order
   Cursor next;                       // resume here once this batch has been used
-  std::vector<std::string> damaged;  // images left out of this batch, "name: reason", each once in a run
+  std::vector<std::string> damaged;  // images left out of this batch, "left out: name: reason", each once in a run
 };
 
 class Loader {

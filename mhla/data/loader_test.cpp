@@ -292,7 +292,7 @@ TEST(Loader, DamagedImagesAreCountedNamedAndLeftOut) {
   EXPECT_EQ(images, 2 * 54);
   EXPECT_EQ(loader.damaged(), 6);
   EXPECT_EQ(named.size(), 6u);  // each once, also over epochs
-  EXPECT_TRUE(std::count(named.begin(), named.end(), "item 30: damaged") == 1);
+  EXPECT_TRUE(std::count(named.begin(), named.end(), "left out: item 30: damaged") == 1);
 }
 
 TEST(Loader, DamageOfBeforeCounts) {

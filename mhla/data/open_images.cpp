@@ -3,6 +3,7 @@
 #include "mhla/core/error.h"
 #include "mhla/data/sets.h"
 #include "mhla/io/codecs/gzip.h"
+#include "mhla/io/folder.h"
 
 namespace mhla {
 namespace {
@@ -33,15 +34,14 @@ Place named(const std::string& data) {
 Place place_of(const std::string& data) {
   if (data.empty()) fail("data: is empty, expected fashion-mnist, a folder, or KIND:FOLDER");
   const Place place = named(data);
-  std::error_code none;
   if (data == "fashion-mnist") {
-    if (!fs::is_directory(kDebianFashion, none))
+    if (!is_folder(kDebianFashion))
       fail("data: ", kDebianFashion,
            " is missing: install Debian's dataset-fashion-mnist, or give fashion-mnist:FOLDER");
     return place;
   }
-  if (is_kind(data) && !fs::exists(data, none)) fail("data: '", data, "' needs a folder, ", data, ":FOLDER");
-  if (!fs::is_directory(place.folder, none))
+  if (is_kind(data) && !is_there(data)) fail("data: '", data, "' needs a folder, ", data, ":FOLDER");
+  if (!is_folder(place.folder))
     fail("data: '", place.folder.string(), "' is no folder, expected one, or fashion-mnist, mnist:FOLDER, ",
          "cifar10:FOLDER, cifar100:FOLDER or folder:FOLDER");
   return place;
@@ -57,8 +57,8 @@ std::string guess(const fs::path& folder) {
   }
   if (has_class_folders(folder, Split::kTrain)) return "folder";
   fail("data: nothing known in ", folder.string(), ", looked for ", idx_files(Split::kTrain), "; ",
-       cifar_files(Split::kTrain, 10), "; ", cifar_files(Split::kTrain, 100),
-       "; folders of .jpg, .jpeg or .png images, one for each class, also below train");
+       cifar_files(Split::kTrain, 10), "; ", cifar_files(Split::kTrain, 100), "; folders of images (",
+       readable_endings(), "), one for each class, also below train");
 }
 
 Place found(const std::string& data) {
@@ -104,6 +104,24 @@ bool has_split(const std::string& data, Split split) {
   if (place.kind == "cifar100") return has_cifar(place.folder, split, 100);
   if (place.kind == "folder") return has_class_folders(place.folder, split);
   return has_idx(place.folder, split);
+}
+
+std::string left_out_text(const std::vector<LeftOut>& left_out) {
+  std::int64_t files = 0;
+  std::string list;
+  for (const LeftOut& one : left_out) {
+    files += one.files;
+    list += str(list.empty() ? "" : ", ", one.files, " ", one.ending.empty() ? "without an ending" : one.ending);
+    if (const ImageFormat* format = format_of_ending(one.ending)) {
+      if (format->decode == nullptr) list += str(" (this build cannot read ", format->name, ")");
+    }
+  }
+  return files == 0 ? "" : str(files, files == 1 ? " file: " : " files: ", list);
+}
+
+std::string left_out_warning(const ImageSet& set) {
+  const std::string text = left_out_text(set.left_out());
+  return text.empty() ? text : str(set.name(), ": left out ", text, "; images end in ", readable_endings());
 }
 
 std::string folder_of(const std::string& data) {

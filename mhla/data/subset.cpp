@@ -25,6 +25,7 @@ class Part final : public ImageSet {
   [[nodiscard]] int label(std::int64_t item) const override { return whole_->label(at(item)); }
   [[nodiscard]] std::string item_name(std::int64_t item) const override { return whole_->item_name(at(item)); }
   void decode(std::int64_t item, Image& image) const override { whole_->decode(at(item), image); }
+  [[nodiscard]] std::vector<LeftOut> left_out() const override { return whole_->left_out(); }
 
  private:
   [[nodiscard]] std::int64_t at(std::int64_t item) const { return items_[static_cast<std::size_t>(item)]; }

@@ -13,6 +13,7 @@
 #include "mhla/data/corpus.h"
 #include "mhla/data/token_set.h"
 #include "mhla/io/file.h"
+#include "mhla/io/folder.h"
 #include "mhla/io/text/bpe_train.h"
 
 namespace mhla {
@@ -48,13 +49,6 @@ bool is_left_over(std::string name) {
 class NewFolder {
  public:
   explicit NewFolder(const std::string& folder) : folder_(folder) {
-    std::error_code error;
-    fs::path missing = fs::absolute(folder);
-    if (!missing.has_filename()) missing = missing.parent_path();  // "out/"
-    for (; missing.has_relative_path() && !fs::exists(missing, error); missing = missing.parent_path())
-      made_.push_back(missing);
-    fs::create_directories(folder, error);
-    if (error) fail("tokenize: ", folder, " could not be made: ", error.message());
     lock_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       ::close(lock_);
@@ -63,18 +57,16 @@ class NewFolder {
     remove_left_over();
   }
   ~NewFolder() {
-    if (!whole_) give_up();
+    if (!whole_) remove_left_over();
     if (lock_ >= 0) ::close(lock_);
   }
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
   void finish(const Tokenizer& tokenizer, const TokenSetInfo& info) {
-    const fs::path file = folder_ / tokenizer.file_name();
-    std::error_code none;
-    if (!fs::exists(file, none)) tokenizer_ = file;
-    tokenizer.save(file);
-    write_file(folder_ / kTokenIndex, write_token_index(info));
+    tokenizer.save(folder_.claim(tokenizer.file_name()));
+    write_file(folder_.claim(kTokenIndex), write_token_index(info));
+    folder_.keep();
     whole_ = true;
   }
 
@@ -82,18 +74,11 @@ class NewFolder {
   void remove_left_over() const {
     std::error_code none;
     std::vector<fs::path> old;
-    for (fs::directory_iterator at(folder_, none), end; !none && at != end; at.increment(none))
+    for (fs::directory_iterator at(folder_.path(), none), end; !none && at != end; at.increment(none))
       if (is_left_over(at->path().filename().string())) old.push_back(at->path());
     for (const fs::path& file : old) fs::remove(file, none);
   }
-  void give_up() const {
-    remove_left_over();
-    std::error_code none;
-    if (!tokenizer_.empty()) fs::remove(tokenizer_, none);
-    for (const fs::path& folder : made_) fs::remove(folder, none);  // where it is empty
-  }
-  fs::path folder_, tokenizer_;
-  std::vector<fs::path> made_;  // the innermost first
+  OutputFolder folder_;
   int lock_ = -1;
   bool whole_ = false;
 };
@@ -146,7 +131,7 @@ void check(const TokenizeOptions& o) {
   if (!(o.valid >= 0.0 && o.valid <= 0.5)) fail("tokenize: valid is ", o.valid, ", expected 0 to 0.5");
   if (o.valid > 0.0 && !o.valid_data.empty())
     fail("tokenize: valid is ", o.valid, " and valid_data is ", o.valid_data, ", expected one of them");
-  if (!o.valid_data.empty() && o.valid_data != "default" && !fs::exists(o.valid_data))
+  if (!o.valid_data.empty() && o.valid_data != "default" && !is_there(o.valid_data))
     fail("tokenize: valid_data is ", o.valid_data, ", which is not there");
   if (o.shard_tokens < 1) fail("tokenize: shard_tokens is ", o.shard_tokens, ", expected at least 1");
   if (is_token_set(o.out)) fail("tokenize: ", o.out, " has a ", kTokenIndex, " already; give another folder");

@@ -10,10 +10,13 @@
 #include <atomic>
 #include <cerrno>
 #include <charconv>
+#include <climits>
 #include <csignal>
 #include <cstring>
 
 #include "mhla/core/error.h"
+#include "mhla/core/run_failed.h"
+#include "mhla/io/target.h"
 
 namespace mhla {
 namespace {
@@ -33,6 +36,28 @@ pid_t writer_of(const std::string& name) {
   const auto [dash, error] = std::from_chars(digits, end, process);
   if (error != std::errc() || dash == end || *dash != '-' || dash + 1 == end || process <= 0) return 0;
   return std::all_of(dash + 1, end, [](char c) { return c >= '0' && c <= '9'; }) ? process : 0;
+}
+
+// Process and counter keep two writers of one target apart; the last rename wins. Names have 255 bytes at most.
+std::filesystem::path partial_beside(const std::filesystem::path& target) {
+  static std::atomic<unsigned> counter{0};
+  const std::string end = str(kPartial, ::getpid(), "-", counter++);
+  return target.parent_path() / (target.filename().string().substr(0, NAME_MAX - end.size()) + end);
+}
+
+bool is_failure_of_machine(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EIO:
+    case EPIPE:  // whoever read the pipe is gone
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+    case ESTALE: return true;
+    default: return false;
+  }
 }
 
 }  // namespace
@@ -61,6 +86,18 @@ std::vector<std::byte> read_file(const std::filesystem::path& path, std::uint64_
   return bytes;
 }
 
+void fail_to_write(const std::filesystem::path& path, int error) {
+  const std::string text = str(path.string(), ": could not be written: ", reason(error));
+  if (is_failure_of_machine(error)) throw RunFailed(text);
+  throw Error(text);
+}
+
+void fail_as(const std::filesystem::filesystem_error& thrown) {
+  if (thrown.path1().empty()) fail(thrown.what());
+  if (is_failure_of_machine(thrown.code().value())) fail_to_write(thrown.path1(), thrown.code().value());
+  fail(thrown.path1().string(), ": ", thrown.code().message());
+}
+
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
   AtomicFile file(path);
   file.write(bytes);
@@ -71,18 +108,32 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
   write_file(path, std::as_bytes(std::span(text.data(), text.size())));
 }
 
-void CloseFile::operator()(std::FILE* file) const { std::fclose(file); }
+void CloseFile::operator()(std::FILE* file) const {
+  const WithoutSigpipe quiet;
+  std::fclose(file);
+}
 
-void AtomicFile::give_up(const std::string& why) const { fail(path_.string(), ": could not be written: ", why); }
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+  const WriteTarget target = write_target(path_);
+  target_ = target.path;
+  if (target.stream && ::eaccess(target_.c_str(), W_OK) != 0) fail_to_write(path_, errno);
+  if (target.stream) return;
+  // A file that may not be written is not replaced either, though its folder would allow it.
+  const int there = ::open(target_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+  if (there >= 0) ::close(there);
+  if (there < 0 && errno != ENOENT) fail_to_write(path_, errno);
+  partial_ = partial_beside(target_);
+  open(partial_, O_CREAT | O_TRUNC);
+}
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), partial_(path_) {
-  // Process and counter keep two writers of one target apart; the last rename wins.
-  static std::atomic<unsigned> counter{0};
-  std::error_code none;
-  if (std::filesystem::is_directory(path_, none)) give_up("is a directory");
-  partial_ += str(kPartial, ::getpid(), "-", counter++);
-  file_.reset(std::fopen(partial_.c_str(), "wb"));
-  if (!file_) give_up(reason(errno));
+void AtomicFile::open(const std::filesystem::path& path, int flags) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666);
+  if (descriptor < 0) fail_to_write(path_, errno);
+  file_.reset(::fdopen(descriptor, "wb"));
+  if (file_) return;
+  const int error = errno;
+  ::close(descriptor);
+  fail_to_write(path_, error);
 }
 
 AtomicFile::~AtomicFile() {
@@ -92,22 +143,24 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
-  if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size()) give_up(reason(errno));
+  const WithoutSigpipe quiet;
+  if (!file_) open(target_, O_APPEND);
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size()) fail_to_write(path_, errno);
 }
 
 void AtomicFile::commit() {
+  const WithoutSigpipe quiet;
+  const bool stream = partial_.empty();
+  if (!file_) open(target_, O_APPEND);  // nothing was written
   // Without the sync a power cut after the rename could leave an empty file under the final name.
-  if (std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0) give_up(reason(errno));
-  if (std::fclose(file_.release()) != 0) give_up(reason(errno));
+  if (std::fflush(file_.get()) != 0 || (!stream && ::fsync(::fileno(file_.get())) != 0)) fail_to_write(path_, errno);
+  if (std::fclose(file_.release()) != 0) fail_to_write(path_, errno);
+  if (stream) return;
   std::error_code error;
-  std::filesystem::rename(partial_, path_, error);
-  if (error) give_up(error.message());
+  std::filesystem::rename(partial_, target_, error);
+  if (error) fail_to_write(path_, error.value());
   partial_.clear();
-  try {
-    sync_directory(path_.parent_path());
-  } catch (const Error& refused) {
-    give_up(refused.what());
-  }
+  sync_directory(target_.parent_path());
 }
 
 void remove_partial_files(const std::filesystem::path& folder) {
@@ -122,35 +175,35 @@ void remove_partial_files(const std::filesystem::path& folder) {
 }
 
 AppendFile::AppendFile(std::filesystem::path path, std::uint64_t keep) : path_(std::move(path)) {
-  file_.reset(std::fopen(path_.c_str(), "ab"));
-  if (!file_) give_up(errno);
+  file_.reset(std::fopen(write_target(path_).path.c_str(), "abe"));
+  if (!file_) fail_to_write(path_, errno);
   struct stat status {};
-  if (::fstat(::fileno(file_.get()), &status) != 0) give_up(errno);
-  size_ = static_cast<std::uint64_t>(status.st_size);
+  if (::fstat(::fileno(file_.get()), &status) != 0) fail_to_write(path_, errno);
+  size_ = S_ISREG(status.st_mode) ? static_cast<std::uint64_t>(status.st_size) : 0;
   if (size_ <= keep) return;
-  if (::ftruncate(::fileno(file_.get()), static_cast<off_t>(keep)) != 0) give_up(errno);
+  if (::ftruncate(::fileno(file_.get()), static_cast<off_t>(keep)) != 0) fail_to_write(path_, errno);
   size_ = keep;
 }
 
-void AppendFile::give_up(int error) const { fail(path_.string(), ": could not be written: ", reason(error)); }
-
 void AppendFile::write(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size()) give_up(errno);
+  const WithoutSigpipe quiet;
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size()) fail_to_write(path_, errno);
   size_ += text.size();
 }
 
 void AppendFile::flush() {
-  if (std::fflush(file_.get()) != 0) give_up(errno);
+  const WithoutSigpipe quiet;
+  if (std::fflush(file_.get()) != 0) fail_to_write(path_, errno);
 }
 
 void sync_directory(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.empty() ? "." : path;
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) fail(folder.string(), ": ", reason(errno));
+  if (descriptor < 0) fail_to_write(folder, errno);
   const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
   // Some file systems have no such thing; what they are asked for cannot be lost there.
-  if (error != 0 && error != EINVAL && error != ENOTSUP) fail(folder.string(), ": ", reason(error));
+  if (error != 0 && error != EINVAL && error != ENOTSUP) fail_to_write(folder, error);
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {

@@ -176,29 +176,5 @@ TEST(EventFile, AFolderThatIsGoneIsNamed) {
   }
 }
 
-TEST(AppendFile, KeepsWhatIsAskedForAndGrows) {
-  const Folder folder;
-  const std::filesystem::path path = folder.path / "log";
-  {
-    AppendFile file(path);
-    file.write("one\ntwo\n");
-    EXPECT_EQ(file.size(), 8u);
-  }
-  {
-    AppendFile file(path, 4);
-    EXPECT_EQ(file.size(), 4u);
-    file.write("three\n");
-  }
-  AppendFile(path, 100);  // longer than it is
-  const std::vector<std::byte> bytes = read_file(path);
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), "one\nthree\n");
-}
-
-TEST(AppendFile, AFullDiskIsAnErrorWithThePath) {
-  AppendFile file("/dev/full");
-  file.write("text");
-  EXPECT_THROW(file.flush(), Error);
-}
-
 }  // namespace
 }  // namespace mhla

@@ -7,6 +7,7 @@
 #include "mhla/core/error.h"
 #include "mhla/io/csv.h"
 #include "mhla/io/file.h"
+#include "mhla/io/folder.h"
 #include "mhla/io/json_lines.h"
 
 namespace mhla {
@@ -138,8 +139,7 @@ std::vector<std::int64_t> labels_beside(const fs::path& path) {
   fs::path list = path;
   list.replace_filename(path.stem().string() + "-labels.lst");
   std::vector<std::int64_t> labels;
-  std::error_code none;
-  if (!fs::exists(list, none)) return labels;
+  if (!is_there(list)) return labels;
   read_json_lines(text_of_file(list), list.string(),
                   [&](const std::string&, const JsonValue& value) { labels.push_back(value.as_int()); });
   return labels;
@@ -161,11 +161,12 @@ JsonValue mmlu_row(const std::vector<std::string>& cells, const fs::path& path) 
 }
 
 std::vector<fs::path> files_of(const std::string& path) {
-  std::error_code none;
-  if (!fs::is_directory(path, none)) return {path};
+  if (!is_folder(path)) return {path};
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(path))
-    if (entry.path().extension() == ".jsonl" || entry.path().extension() == ".csv") files.push_back(entry.path());
+  std::error_code error;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error))
+    if (entry->path().extension() == ".jsonl" || entry->path().extension() == ".csv") files.push_back(entry->path());
+  if (error) fail(path, ": could not be listed: ", error.message());
   if (files.empty()) fail("task: no .jsonl or .csv file in ", path);
   std::sort(files.begin(), files.end());
   return files;

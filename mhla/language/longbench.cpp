@@ -5,6 +5,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
+#include "mhla/io/folder.h"
 #include "mhla/io/json_lines.h"
 #include "mhla/language/text_metrics.h"
 
@@ -78,9 +79,8 @@ std::string filled(std::string_view prompt, std::string_view context, std::strin
 }
 
 fs::path find_prompts(const fs::path& folder) {
-  std::error_code none;
   for (const fs::path& place : {folder, folder / "config", folder / ".." / "config"})
-    if (fs::exists(place / "dataset2prompt.json", none)) return place / "dataset2prompt.json";
+    if (is_there(place / "dataset2prompt.json")) return place / "dataset2prompt.json";
   return {};
 }
 

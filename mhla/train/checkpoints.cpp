@@ -72,10 +72,11 @@ Checkpoint CheckpointFolder::save(std::int64_t step, const std::function<void(co
     rename_or_fail(partial, saved.path);
     sync_directory(folder_);
     fs::remove_all(old);
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
     std::error_code ignored;
     fs::remove_all(partial, ignored);
     fs::remove(folder_, ignored);  // where it is empty
+    if (const auto* thrown = dynamic_cast<const fs::filesystem_error*>(&error)) fail_as(*thrown);
     throw;
   }
   // Those of later steps are the damaged ones that a resumed run left behind: they must not count as the newest.

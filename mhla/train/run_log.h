@@ -18,6 +18,7 @@ class RunLog {
   // their files on return.
   void write(const JsonValue& row);
   [[nodiscard]] std::uint64_t bytes() const { return lines_.size(); }
+  [[nodiscard]] const std::filesystem::path& events() const { return events_.path(); }
 
  private:
   AppendFile lines_;

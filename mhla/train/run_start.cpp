@@ -1,9 +1,6 @@
 #include "mhla/train/run_start.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
+#include <iterator>
 
 #include "mhla/core/error.h"
 #include "mhla/train/checkpoints.h"
@@ -61,26 +58,10 @@ void remove_run(const fs::path& folder) {
   }
 }
 
-NewRunFolder::NewRunFolder(const fs::path& folder) : folder_(folder) {
-  std::error_code error;
-  fs::path missing = fs::absolute(folder);
-  if (!missing.has_filename()) missing = missing.parent_path();  // "run/"
-  for (; missing.has_relative_path() && !fs::exists(missing, error); missing = missing.parent_path())
-    made_.push_back(missing);
-  fs::create_directories(folder, error);
-  const int code = error ? error.value() : ::access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
-  if (code == ENOSPC || code == EDQUOT || code == EIO)
-    throw RunFailed(str(folder.string(), ": could not be made: ", std::strerror(code)));
-  if (code != 0 || !fs::is_directory(folder))
-    fail(folder.string(), ": is no folder that can be written: ", std::strerror(code == 0 ? ENOTDIR : code));
-}
-
-NewRunFolder::~NewRunFolder() {
-  if (kept_ || made_.empty()) return;
-  std::error_code none;
-  remove_run(folder_);
-  fs::remove(folder_ / ".lock", none);
-  for (const fs::path& folder : made_) fs::remove(folder, none);  // where it is empty
+std::vector<std::string> files_of_start() {
+  std::vector<std::string> names{".lock"};
+  names.insert(names.end(), std::begin(kOthers), std::end(kOthers));
+  return names;
 }
 
 }  // namespace mhla::train

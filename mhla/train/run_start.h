@@ -3,6 +3,8 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "mhla/io/json.h"
 
@@ -21,20 +23,7 @@ void expect_room(const std::filesystem::path& folder, const RunStart& start);
 // Removes what a run writes (trainer.h), by name; tokens/ and whatever else lies there stays.
 void remove_run(const std::filesystem::path& folder);
 
-// A folder for a run, made where it is not there. What was made is gone again, where it is empty, unless keep() was
-// called. A place that cannot be written to is an Error, a full disk RunFailed.
-class NewRunFolder {
- public:
-  explicit NewRunFolder(const std::filesystem::path& folder);
-  ~NewRunFolder();
-  NewRunFolder(const NewRunFolder&) = delete;
-  NewRunFolder& operator=(const NewRunFolder&) = delete;
-  void keep() { kept_ = true; }
-
- private:
-  std::filesystem::path folder_;
-  std::vector<std::filesystem::path> made_;  // the innermost first
-  bool kept_ = false;
-};
+// Names of the files that a run writes when it begins.
+std::vector<std::string> files_of_start();
 
 }  // namespace mhla::train

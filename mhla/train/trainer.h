@@ -11,21 +11,14 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 
+#include "mhla/core/run_failed.h"
 #include "mhla/io/json.h"
 #include "mhla/train/options.h"
 #include "mhla/train/run_start.h"
 #include "mhla/train/task.h"
 
 namespace mhla::train {
-
-// The run failed while it ran: a disk that filled, a folder that went away, a loss that is no number. What the caller
-// got wrong is an mhla::Error.
-class RunFailed : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 // What the screen may show. Rows are those of log.jsonl; progress comes several times a second and is not logged.
 class Observer {

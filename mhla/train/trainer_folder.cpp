@@ -1,6 +1,7 @@
 // The files of a run: where it begins or goes on, its checkpoints, what is left at the end.
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
+#include "mhla/io/folder.h"
 #include "mhla/train/trainer_loop.h"
 #include "mhla/train/weights.h"
 
@@ -32,7 +33,8 @@ void restore_generator(const Safetensors& file, const char* name, const torch::D
 
 void Trainer::Loop::open(const RunStart& how) {
   expect_room(folder, how);
-  NewRunFolder made(folder);
+  OutputFolder place(folder);  // a run that cannot begin leaves nothing in it
+  for (const std::string& name : files_of_start()) place.claim(name);
   lock.emplace(folder);
   checkpoints.sweep();
   remove_partial_files(folder);
@@ -46,10 +48,12 @@ void Trainer::Loop::open(const RunStart& how) {
   if (start) keep_bytes = restore(*start);
   try {
     begin(how, start, keep_bytes, complaints);
-  } catch (const Error& error) {  // the folder can be written to: the disk is full, or gone
-    throw RunFailed(str("train: ", error.what()));
+  } catch (const std::exception& error) {
+    if (log) place.own(log->events());
+    if (dynamic_cast<const Error*>(&error) == nullptr) throw;
+    throw RunFailed(str("train: ", error.what()));  // the folder can be written to: the disk is full, or gone
   }
-  made.keep();
+  place.keep();
 }
 
 void Trainer::Loop::begin(const RunStart& how, const std::optional<Checkpoint>& start, std::uint64_t keep_bytes,
@@ -75,6 +79,7 @@ void Trainer::Loop::begin(const RunStart& how, const std::optional<Checkpoint>& 
     for (const JsonValue::Member& member : how.said.members()) row.set(member.key, member.value);
   }
   note(row);
+  for (const std::string& text : task.take_warnings()) warn(text);
 }
 
 void Trainer::Loop::save() {

@@ -1,10 +1,8 @@
-#include <unistd.h>
-
 #include <set>
-#include <stdexcept>
 
 #include "apps/engine/weights/weights.h"
 #include "mhla/core/error.h"
+#include "mhla/io/folder.h"
 
 namespace mhla::weights {
 namespace {
@@ -58,18 +56,13 @@ void replace(Weights& weights, const std::string& prefix, const Weights& before,
 }  // namespace
 
 void write_to(const std::filesystem::path& out, bool folder, const std::function<void()>& write) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (folder) fs::create_directories(out, error);
-  if (error) fail("convert: ", out.string(), ": is no folder that can be made: ", error.message());
-  const fs::path place = folder ? out : fs::absolute(out).parent_path();
-  const bool there = ::access(place.c_str(), W_OK | X_OK) == 0 && (folder || !fs::is_directory(out));
-  try {
-    write();
-  } catch (const Error& failed) {
-    if (!there) throw;
-    throw std::runtime_error(failed.what());
-  }
+  if (!folder) return write();
+  OutputFolder place(out);
+  for (const char* name : {"model.safetensors", "config.json", "classes.json", "tokenizer.json", "tokenizer.model",
+                           "tokenizer.fingerprint"})
+    place.claim(name);
+  write();
+  place.keep();
 }
 
 std::string text_of(const JsonValue& request, const char* key) {

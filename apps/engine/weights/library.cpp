@@ -7,6 +7,7 @@
 #include "mhla/core/error.h"
 #include "mhla/ops/ops.h"
 #include "mhla/ops/torch_error.h"
+#include "mhla/io/file.h"
 
 namespace mhla::weights {
 namespace {
@@ -37,10 +38,14 @@ int mhla_weights_interface(void) { return MHLA_WEIGHTS_INTERFACE; }
 
 int mhla_weights_run(const char* request, mhla_weights_row row, void* context, char* reason, size_t reason_size) {
   try {
-    mhla::ops::set_num_threads(0);
-    mhla::weights::run(mhla::parse_json(request, "request"),
-                       [&](const mhla::JsonValue& value) { row(context, mhla::write_json(value).c_str()); });
-    return mhla::apps::kDone;
+    try {
+      mhla::ops::set_num_threads(0);
+      mhla::weights::run(mhla::parse_json(request, "request"),
+                         [&](const mhla::JsonValue& value) { row(context, mhla::write_json(value).c_str()); });
+      return mhla::apps::kDone;
+    } catch (const std::filesystem::filesystem_error& error) {
+      mhla::fail_as(error);
+    }
   } catch (const mhla::Error& error) {
     std::strncpy(reason, error.what(), reason_size - 1);
     return mhla::apps::kCallersMistake;

@@ -7,14 +7,6 @@
 namespace mhla {
 namespace {
 
-bool starts_with(std::span<const std::byte> bytes, std::initializer_list<int> head) {
-  if (bytes.size() < head.size()) return false;
-  std::size_t i = 0;
-  for (const int value : head)
-    if (bytes[i++] != static_cast<std::byte>(value)) return false;
-  return true;
-}
-
 std::string first_bytes(std::span<const std::byte> bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -40,7 +32,7 @@ void check_image_file(std::size_t bytes, const std::string& label, const ImageLi
 }
 
 void check_image_size(std::uint64_t height, std::uint64_t width, const std::string& label, const ImageLimits& limits) {
-  // Both fit 32 bits in either format, so the product fits 64.
+  // Both fit 32 bits in every format, so the product fits 64.
   if (height == 0 || width == 0 || height > kMaxImageSide || width > kMaxImageSide ||
       height * width > limits.max_pixels)
     fail(label, ": ", height, " x ", width, " pixels, expected 1 to ", limits.max_pixels, ", a side up to ",
@@ -60,10 +52,13 @@ void check_encodable(const Image& image, const char* caller) {
 }
 
 void decode_image(std::span<const std::byte> bytes, const std::string& label, Image& image, const ImageLimits& limits) {
-  if (starts_with(bytes, {0xff, 0xd8, 0xff})) return decode_jpeg(bytes, label, image, limits);
-  if (starts_with(bytes, {0x89, 'P', 'N', 'G'})) return decode_png(bytes, label, image, limits);
-  if (bytes.empty()) fail(label, ": is empty, expected a JPEG or PNG image");
-  fail(label, ": begins with ", first_bytes(bytes), ", expected a JPEG (ff d8 ff) or PNG (89 50 4e 47) image");
+  for (const ImageFormat& format : image_formats()) {
+    if (!format.matches(bytes)) continue;
+    if (format.decode != nullptr) return format.decode(bytes, label, image, limits);
+    fail(label, ": is a ", format.name, " image, which this build cannot read: it was made without ", format.library);
+  }
+  if (bytes.empty()) fail(label, ": is empty, expected a ", readable_formats(), " image");
+  fail(label, ": begins with ", first_bytes(bytes), ", expected a ", readable_formats(), " image");
 }
 
 Image read_image(const std::filesystem::path& path, const ImageLimits& limits) {

@@ -1,13 +1,16 @@
-// Images as files: JPEG and PNG in, 8-bit grey or RGB out. Whatever the file holds (palette, 16 bits, alpha, CMYK,
-// interlaced, progressive) becomes one of the two: alpha is dropped, as PIL's convert("RGB") does. A damaged file is
-// an Error that opens with `label`; nothing is guessed for pixels that are missing.
+// Images as files: JPEG, PNG, BMP and, with the libraries that this build found, WebP, GIF and TIFF in, 8-bit grey or
+// RGB out. Whatever the file holds (palette, 16 bits, alpha, CMYK, interlaced, progressive) becomes one of the two:
+// alpha is dropped, as PIL's convert("RGB") does. Of several images in a file the first is taken. A damaged file is an
+// Error that opens with `label`; nothing is guessed for pixels that are missing.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace mhla {
@@ -41,10 +44,20 @@ void decode_image(std::span<const std::byte> bytes, const std::string& label, Im
                   const ImageLimits& limits = {});
 Image read_image(const std::filesystem::path& path, const ImageLimits& limits = {});
 
-void decode_jpeg(std::span<const std::byte> bytes, const std::string& label, Image& image,
-                 const ImageLimits& limits = {});
-void decode_png(std::span<const std::byte> bytes, const std::string& label, Image& image,
-                const ImageLimits& limits = {});
+// The formats that are known, readable or not.
+using ImageDecoder = void (*)(std::span<const std::byte> bytes, const std::string& label, Image& image,
+                              const ImageLimits& limits);
+struct ImageFormat {
+  std::string_view name;
+  std::array<std::string_view, 2> endings;  // of file names, in small letters; the second may be empty
+  std::string_view library;                 // that reads it
+  bool (*matches)(std::span<const std::byte> bytes);
+  ImageDecoder decode;  // null: the library was missing when mhla was built
+};
+std::span<const ImageFormat> image_formats();
+const ImageFormat* format_of_ending(std::string_view ending);  // ".jpg"; null: none is called so
+std::string readable_formats();                                // by this build: "JPEG, PNG or BMP"
+std::string readable_endings();                                // ".jpg, .jpeg, .png or .bmp"
 
 std::vector<std::byte> encode_jpeg(const Image& image, int quality = 90);  // 1 to 100
 std::vector<std::byte> encode_png(const Image& image);

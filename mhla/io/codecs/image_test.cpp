@@ -13,26 +13,10 @@
 #include <png.h>
 
 #include "mhla/core/error.h"
-#include "mhla/io/codecs/codecs_fixture.h"
-#include "mhla/testing/messages.h"
+#include "mhla/io/codecs/image_fixture.h"
 
 namespace mhla {
 namespace {
-
-using Bytes = std::vector<std::byte>;
-
-Image decoded(const Bytes& bytes) {
-  Image image;
-  decode_image(bytes, "test", image);
-  return image;
-}
-
-std::string refused(const Bytes& bytes, const ImageLimits& limits = {}) {
-  return message_of([&] {
-    Image image;
-    decode_image(bytes, "some/file", image, limits);
-  });
-}
 
 // ---- JPEG --------------------------------------------------------------------------------------------------------
 
@@ -326,9 +310,10 @@ TEST(Image, OversizedIsRefusedBeforeItIsDecoded) {
 }
 
 TEST(Image, WhatIsNoImageIsSaid) {
-  EXPECT_EQ(refused({}), "some/file: is empty, expected a JPEG or PNG image");
-  EXPECT_EQ(refused(Bytes(9, std::byte{0x47})),
-            "some/file: begins with 47 47 47 47, expected a JPEG (ff d8 ff) or PNG (89 50 4e 47) image");
+  const std::string known = readable_formats();
+  EXPECT_EQ(known.rfind("JPEG, PNG, ", 0), 0u) << known;
+  EXPECT_EQ(refused({}), "some/file: is empty, expected a " + known + " image");
+  EXPECT_EQ(refused(Bytes(9, std::byte{0x47})), "some/file: begins with 47 47 47 47, expected a " + known + " image");
   EXPECT_TRUE(has(message_of([] { read_image("/nowhere/x.png"); }), "/nowhere/x.png: No such file"));
 }
 

@@ -1,6 +1,7 @@
 // The weights of an image model: its state, under published names, at another image size, in a folder.
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
+#include "mhla/io/folder.h"
 #include "mhla/kernels/mixing/mixing.h"
 #include "mhla/models/classify/classifier.h"
 #include "mhla/models/weights_file.h"
@@ -241,9 +242,10 @@ void load_published(Classifier& model, const Weights& published) {
 }
 
 void save_classifier(const Classifier& model, const std::filesystem::path& folder) {
-  std::filesystem::create_directories(folder);
-  write_weights(folder / kWeightsFile, state_of(model), {{"format", "pt"}});
-  write_file(folder / kConfigFile, write_json(fields_to_json(model.config()), 2) + "\n");
+  OutputFolder place(folder);
+  write_weights(place.claim(kWeightsFile), state_of(model), {{"format", "pt"}});
+  write_file(place.claim(kConfigFile), write_json(fields_to_json(model.config()), 2) + "\n");
+  place.keep();
 }
 
 AnyClassifier load_classifier(const std::filesystem::path& folder) {

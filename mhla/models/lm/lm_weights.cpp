@@ -1,6 +1,7 @@
 // The weights of a language model under published names, and in a folder.
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
+#include "mhla/io/folder.h"
 #include "mhla/models/lm/lm.h"
 #include "mhla/models/weights_file.h"
 #include "mhla/modules/mhla_attention.h"
@@ -80,9 +81,10 @@ void load_published(LanguageModelImpl& model, const Weights& published) {
 }
 
 void save_language_model(const LanguageModelImpl& model, const std::filesystem::path& folder) {
-  std::filesystem::create_directories(folder);
-  write_weights(folder / "model.safetensors", weights_of(model), {{"format", "pt"}});
-  write_file(folder / "config.json", write_json(fields_to_json(model.config()), 2) + "\n");
+  OutputFolder place(folder);
+  write_weights(place.claim("model.safetensors"), weights_of(model), {{"format", "pt"}});
+  write_file(place.claim("config.json"), write_json(fields_to_json(model.config()), 2) + "\n");
+  place.keep();
 }
 
 LanguageModel load_language_model(const std::filesystem::path& folder) {

@@ -241,6 +241,10 @@ ClassificationTask::ClassificationTask(const ClassifyOptions& options, const Cla
   if (batches_per_epoch() < 1)
     fail("train: batch is ", options_.train.batch, ", expected at most the ", data_.train->size(), " images of ",
          data_.train->name());
+  for (const ImageSetPtr& set : {data_.train, data_.test}) {
+    const std::string text = left_out_warning(*set);
+    if (!text.empty() && (set == data_.train || !data_.held_out)) warnings_.push_back(text);
+  }
 }
 
 JsonValue ClassificationTask::model_config() const { return fields_to_json(model_->config()); }
