@@ -73,7 +73,7 @@ bench:  ## the tables of docs/benchmarks.md: text here, JSON lines and the scali
 	  --rivals plain >build/bench/plain.json
 	@$(BENCH) --h 6 --d 64 --grid 64x64 --blocks 4x4 --rivals softmax >build/bench/softmax.json
 	@$(MHLA) bench data --json --threads $(JOBS) >build/bench/data.json
-	@$(MHLA) bench data --json --threads $(JOBS) --data fashion-mnist --recipe small --size 32 --batch 512 \
+	@$(MHLA) bench data --json --threads $(JOBS) --data fashion-mnist --augment small --image 32 --batch 512 \
 	  >>build/bench/data.json
 	@$(BENCH) --scaling --html build/bench/scaling.html >build/bench/scaling.json
 	@echo "make bench: the rows are build/bench/*.json, the plot build/bench/scaling.html"

@@ -153,7 +153,7 @@ bench() {
   done
   rm -f "$OUT/decode.json"
   for shape in ${DECODE//,/ }; do
-    "$MHLA" bench op --json --shape "$shape" --form decode --dtype "$DTYPES" --backend cuda --sequences "$SEQUENCES" \
+    "$MHLA" bench op --json --shape "$shape" --form decode --dtype "$DTYPES" --backend cuda --batch "$SEQUENCES" \
       --layers "$LAYERS" >>"$OUT/decode.json" 2>>"$OUT/bench.log" || failed "bench decode $shape"
   done
   grep -E '^mhla: ' "$OUT/bench.log" | cut -c 1-300 | head -n 10

@@ -28,8 +28,7 @@ struct BenchOptions {
   double min_seconds = 1.0;
   double rival_limit = 30.0;  // seconds one call of a rival may take, by estimate
   int sets = 0;
-  std::int64_t sequences = 0;  // of a decode step; 0: --batch, else 1, on a device 64
-  std::int64_t layers = 0;     // of a decode step on a device; 0: 24
+  std::int64_t layers = 0;  // of a decode step on a device; 0: 24
   bool scaling = false;
   std::string html;
   bool json = false;

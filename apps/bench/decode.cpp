@@ -198,8 +198,7 @@ class DecodeBench {
       out_.row(head(dtype, backend, "all").set("verified", false).set("failure", failure).set("ms", nullptr));
       return kFailed;
     }
-    const std::int64_t given = options_.sequences > 0 ? options_.sequences : options_.shape.batch;
-    const std::int64_t batch = given > 0 ? given : 1;
+    const std::int64_t batch = std::max<std::int64_t>(1, options_.shape.batch);
     const DecodeSetup setup = make_setup(shape_, dtype, backend, 3);
     level("cache", dtype, setup, batch, batch, 40);
     const double visited = count_decode(shape_.sizes(), shape_.chunk() / 2, size_of(dtype)).bytes;

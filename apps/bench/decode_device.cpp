@@ -108,9 +108,7 @@ class DeviceDecodeBench {
   DeviceDecodeBench(const BenchOptions& options, const OpShape& shape, DType dtype, const std::string& backend,
                     const Output& out)
       : shape_(shape), config_(config_of(shape, dtype)), backend_(backend), out_(out) {
-    sequences_ = options.sequences > 0     ? options.sequences
-                 : options.shape.batch > 0 ? options.shape.batch
-                                           : kDefaultSequences;
+    sequences_ = options.shape.batch > 0 ? options.shape.batch : kDefaultSequences;
     layers_ = options.layers > 0 ? options.layers : kDefaultLayers;
     run_.candidate = backend_;
   }

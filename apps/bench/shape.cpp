@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <sstream>
 
+#include "apps/cli/axes.h"
 #include "mhla/core/limits.h"
 #include "mhla/core/view.h"
 
@@ -35,26 +35,12 @@ std::vector<OpShape> all_shapes() {
   };
 }
 
-// "16x16" to its numbers.
-std::vector<std::int64_t> parse_axes(const std::string& text, const char* option) {
-  std::vector<std::int64_t> axes;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, 'x');) {
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (error != std::errc() || end != part.data() + part.size() || value < 1 || value > limits::kTokens.most)
-      fail(option, " is '", text, "', expected numbers from 1 to ", limits::kTokens.most,
-           " joined by x, such as 16x16 or 21x30x50");
-    axes.push_back(value);
-  }
-  if (axes.size() < 2 || axes.size() > 3) fail(option, " is '", text, "', expected two or three numbers joined by x");
-  return axes;
-}
-
 Layout grid_of(const ShapeOptions& options) {
   const std::vector<std::int64_t> grid = parse_axes(options.grid, "--grid");
+  if (grid.size() < 2) fail("--grid is '", options.grid, "', expected two or three numbers joined by x, such as 16x16");
   if (options.blocks.empty()) fail("--grid needs --blocks, the number of blocks per axis");
-  const std::vector<std::int64_t> blocks = parse_axes(options.blocks, "--blocks");
+  std::vector<std::int64_t> blocks = parse_axes(options.blocks, "--blocks");
+  if (blocks.size() == 1) blocks.resize(grid.size(), blocks.front());
   if (blocks.size() != grid.size())
     fail("--blocks is '", options.blocks, "', expected as many numbers as in --grid ", options.grid);
   if (grid.size() == 2) return Layout::grid2d(grid[0], grid[1], blocks[0], blocks[1]);

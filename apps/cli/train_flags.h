@@ -45,16 +45,15 @@ constexpr bool is_whole = std::is_same_v<Field, std::int64_t> || std::is_same_v<
 // One flag for each field, but "network", which has --set; `example` of it.
 template <class Options>
 void add_train_flags(CLI::App& command, TrainFlags& given, const char* example) {
-  command.add_option("--out", given.out, "folder of the run")->required()->type_name("DIR");
-  command.add_flag(
-      "--resume", given.resume,
-      "go on from the newest checkpoint in --out, with the options saved there; begin where there is none");
+  command.add_option("--out", given.out, "folder for the run")->required()->type_name("DIR");
+  command.add_flag("--resume", given.resume,
+                   "continue from the newest checkpoint in --out with the options saved there; start if there is none");
   command.add_flag("--overwrite", given.overwrite,
-                   "start anew where --out has a run, whose files are removed once options and data are accepted");
-  command.add_option("--config", given.config, "JSON file of options; flags win over it")->type_name("FILE");
-  command.add_option("--set", given.network, fmt::format("a field of the model, such as {}; may come often", example))
+                   "start anew if --out has a run; its files are removed once the options and data are accepted");
+  command.add_option("--config", given.config, "JSON file with options; flags override it")->type_name("FILE");
+  command.add_option("--set", given.network, fmt::format("a field of the model, such as {}; repeatable", example))
       ->type_name("KEY=VALUE");
-  command.add_flag("--json", given.json, "the rows of the log on stdout, text on stderr");
+  command.add_flag("--json", given.json, "the rows of the log as JSON on stdout, text on stderr");
   Options defaults;
   Options::fields(defaults, [&](const char* name, auto& field, const char* help) {
     using Field = std::decay_t<decltype(field)>;

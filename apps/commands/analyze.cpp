@@ -7,6 +7,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/train_library.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
@@ -107,30 +108,28 @@ void write_analysis(const HtmlReport& page, const AnalysisRows& rows, OutputFold
 void add_analyze(CLI::App& app, Job& job) {
   CLI::App* command = app.add_subcommand("analyze", "rank, entropy and maps of trained attention, with an HTML page");
   static AnalyzeOptions o;
-  command->add_option("--run,--runs", o.runs, "folders of `mhla train classify`; several stand side by side")
+  command->add_option("--run,--runs", o.runs, "folders of `mhla train classify`; several are compared side by side")
       ->required()
       ->type_name("DIR");
   command->add_option("--out", o.out, "folder of analysis.html and analysis.json (default: analysis in the first run)")
       ->type_name("DIR");
   command->add_option("--samples", o.samples, "test images to look at, the same share of every class")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(whole_number(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--queries", o.queries, "tokens whose weights are drawn, as ROW,COLUMN (default: two)")
+  command->add_option("--queries", o.queries, "tokens whose attention is drawn, as ROW,COLUMN (default: two)")
       ->type_name("R,C");
-  command->add_option("--maps", o.maps, "images to draw them on, of different classes")
-      ->check(CLI::Range(0, 64))
+  command->add_option("--maps", o.maps, "images to draw the queries on, of different classes")
+      ->check(whole_number(0, 64))
       ->capture_default_str();
-  command->add_option("--layer", o.layer, "layer of the drawings; -1 is the last")->capture_default_str();
-  command->add_option("--largest", o.largest, "side of a matrix whose singular values are computed")
-      ->check(CLI::Range(1, 1 << 14))
+  command->add_option("--layer", o.layer, "layer to draw; -1: the last")->capture_default_str();
+  command->add_option("--largest", o.largest, "compute singular values of matrices up to this side")
+      ->check(whole_number(1, 1 << 14))
       ->capture_default_str();
-  command->add_option("--data", o.data, "other data of the same classes")->type_name("SET");
-  command->add_option("--weights", o.weights, "model, ema: the running average, or best: of the best evaluation")
-      ->check(CLI::IsMember({"model", "ema", "best"}))
-      ->capture_default_str();
-  command->add_option("--device", o.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
-  command->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
-  command->add_flag("--json", o.json, "the rows on stdout, text on stderr");
+  command->add_option("--data", o.data, "other images of the same classes (default: the run's test images)")
+      ->type_name("SET");
+  add_run_flags(*command, o.weights, o.device);
+  add_threads(*command, o.threads);
+  add_json(*command, o.json);
   command->callback([&job] { job = [] { return run_analyze(o); }; });
 }
 

@@ -11,6 +11,8 @@
 #include <cmath>
 
 #include "apps/bench/timing.h"
+#include "apps/cli/axes.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/host.h"
 #include "apps/cli/limit_flags.h"
 #include "apps/cli/output.h"
@@ -25,8 +27,8 @@ namespace {
 
 struct DataBenchOptions {
   std::string data;
-  std::string recipe = "deit";
-  int size = 224;
+  std::string recipe = "deit", image = "224";
+  int size = 224;                             // of image
   int photo_height = 375, photo_width = 500;  // the mean of ImageNet
   std::int64_t batch = 64;
   int threads = 0;
@@ -132,7 +134,10 @@ double decode_ms(const DataBenchOptions& o, const ImageSet& set) {
   return samples.median_ms();
 }
 
-int run_bench_data(const DataBenchOptions& o) {
+int run_bench_data(DataBenchOptions o) {
+  const std::int64_t side = parse_square(o.image, "bench data: --image");
+  if (side > 8192) fail("bench data: --image is ", o.image, ", expected at most 8192 pixels");
+  o.size = static_cast<int>(side);
   const Output out(o.json);
   const int threads = threads_for(o.threads);
   const double batch = static_cast<double>(o.batch) * 3.0 * o.size * o.size * sizeof(float);
@@ -172,23 +177,26 @@ int run_bench_data(const DataBenchOptions& o) {
 }  // namespace
 
 void add_bench_data(CLI::App& bench, Job& job) {
-  CLI::App* data = bench.add_subcommand("data", "images per second through decoding and augmentation");
+  CLI::App* data = bench.add_subcommand("data", "time the loading of images: decoding and augmentation");
   static DataBenchOptions o;
-  data->add_option("--data", o.data, "as for data info (default: JPEG photographs, made and held in memory)");
-  data->add_option("--recipe", o.recipe, fmt::format("{}", fmt::join(augment_recipes(), ", ")))->capture_default_str();
-  data->add_option("--size", o.size, "pixels of a side of the result")
+  data->add_option("--data", o.data, "images, as for data info (default: JPEG photographs made in memory)")
+      ->type_name("SET");
+  data->add_option("--augment,--recipe", o.recipe, fmt::format("recipe: {}", fmt::join(augment_recipes(), ", ")))
+      ->type_name("NAME")
+      ->capture_default_str();
+  data->add_option("--image,--size", o.image, "pixels of a side of the result")
+      ->type_name("N|NxN")
+      ->capture_default_str();
+  data->add_option("--photo-height", o.photo_height, "pixels of the photographs made in memory")
       ->check(within(limits::kImage))
       ->capture_default_str();
-  data->add_option("--photo-height", o.photo_height, "of the photographs made here")
+  data->add_option("--photo-width", o.photo_width, "pixels of the photographs made in memory")
       ->check(within(limits::kImage))
       ->capture_default_str();
-  data->add_option("--photo-width", o.photo_width)->check(within(limits::kImage))->capture_default_str();
   data->add_option("--batch", o.batch, "images of a batch")->check(within(limits::kBatch))->capture_default_str();
-  data->add_option("--threads", o.threads, "threads (default: all)")->check(CLI::Range(1, 1024));
-  data->add_option("--min-time", o.min_seconds, "seconds of timed work")
-      ->check(CLI::Range(0.01, 3600.0))
-      ->capture_default_str();
-  data->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
+  add_threads(*data, o.threads);
+  add_min_time(*data, o.min_seconds);
+  add_json(*data, o.json);
   data->callback([&job] { job = [] { return run_bench_data(o); }; });
 }
 

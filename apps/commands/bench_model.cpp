@@ -7,6 +7,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/axes.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/host.h"
 #include "apps/cli/limit_flags.h"
 #include "apps/cli/output.h"
@@ -18,8 +20,8 @@ namespace {
 
 struct ModelBenchOptions {
   std::vector<std::string> models{"deit_tiny"}, attentions{"mhla", "softmax", "linear"}, passes{"fwd", "train"};
-  std::vector<std::int64_t> images{0}, blocks{0};  // of image models
-  std::vector<std::int64_t> lengths{2048};         // of language models
+  std::vector<std::string> images, blocks;  // of image models; empty: the model's
+  std::vector<std::int64_t> lengths{2048};  // of language models
   std::int64_t chunk = 0;
   bool recompute = false, exact = false;
   std::int64_t batch = 8, threads = 0;
@@ -39,7 +41,7 @@ std::string cell(const JsonValue& row, const char* key, const char* format) {
 }
 
 // The rows of one model, one pass and one size, one for each attention. `show` gets each with its rate over that of the
-// first. One that fails, because it does not fit the machine, does not stop the others.
+// first. One that fails, because it does not fit the machine, does not stop the others; a mistake of the caller's does.
 int each_attention(const ModelBenchOptions& o, const Output& out, const JsonValue& sizes, const char* rate_key,
                    const std::function<void(const JsonValue& row, double of_first)>& show) {
   double first = 0;
@@ -62,6 +64,7 @@ int each_attention(const ModelBenchOptions& o, const Output& out, const JsonValu
       out.row(kept.set("of_first", rate / first));
       show(row, rate / first);
     });
+    if (code == kCallersMistake) return code;
     if (failed == kDone) failed = code;
   }
   return failed;
@@ -100,6 +103,25 @@ int bench_language_model(const ModelBenchOptions& o, const Output& out, const st
   return kDone;
 }
 
+// 0: the model's.
+std::vector<std::int64_t> sides_of(const std::vector<std::string>& images) {
+  std::vector<std::int64_t> sides;
+  for (const std::string& image : images) sides.push_back(parse_square(image, "bench model: --image"));
+  if (sides.empty()) sides.push_back(0);
+  return sides;
+}
+
+// [rows, columns], or null: the model's.
+std::vector<JsonValue> planes_of(const std::vector<std::string>& blocks) {
+  std::vector<JsonValue> planes;
+  for (const std::string& text : blocks) {
+    const auto [rows, columns] = parse_plane(text, "bench model: --blocks");
+    planes.push_back(JsonValue::array({rows, columns}));
+  }
+  if (planes.empty()) planes.emplace_back();
+  return planes;
+}
+
 int bench_classifier(const ModelBenchOptions& o, const Output& out, const std::string& model) {
   const TextTable table(out, {{"model", -12},
                               {"attention", -10},
@@ -114,8 +136,8 @@ int bench_classifier(const ModelBenchOptions& o, const Output& out, const std::s
                               {"of first", 8},
                               {"peak MiB", 9}});
   table.head();
-  for (const std::int64_t image : o.images)
-    for (const std::int64_t blocks : o.blocks)
+  for (const std::int64_t image : sides_of(o.images))
+    for (const JsonValue& blocks : planes_of(o.blocks))
       for (const std::string& pass : o.passes) {
         if (pass == "decode") fail("bench model: --pass is decode for ", model, ", expected a language model for it");
         const JsonValue sizes =
@@ -146,48 +168,51 @@ int run_bench_model(const ModelBenchOptions& o) {
 
 void add_bench_model(CLI::App& bench, Job& job) {
   CLI::App* model =
-      bench.add_subcommand("model", "whole models by attention and size: images a second, tokens a second");
+      bench.add_subcommand("model", "time whole models by attention and size: images or tokens per second");
   static ModelBenchOptions o;
   model
       ->add_option("--model", o.models,
                    "deit_tiny, deit_small, deit_base, vlt_tiny, vlt_small, vit_demo, vit_256, mhla_10m, mhla_30m, "
-                   "mhla_130m, mhla_340m")
+                   "mhla_130m, mhla_340m; several joined by commas, as for all lists here")
+      ->type_name("NAME,...")
       ->delimiter(',')
       ->capture_default_str();
   model
-      ->add_option("--attention", o.attentions,
-                   "of the zoo, or plain: MHLA in LibTorch operators, for equal blocks; ratios to the first")
+      ->add_option(
+          "--attention", o.attentions,
+          "of the zoo, or plain: MHLA in LibTorch operators, for blocks of equal size; ratios are to the first")
+      ->type_name("NAME,...")
       ->delimiter(',')
       ->capture_default_str();
-  model->add_option("--image", o.images, "pixels of a side (default: the model's)")
-      ->delimiter(',')
-      ->check(within(limits::kImage));
-  model->add_option("--blocks", o.blocks, "MHLA's blocks of a side, M is its square (default: the model's)")
-      ->delimiter(',')
-      ->check(within(limits::kBlocks));
-  model->add_option("--length", o.lengths, "tokens of a sequence (language models)")
+  model->add_option("--image", o.images, "image models: pixels of a side (default: the model's)")
+      ->type_name("N|NxN,...")
+      ->delimiter(',');
+  model->add_option("--blocks", o.blocks, "image models: MHLA's blocks per axis (default: the model's)")
+      ->type_name("N|RxC,...")
+      ->delimiter(',');
+  model->add_option("--context,--length", o.lengths, "language models: tokens of a sequence")
+      ->type_name("N,...")
       ->delimiter(',')
       ->check(within(limits::kContext))
       ->capture_default_str();
-  model->add_option("--chunk", o.chunk, "MHLA's tokens of a chunk (language models; default: the model's)")
+  model->add_option("--chunk", o.chunk, "language models: tokens of one of MHLA's chunks (default: the model's)")
       ->check(within(limits::kChunk));
-  model->add_flag("--exact", o.exact, "linear layers whose rows do not depend on each other (language models)");
-  model->add_flag("--recompute", o.recompute, "blocks compute themselves again for their gradients (language models)");
+  model->add_flag("--exact", o.exact,
+                  "language models: results that do not depend on the batch or on how a text is split");
+  model->add_flag("--recompute", o.recompute, "language models: recompute blocks in the backward pass to save memory");
   model
       ->add_option("--pass", o.passes,
                    "fwd; train: a whole step; decode: one token of every sequence (language models)")
+      ->type_name("NAME,...")
       ->delimiter(',')
-      ->check(CLI::IsMember({"fwd", "train", "decode"}))
+      ->check(one_of({"fwd", "train", "decode"}))
       ->capture_default_str();
-  model->add_option("--batch", o.batch)->check(within(limits::kBatch))->capture_default_str();
-  model->add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
-  model->add_option("--precision", o.precision, "f32, or bf16: autocast (default: bf16 on a GPU)")
-      ->check(CLI::IsMember({"f32", "bf16"}));
-  model->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
-  model->add_option("--min-time", o.min_seconds, "seconds a row")
-      ->check(CLI::Range(0.01, 3600.0))
-      ->capture_default_str();
-  model->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
+  model->add_option("--batch", o.batch, "images or sequences")->check(within(limits::kBatch))->capture_default_str();
+  model->add_option("--device", o.device, "cpu, cuda or cuda:N")->type_name("NAME")->capture_default_str();
+  add_precision(*model, o.precision, "f32, or bf16: autocast (default: bf16 on a GPU, else f32)");
+  add_threads(*model, o.threads);
+  add_min_time(*model, o.min_seconds);
+  add_json(*model, o.json);
   model->callback([&job] { job = [] { return run_bench_model(o); }; });
 }
 

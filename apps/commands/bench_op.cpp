@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/device.h"
 #include "apps/bench/verify.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/limit_flags.h"
 #include "apps/commands.h"
 #include "apps/commands/bench_data.h"
@@ -292,8 +292,6 @@ class OpBench {
 
 int run_bench(const BenchOptions& options) {
   const Output out(options.json);
-  if (!(options.min_seconds >= 0.0 && std::isfinite(options.min_seconds)))
-    fail("--min-time is ", options.min_seconds, ", expected seconds, 0 or more");
   if (options.scaling && (!options.shape.names.empty() || options.shape.n > 0 || !options.shape.grid.empty()))
     fail("--scaling has shapes of its own, it excludes --shape, --n and --grid");
   if (!options.html.empty() && !options.scaling) fail("--html belongs to --scaling");
@@ -341,55 +339,64 @@ int run_bench(const BenchOptions& options) {
 }  // namespace
 
 void add_bench(CLI::App& app, Job& job) {
-  CLI::App* bench = app.add_subcommand("bench", "time things: bench op, model, data, text");
+  CLI::App* bench = app.add_subcommand("bench", "time the operator, whole models, data and tokenizers");
   bench->require_subcommand(1);
   add_bench_data(*bench, job);
   add_bench_text(*bench, job);
   add_bench_model(*bench, job);
-  CLI::App* op =
-      bench->add_subcommand("op", "verify, then time the operator beside the machine's limits and its rivals");
+  CLI::App* op = bench->add_subcommand(
+      "op", "verify, then time the operator, and compare it with the machine's limits and with rivals");
   static BenchOptions o;
   ShapeOptions& s = o.shape;
   op->add_option("--shape", s.names, fmt::format("named shapes, joined by commas: {}", fmt::join(shape_names(), ", ")))
-      ->type_name("NAME[,NAME]");
-  op->add_option("--form", s.form, "bidirectional, causal or decode (default: that of the shape)");
-  op->add_option("--batch,--b", s.batch, "sequences; overrides that of a named shape")->check(within(limits::kBatch));
+      ->type_name("NAME,...");
+  op->add_option("--form", s.form, "bidirectional, causal or decode (default: that of the shape)")->type_name("NAME");
+  op->add_option("--batch,--b,--sequences", s.batch,
+                 "sequences (default: that of a named shape, else 1; for decode 1, on a device 64)")
+      ->check(within(limits::kBatch));
   op->add_option("--n", s.n, "tokens of a sequence")->check(within(limits::kTokens));
-  op->add_option("--h", s.h, "heads (default 1)")->check(within(limits::kHeads));
+  op->add_option("--h", s.h, "heads (default: 1)")->check(within(limits::kHeads));
   op->add_option("--hkv", s.hkv, "key and value heads (default: --h)")->check(within(limits::kHeads));
-  op->add_option("--d", s.d, "key size (default 64)")->check(within(limits::kHeadSize));
+  op->add_option("--d", s.d, "key size (default: 64)")->check(within(limits::kHeadSize));
   op->add_option("--e", s.e, "value size (default: --d)")->check(within(limits::kHeadSize));
-  op->add_option("--grid", s.grid, "tokens per axis, 16x16 or 21x30x50")->type_name("RxC");
-  op->add_option("--blocks", s.blocks, "blocks per axis, with --grid")->type_name("RxC");
-  op->add_option("--block-size", s.block_size, "tokens of a block on a line (default 64)")
+  op->add_option("--grid", s.grid, "tokens per axis, such as 16x16 or 21x30x50")->type_name("RxC");
+  op->add_option("--blocks", s.blocks, "blocks per axis of --grid, such as 4x4; one number for all axes")
+      ->type_name("N|RxC");
+  op->add_option("--block-size", s.block_size, "tokens of a block on a line (default: 64)")
       ->check(within(limits::kTokens));
-  op->add_option("--chunk", s.chunk, "tokens of a chunk: the causal form and decode")->check(within(limits::kChunk));
-  op->add_option("--pass", o.passes, "fwd, bwd, fwd+bwd, or several joined by commas")->capture_default_str();
-  op->add_option("--dtype", o.dtypes, "f32, bf16, f16, or several joined by commas")->capture_default_str();
-  op->add_option("--backend", o.backends,
-                 "candidates joined by commas, all, or gpu: those on a CUDA device (default: the fastest on the CPU)");
-  op->add_option("--simd-target", o.simd_target, "instruction set of simd, one that `mhla doctor` lists")
-      ->type_name("NAME");
-  op->add_option("--threads", o.threads, "threads (default: all)")->check(CLI::Range(1, 1024));
-  op->add_option("--repeat", o.repeat, "at least so many timed calls")
-      ->check(CLI::Range(1, 1000000))
+  op->add_option("--chunk", s.chunk, "tokens of a chunk, for the causal form and decode")
+      ->check(within(limits::kChunk));
+  op->add_option("--pass", o.passes, "fwd, bwd, fwd+bwd, or several joined by commas")
+      ->type_name("NAME,...")
       ->capture_default_str();
-  op->add_option("--min-time", o.min_seconds, "seconds of timed calls per row")->capture_default_str();
-  op->add_option("--sets", o.sets, "sets of inputs visited in turn (default: past the second-level caches)")
-      ->check(CLI::Range(1, 64));
-  op->add_option("--sequences", o.sequences, "decode: sequences in one step (default: --batch, or 1, on a device 64)")
-      ->check(CLI::Range(1, 1 << 20));
+  op->add_option("--dtype", o.dtypes, "f32, bf16, f16, or several joined by commas")
+      ->type_name("NAME,...")
+      ->capture_default_str();
+  op->add_option("--backend", o.backends,
+                 "candidates joined by commas, all, or gpu: those on a CUDA device (default: the fastest on the CPU)")
+      ->type_name("NAME,...");
+  op->add_option("--simd-target", o.simd_target, "instruction set of the simd candidate, one that `mhla doctor` lists")
+      ->type_name("NAME");
+  add_threads(*op, o.threads);
+  op->add_option("--repeat", o.repeat, "time at least this many calls")
+      ->check(whole_number(1, 1000000))
+      ->capture_default_str();
+  add_min_time(*op, o.min_seconds);
+  op->add_option("--sets", o.sets, "sets of inputs used in turn (default: enough to exceed the second-level caches)")
+      ->check(whole_number(1, 64));
   op->add_option("--layers", o.layers,
-                 "decode on a device: calls of one step, each with states of its own (default 24)")
-      ->check(CLI::Range(1, 1 << 20));
+                 "decode on a device: calls of one step, each with states of its own (default: 24)")
+      ->check(whole_number(1, 1 << 20));
   op->add_option("--rivals", o.rivals, "LibTorch rivals: all, or plain, linear, softmax joined by commas")
+      ->type_name("NAME,...")
       ->expected(0, 1)
       ->default_str("");
   op->add_option("--rival-limit", o.rival_limit, "skip a rival whose single call would take longer, in seconds")
+      ->check(is_seconds())
       ->capture_default_str();
-  op->add_flag("--scaling", o.scaling, "time per token for N = 4^7 to 4^10 with M = sqrt(N), H6 D64");
+  op->add_flag("--scaling", o.scaling, "time per token for N = 4^7 to 4^10 with M = sqrt(N), 6 heads of size 64");
   op->add_option("--html", o.html, "with --scaling: write a page with the plot")->type_name("FILE");
-  op->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
+  add_json(*op, o.json);
   op->callback([&job, op] {
     if (op->count("--rivals") > 0 && o.rivals.empty()) o.rivals = "all";
     job = [] { return run_bench(o); };

@@ -8,19 +8,20 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/bench/timing.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/host.h"
 #include "apps/cli/limit_flags.h"
 #include "apps/cli/output.h"
 #include "mhla/core/error.h"
-#include "mhla/data/corpus.h"
+#include "mhla/data/token_set.h"
 #include "mhla/io/text/bpe_train.h"
 
 namespace mhla::apps {
 namespace {
 
 struct TextBenchOptions {
-  std::string data = "default", tokenizer;
-  std::int64_t vocab = 32000, max_bytes = std::int64_t{16} << 20;
+  std::string data = "default", tokenizer = "train:32000";
+  std::int64_t vocab = 0, max_bytes = std::int64_t{16} << 20;
   double min_seconds = 3.0;
   bool json = false;
 };
@@ -38,9 +39,10 @@ std::vector<std::string> documents_of(const TextBenchOptions& o) {
 }
 
 TokenizerPtr tokenizer_of(const TextBenchOptions& o, const std::vector<std::string>& documents) {
-  if (!o.tokenizer.empty()) return open_tokenizer(o.tokenizer);
+  const std::int64_t trained_to = o.vocab > 0 ? o.vocab : trained_size(o.tokenizer);
+  if (trained_to == 0) return open_tokenizer(o.tokenizer);
   BpeTrainOptions options;
-  options.vocab_size = o.vocab;
+  options.vocab_size = trained_to;
   BpeTrainer trainer(options);
   for (const std::string& document : documents) trainer.add(document);
   return trainer.train();
@@ -109,20 +111,23 @@ int run_bench_text(const TextBenchOptions& o) {
 }  // namespace
 
 void add_bench_text(CLI::App& bench, Job& job) {
-  CLI::App* text = bench.add_subcommand("text", "megabytes of text per second and core through a tokenizer");
+  CLI::App* text = bench.add_subcommand("text", "time a tokenizer: megabytes of text per second and core");
   static TextBenchOptions o;
-  text->add_option("--data", o.data, "as for data tokenize")->capture_default_str();
-  text->add_option("--tokenizer", o.tokenizer, "bytes, a tokenizer.json or a .model (default: trained on the text)");
-  text->add_option("--vocab", o.vocab, "of the tokenizer that is trained")
+  text->add_option("--data", o.data, "text, as for data tokenize")->type_name("SET")->capture_default_str();
+  CLI::Option* tokenizer =
+      text->add_option("--tokenizer", o.tokenizer,
+                       "bytes, a tokenizer.json, a SentencePiece .model, or train:SIZE: trained on the text")
+          ->type_name("NAME")
+          ->capture_default_str();
+  text->add_option("--vocab", o.vocab, "older spelling of --tokenizer train:SIZE")
       ->check(within(limits::kVocab, 257))
+      ->excludes(tokenizer)
+      ->group("");
+  text->add_option("--max-bytes", o.max_bytes, "bytes of the text to use, from its beginning")
+      ->check(is_positive())
       ->capture_default_str();
-  text->add_option("--max-bytes", o.max_bytes, "of the text, from its beginning")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
-      ->capture_default_str();
-  text->add_option("--min-time", o.min_seconds, "seconds of timed work")
-      ->check(CLI::Range(0.01, 3600.0))
-      ->capture_default_str();
-  text->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
+  add_min_time(*text, o.min_seconds);
+  add_json(*text, o.json);
   text->callback([&job] { job = [] { return run_bench_text(o); }; });
 }
 

@@ -4,11 +4,14 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
+#include "apps/cli/axes.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/limit_flags.h"
 #include "apps/cli/output.h"
 #include "apps/cli/weights_library.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
+#include "mhla/train/model_file.h"
 
 namespace mhla::apps {
 namespace {
@@ -20,11 +23,8 @@ struct ConvertOptions {
   bool official = false, json = false;
 };
 
-JsonValue parse_sides(const std::string& text, const char* option, const Limit& limit) {  // "14x14"
-  std::int64_t rows = 0, columns = 0;
-  char rest = 0;
-  if (std::sscanf(text.c_str(), "%ldx%ld%c", &rows, &columns, &rest) != 2)
-    fail("convert: ", option, " is '", text, "', expected rows and columns as in 384x384");
+JsonValue plane_of(const std::string& text, const char* option, const Limit& limit) {  // "14x14"
+  const auto [rows, columns] = parse_plane(text, option);
   for (const std::int64_t side : {rows, columns}) expect_within("convert", option, side, limit);
   return JsonValue::array({rows, columns});
 }
@@ -40,14 +40,16 @@ JsonValue request_of(const ConvertOptions& o) {
   const auto text = [&](const char* key, const std::string& value) {
     if (!value.empty()) request.set(key, value);
   };
-  text("config", o.config), text("model", o.model), text("attention", o.attention);
+  const bool described = train::is_model_file(o.model);  // by a file
+  text("config", described ? o.model : o.config), text("model", described ? "" : o.model);
+  text("attention", o.attention);
   text("family", o.family), text("widths", o.widths), text("prefix", o.prefix);
   if (o.classes > 0) request.set("classes", o.classes);
   if (o.official) request.set("official", true);
-  if (!o.image.empty()) request.set("image", parse_sides(o.image, "--image", limits::kImage));
+  if (!o.image.empty()) request.set("image", plane_of(o.image, "--image", limits::kImage));
   if (!o.blocks.empty()) {
     JsonValue blocks = JsonValue::array();
-    for (const std::string& stage : o.blocks) blocks.push(parse_sides(stage, "--blocks", limits::kBlocks));
+    for (const std::string& stage : o.blocks) blocks.push(plane_of(stage, "--blocks", limits::kBlocks));
     request.set("blocks", blocks);
   }
   if (!is_model(o)) request.set("layers", true);
@@ -82,27 +84,35 @@ int convert(const ConvertOptions& o) {
 }  // namespace
 
 void add_convert(CLI::App& app, Job& job) {
-  CLI::App* command = app.add_subcommand("convert", "weights: published names in and out, models of another size");
+  CLI::App* command = app.add_subcommand(
+      "convert", "convert weights from and to published names, and models to another size or attention");
   static ConvertOptions o;
   command->add_option("in", o.in, "a safetensors file, or the folder of a model")->required()->type_name("PATH");
-  command->add_option("out", o.out, "a folder for a model under our names, a file otherwise")
+  command->add_option("out", o.out, "a folder for a model under our names, otherwise a file")
       ->required()
       ->type_name("PATH");
-  command->add_option("--to", o.to, "whose names: ours or published")->check(CLI::IsMember({"ours", "published"}));
-  command->add_option("--model", o.model, "the file is a model of this name")->type_name("NAME");
-  command->add_option("--config", o.config, "the file is a model of this configuration")->type_name("FILE");
+  command->add_option("--to", o.to, "whose names to write: ours or published")
+      ->check(one_of({"ours", "published"}))
+      ->capture_default_str();
+  command->add_option("--model", o.model, "for a file: the model it holds, by name or as a config.json")
+      ->type_name("NAME|FILE");
+  command->add_option("--config", o.config, "older spelling of --model FILE")->type_name("FILE")->group("");
   command
-      ->add_option("--attention", o.attention, "of --model; a softmax model in a folder becomes one of mhla or linear")
+      ->add_option("--attention", o.attention,
+                   "for a file: attention of --model; for a folder: turn a softmax model into mhla or linear")
       ->type_name("NAME");
-  command->add_flag("--official", o.official, "--model as the published code has it");
-  command->add_option("--classes", o.classes, "of --model")->check(within(limits::kClasses));
-  command->add_option("--image", o.image, "image size to carry the model over to")->type_name("ROWSxCOLUMNS");
-  command->add_option("--blocks", o.blocks, "MHLA's blocks to carry it over to, once per stage")
-      ->type_name("ROWSxCOLUMNS");
-  command->add_option("--family", o.family, "attention layers: whose names, where they do not say")->type_name("NAME");
+  command->add_flag("--official", o.official, "for a file: --model as in the published code");
+  command->add_option("--classes", o.classes, "for a file: classes of --model")->check(within(limits::kClasses));
+  command->add_option("--image", o.image, "image size to convert the model to")->type_name("N|RxC");
+  command->add_option("--blocks", o.blocks, "MHLA's blocks per axis to convert the model to, one for each stage")
+      ->type_name("N|RxC,...")
+      ->delimiter(',');
+  command->add_option("--family", o.family, "attention layers: whose names they have, where that is ambiguous")
+      ->type_name("NAME");
   command->add_option("--widths", o.widths, "attention layers: rows of q, k and v")->type_name("Q,K,V");
-  command->add_option("--prefix", o.prefix, "attention layers: only the one whose names start so")->type_name("TEXT");
-  command->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
+  command->add_option("--prefix", o.prefix, "attention layers: convert only the one whose names start with this")
+      ->type_name("TEXT");
+  add_json(*command, o.json);
   command->callback([&job] { job = [] { return convert(o); }; });
 }
 

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/host.h"
 #include "apps/cli/output.h"
 #include "apps/commands.h"
@@ -173,26 +174,31 @@ int run_info(const InfoOptions& options) {
 }  // namespace
 
 void add_data(CLI::App& app, Job& job) {
-  CLI::App* data = app.add_subcommand("data", "sets of images and text: data info, data tokenize");
+  CLI::App* data = app.add_subcommand("data", "look at sets of images and tokens, turn text into tokens");
   data->require_subcommand(1);
   CLI::App* info =
-      data->add_subcommand("info", "what is in a set of images or a folder of tokens, and what is damaged");
+      data->add_subcommand("info", "describe a set of images or a folder of tokens, and find damaged files");
   static InfoOptions o;
   info->add_option(
           "--data", o.data,
-          "fashion-mnist, a folder of images or of data tokenize, or mnist:, cifar10:, cifar100:, folder: and a folder")
+          "fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR, a folder of one of these, or a folder of "
+          "`mhla data tokenize`")
       ->capture_default_str();
   info->add_option("--split", o.split, "train, test or all")->capture_default_str();
-  info->add_option("--items", o.items, "look at so many images, spread over the set (default: all)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
-  info->add_option("--threads", o.threads, "threads (default: all)")->check(CLI::Range(1, 1024));
-  info->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
+  info->add_option("--samples,--items", o.items, "images to look at, spread over the set (default: all)")
+      ->check(is_positive());
+  add_threads(*info, o.threads);
+  add_json(*info, o.json);
   info->callback([&job] { job = [] { return run_info(o); }; });
 
-  CLI::App* tokenize = data->add_subcommand("tokenize", "text into token shards, once, for training");
+  CLI::App* tokenize = data->add_subcommand("tokenize", "turn text into tokens, once, for training");
   static TokenizeOptions t;
   static bool json = false;
-  tokenize->add_option("--data", t.data, "a text file, .jsonl (field text), a folder of these, or default: dict-gcide")
+  tokenize
+      ->add_option("--data", t.data,
+                   "a text file, .jsonl (field text), a folder of these, sample: a novel that comes with mhla, or "
+                   "default: Debian's "
+                   "dict-gcide")
       ->capture_default_str();
   tokenize
       ->add_option("--tokenizer", t.tokenizer,
@@ -201,14 +207,15 @@ void add_data(CLI::App& app, Job& job) {
   tokenize->add_option("--out", t.out, "a new folder for the tokenizer, shards and dataset.json")->required();
   tokenize
       ->add_option("--valid", t.valid,
-                   "part of the documents to hold out, 0 to 0.5: at least one; the end of a single one")
+                   "share of the documents to hold out for evaluation, 0 to 0.5; at least one document, or the end of "
+                   "a single one")
       ->capture_default_str();
   tokenize->add_option("--valid-data", t.valid_data,
-                       "text to hold out, as --data, in the place of a part of it; a tokenizer is not trained on it");
+                       "text to hold out, as --data, instead of a share of it; tokenizers are not trained on it");
   tokenize->add_option("--shard-tokens", t.shard_tokens, "tokens of a shard")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 32))
+      ->check(whole_number(1, std::int64_t{1} << 32))
       ->capture_default_str();
-  tokenize->add_flag("--json", json, "one JSON object per line on stdout, text on stderr");
+  add_json(*tokenize, json);
   tokenize->callback([&job] { job = [] { return run_tokenize(t, json); }; });
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "apps/bench/demo_speed.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/train_library.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
@@ -187,21 +188,24 @@ void add_demo(CLI::App& app, Job& job) {
   command->add_option("--data", o.data, "grey images of ten classes, as `mhla train classify` takes them")
       ->type_name("SET")
       ->capture_default_str();
-  command->add_option("--images", o.images, "training images, the same share of every class")
-      ->check(CLI::Range(64, 1 << 20))
+  command->add_option("--train-images,--images", o.images, "training images, the same share of every class")
+      ->check(whole_number(64, 1 << 20))
       ->capture_default_str();
-  command->add_option("--epochs", o.epochs, "passes over them")->check(CLI::Range(1, 1000))->capture_default_str();
-  command->add_option("--seed", o.seed, "of weights, order and augmentation")
-      ->check(CLI::Range(0, 1 << 30))
+  command->add_option("--epochs", o.epochs, "passes over the training images")
+      ->check(whole_number(1, 1000))
+      ->capture_default_str();
+  command->add_option("--seed", o.seed, "seed of the weights, the order of the images and their augmentation")
+      ->check(whole_number(0, 1 << 30))
       ->capture_default_str();
   command->add_option("--samples", o.samples, "test images whose attention is looked at")
-      ->check(CLI::Range(1, 10000))
+      ->check(whole_number(1, 10000))
       ->capture_default_str();
-  command->add_option("--threads", o.threads, "threads (default: all)")->check(CLI::Range(1, 1024));
+  add_threads(*command, o.threads);
   command->add_option("--rival-limit", o.rival_limit, "skip a rival whose single call would take longer, in seconds")
+      ->check(is_seconds())
       ->capture_default_str();
-  command->add_flag("!--no-speed", o.speed, "leave the operator's times by length out");
-  command->add_flag("--json", o.json, "one JSON object per line on stdout, text on stderr");
+  command->add_flag("!--no-speed", o.speed, "do not time the operator");
+  add_json(*command, o.json);
   command->callback([&job] { job = [] { return run_demo(o); }; });
 }
 

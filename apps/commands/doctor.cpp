@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/cli/candidates.h"
+#include "apps/cli/flags.h"
 #include "apps/cli/host.h"
 #include "apps/cli/openblas.h"
 #include "apps/cli/output.h"
@@ -150,9 +151,9 @@ void report_candidates(const Output& out, JsonValue& row) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Job& job) {
-  CLI::App* command = app.add_subcommand("doctor", "what was found: processor, libraries, kernel candidates");
+  CLI::App* command = app.add_subcommand("doctor", "show what was found: processor, libraries, kernel candidates");
   static bool json = false;
-  command->add_flag("--json", json, "one JSON object on stdout, text on stderr");
+  add_json(*command, json, "one JSON object on stdout, text on stderr");
   command->callback([&job] {
     job = [] {
       const Output out(json);

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/limit_flags.h"
 #include "apps/cli/train_library.h"
 #include "apps/cli/train_screen.h"
@@ -50,15 +51,13 @@ void add_eval(CLI::App& app, Job& job) {
   CLI::App* classify = command->add_subcommand("classify", "top-1, top-5, confusion matrix and speed of a classifier");
   static EvalOptions options;
   classify->add_option("--run", options.run, "folder of `mhla train classify`")->required()->type_name("DIR");
-  classify->add_option("--data", options.data, "other data of the same classes")->type_name("SET");
-  classify->add_option("--weights", options.weights, "model, ema: the running average, or best: of the best evaluation")
-      ->check(CLI::IsMember({"model", "ema", "best"}))
-      ->capture_default_str();
+  classify->add_option("--data", options.data, "other images of the same classes (default: the run's test images)")
+      ->type_name("SET");
   classify->add_option("--batch", options.batch, "images at a time (default: as in training)")
       ->check(within(limits::kBatch));
-  classify->add_option("--device", options.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
-  classify->add_option("--threads", options.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
-  classify->add_flag("--json", options.json, "one JSON object on stdout, text on stderr");
+  add_run_flags(*classify, options.weights, options.device);
+  add_threads(*classify, options.threads);
+  add_json(*classify, options.json, "one JSON object on stdout, text on stderr");
   classify->callback([&job] {
     job = [] {
       const Output out(options.json);

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/limit_flags.h"
 #include "apps/cli/train_library.h"
 #include "apps/cli/train_screen.h"
@@ -40,12 +41,11 @@ void print_perplexity(const JsonValue& row, const Output& out) {
 
 // Flags that only tasks have, and those that only perplexity has.
 void expect_used(const CLI::App& command, bool tasks) {
-  const std::vector<const char*> perplexity{"--data",       "--tokens",  "--stride", "--bucket",
-                                            "--max-tokens", "--packing", "--batch"};
+  const std::vector<const char*> perplexity{"--data",        "--tokens",  "--stride", "--bucket",
+                                            "--eval-tokens", "--packing", "--batch"};
   for (const char* name : tasks ? perplexity : task_flags())
     if (command.count(name) > 0)
-      fail("eval lm: ", name, " is given ", tasks ? "with" : "without",
-           " --task, where it has no effect, expected none");
+      fail("eval lm: ", name, " is given ", tasks ? "with" : "without", " --task, where it has no effect");
 }
 
 int run_eval_lm(const EvalLmOptions& o) {
@@ -80,37 +80,42 @@ int run_eval_lm(const EvalLmOptions& o) {
 
 void add_eval_lm(CLI::App& eval, Job& job) {
   CLI::App* lm =
-      eval.add_subcommand("lm", "perplexity of a language model by place in the context, or its score in tasks");
+      eval.add_subcommand("lm", "perplexity of a language model by position in the context, or its score in tasks");
   static EvalLmOptions o;
-  const auto whole = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
   lm->add_option("--run", o.run, "folder of `mhla train lm`, or of a model with its tokenizer.json")
       ->required()
       ->type_name("DIR");
-  lm->add_option("--data", o.data, "a folder of tokens, or text for --tokens (default: the run's held-out part)")
+  lm->add_option("--data", o.data,
+                 "folder of `mhla data tokenize`, text as `mhla train lm` takes it, or sample: a novel that comes with "
+                 "mhla (default: the run's held-out part)")
       ->type_name("SET");
-  lm->add_option("--tokens", o.tokens, "folder for the tokens of --data where that is text")->type_name("DIR");
-  lm->add_option("--length", o.length, "tokens of a window (default: as in training)")->check(within(limits::kContext));
-  lm->add_option("--stride", o.stride, "tokens a window moves on by: below --length each token has a longer past")
-      ->check(whole);
-  lm->add_option("--bucket", o.bucket, "places of a window to a line (default: an eighth)")->check(whole);
-  lm->add_option("--max-tokens", o.max_tokens, "score so many, and what fills the last window (default: all)")
-      ->check(whole);
-  lm->add_option("--packing", o.packing, "documents, or concatenate: windows over all (default: as in training)")
-      ->check(CLI::IsMember({"documents", "concatenate"}));
+  lm->add_option("--tokens", o.tokens, "where --data is text: folder to keep its tokens in (default: none are kept)")
+      ->type_name("DIR");
+  lm->add_option("--context,--length", o.length, "tokens of a window (default: as in training)")
+      ->check(within(limits::kContext));
+  lm->add_option("--stride", o.stride,
+                 "tokens from one window to the next: below --context, windows overlap and each token sees a longer "
+                 "past (default: --context)")
+      ->check(is_positive());
+  lm->add_option("--bucket", o.bucket, "positions of a window in one line of the table (default: an eighth)")
+      ->check(is_positive());
+  lm->add_option("--eval-tokens,--max-tokens", o.max_tokens,
+                 "score this many tokens, rounded up to a whole window (default: all)")
+      ->check(is_positive());
+  lm->add_option("--packing", o.packing,
+                 "documents: no window crosses two documents; concatenate: windows over all (default: as in training)")
+      ->check(one_of({"documents", "concatenate"}));
   lm->add_option("--length-policy", o.length_policy,
-                 "beyond what mix has rows for: error, truncate_left, rechunk, extend")
-      ->check(CLI::IsMember({"error", "truncate_left", "rechunk", "extend"}))
-      ->capture_default_str();
-  lm->add_option("--weights", o.weights, "model, ema: the running average, or best: of the best evaluation")
-      ->check(CLI::IsMember({"model", "ema", "best"}))
+                 "for windows longer than the rows of the mixing matrix: error, truncate_left, rechunk or extend")
+      ->check(one_of({"error", "truncate_left", "rechunk", "extend"}))
       ->capture_default_str();
   lm->add_option("--batch", o.batch, "windows at a time (default: as in training)")->check(within(limits::kBatch));
-  lm->add_option("--device", o.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
-  lm->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
+  add_run_flags(*lm, o.weights, o.device);
+  add_threads(*lm, o.threads);
   add_task_flags(*lm, o.tasks);
-  lm->add_flag("--json", o.json, "one JSON object on stdout, text on stderr");
+  add_json(*lm, o.json, "one JSON object on stdout, text on stderr");
   lm->callback([&job, lm] {
-    expect_used(*lm, !o.tasks.tasks.empty());
+    expect_used(*lm, lm->count("--task") > 0);
     job = [] { return run_eval_lm(o); };
   });
 }

@@ -4,49 +4,56 @@
 
 #include <CLI/CLI.hpp>
 
-#include "apps/cli/seed.h"
+#include "apps/cli/flags.h"
 
 namespace mhla::apps {
 
 void add_task_flags(CLI::App& command, TaskFlags& f) {
   command
-      .add_option(
-          "--task", f.tasks,
-          "NAME=PATH of piqa, winogrande, arc_easy, arc_challenge, obqa, boolq, mmlu, choices, lambada, "
-          "wikitext, longbench (a folder), or mqar, passkey, needle; in the place of perplexity; may come often")
+      .add_option("--task", f.tasks,
+                  "score a task instead of perplexity; repeatable. NAME=PATH of piqa, winogrande, arc_easy, "
+                  "arc_challenge, obqa, boolq, mmlu, choices, lambada, wikitext or longbench (a folder); or mqar, "
+                  "passkey, needle, which need no file")
       ->type_name("NAME[=PATH]")
       ->take_all()
       ->allow_extra_args(false);
-  const auto whole = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
-  command.add_option("--items", f.items, "of a task, from its beginning (default: all; 32 of mqar, passkey, needle)")
-      ->check(whole);
-  command.add_option("--lengths", f.lengths, "tokens of mqar, passkey and needle (default: as in training)")
+  command
+      .add_option("--items", f.items,
+                  "tasks: use the first so many items (default: all; 32 of mqar, passkey and needle)")
+      ->check(is_positive());
+  command
+      .add_option("--lengths", f.lengths,
+                  "tasks mqar, passkey, needle: tokens of a sequence, joined by commas (default: as in training)")
       ->delimiter(',')
-      ->check(whole);
-  command.add_option("--pairs", f.pairs, "keys and values of mqar (default: as in training on it, else 16)")
-      ->check(whole);
-  command.add_option("--mqar-vocab", f.mqar_vocab, "ids of mqar (default: as in training on it, else up to 8192)")
-      ->check(whole);
+      ->check(is_positive());
+  command
+      .add_option("--mqar-pairs,--pairs", f.pairs,
+                  "task mqar: keys and values of a sequence (default: as in training on mqar, else 16)")
+      ->check(is_positive());
+  command
+      .add_option("--mqar-vocab", f.mqar_vocab,
+                  "task mqar: number of ids (default: as in training on mqar, else up to 8192)")
+      ->check(is_positive());
   command
       .add_option("--mqar-skew", f.mqar_skew,
-                  "1: keys come back anywhere; more: mostly early (default: as in training on it, else 1)")
-      ->check(whole);
-  command.add_option("--needles", f.needles, "numbers in the text of needle")
-      ->check(CLI::Range(1, 24))
+                  "task mqar: 1, keys come back anywhere; more, mostly early (default: as in training on mqar, else 1)")
+      ->check(is_positive());
+  command.add_option("--needles", f.needles, "task needle: numbers hidden in the text")
+      ->check(whole_number(1, 24))
       ->capture_default_str();
   command
       .add_option("--max-prompt", f.max_prompt,
-                  "tokens of a prompt of longbench, which loses its middle (default: any)")
-      ->check(whole);
-  command.add_option("--task-seed", f.seed, "of mqar, passkey and needle")->check(is_seed())->capture_default_str();
-  command.add_option("--precision", f.precision, "of the weights in tasks: f32 or bf16")
-      ->check(CLI::IsMember({"f32", "bf16"}))
+                  "task longbench: tokens of a prompt; longer ones lose their middle (default: no limit)")
+      ->check(is_positive());
+  command.add_option("--seed,--task-seed", f.seed, "tasks mqar, passkey, needle: seed of the sequences")
+      ->check(is_seed())
       ->capture_default_str();
+  add_precision(command, f.precision, "tasks: precision of the weights, f32 or bf16");
 }
 
 std::vector<const char*> task_flags() {
-  return {"--items",   "--lengths",    "--pairs",     "--mqar-vocab", "--mqar-skew",
-          "--needles", "--max-prompt", "--task-seed", "--precision"};
+  return {"--items",   "--lengths",    "--mqar-pairs", "--mqar-vocab", "--mqar-skew",
+          "--needles", "--max-prompt", "--seed",       "--precision"};
 }
 
 void set_tasks(const TaskFlags& f, JsonValue& request) {

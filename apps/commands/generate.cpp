@@ -8,9 +8,9 @@
 #include <iostream>
 #include <iterator>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/limit_flags.h"
 #include "apps/cli/output.h"
-#include "apps/cli/seed.h"
 #include "apps/cli/train_library.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
@@ -162,6 +162,7 @@ int run_generate(const GenerateFlags& o) {
   check(o.sampler);
   const JsonValue request = request_of(o);
   const Output out(o.json);
+  if (!o.save_state.empty()) outlive_readers();  // `| tee` dies of the same Ctrl-C that is to save the state
   Screen screen(o.json);
   const int code = run_in_train_library(request, [&](const JsonValue& row, bool) {
     const std::string& kind = row.at("kind").as_string();
@@ -179,56 +180,58 @@ int run_generate(const GenerateFlags& o) {
 }  // namespace
 
 void add_generate(CLI::App& app, Job& job) {
-  CLI::App* command = app.add_subcommand("generate", "text from a language model, streaming");
+  CLI::App* command = app.add_subcommand("generate", "write text with a language model, streaming");
   static GenerateFlags o;
   command->add_option("--run", o.run, "folder of `mhla train lm`, or of a model with its tokenizer")
       ->required()
       ->type_name("DIR");
-  command->add_option("--prompt", o.prompts, "text to go on from, - for stdin; may come often")
+  command->add_option("--prompt", o.prompts, "text to continue, - for stdin; repeatable")
       ->type_name("TEXT")
       ->take_all()
       ->allow_extra_args(false);
   command
-      ->add_option(
-          "--prompts", o.prompts_file,
-          "one prompt a line, or JSON lines with a field prompt; of several texts each is a line, its line breaks "
-          "\\n and \\r, a backslash \\\\ (--json has them as they are)")
+      ->add_option("--prompts", o.prompts_file,
+                   "one prompt per line, or JSON lines with a field prompt. Several texts are printed one per line: "
+                   "line breaks as \\n and \\r, a backslash as \\\\ (--json has them unchanged)")
       ->type_name("FILE");
-  command->add_option("--max-tokens", o.max_tokens, "of each text; 0 only reads the prompts")
+  command->add_option("--max-tokens", o.max_tokens, "tokens to write for each text; 0: only read the prompts")
       ->check(within(limits::kTokens, 0))
       ->capture_default_str();
-  command->add_option("--temperature", o.sampler.temperature, "0: the most likely token")->capture_default_str();
+  command->add_option("--temperature", o.sampler.temperature, "0: always the most likely token")->capture_default_str();
   command->add_flag("--greedy", o.greedy, "the most likely token, as --temperature 0");
-  command->add_option("--top-k", o.sampler.top_k, "of the most likely tokens; 0: all")->capture_default_str();
-  command->add_option("--top-p", o.sampler.top_p, "of the tokens that have this mass together")->capture_default_str();
-  command->add_option("--min-p", o.sampler.min_p, "none below this part of the likeliest")->capture_default_str();
-  command->add_option("--repetition-penalty", o.sampler.repetition_penalty, "on tokens of the prompt and the text")
+  command->add_option("--top-k", o.sampler.top_k, "draw from this many of the most likely tokens; 0: all")
       ->capture_default_str();
-  command->add_option("--seed", o.sampler.seed, "of the draws")->check(is_seed())->capture_default_str();
-  command->add_option("--stop", o.stops, "text that ends the text; may come often")
+  command->add_option("--top-p", o.sampler.top_p, "draw from the most likely tokens with this total probability")
+      ->capture_default_str();
+  command->add_option("--min-p", o.sampler.min_p, "drop tokens below this share of the highest probability")
+      ->capture_default_str();
+  command->add_option("--repetition-penalty", o.sampler.repetition_penalty, "for tokens of the prompt and of the text")
+      ->capture_default_str();
+  command->add_option("--seed", o.sampler.seed, "seed of the draws")->check(is_seed())->capture_default_str();
+  command->add_option("--stop", o.stops, "string that ends a text and is not printed; repeatable")
       ->type_name("TEXT")
       ->take_all()
       ->allow_extra_args(false);
-  command->add_flag("--past-end", o.past_end, "go on behind the end of a document");
-  command->add_option("--load-state", o.load_state, "go on from a file of --save-state, which is not read again")
+  command->add_flag("--past-end", o.past_end, "continue after the end of a document");
+  command->add_option("--load-state", o.load_state, "continue from a file of --save-state without reading it again")
       ->type_name("FILE");
-  command->add_option("--save-state", o.save_state, "what was read and written, to go on from")->type_name("FILE");
-  command->add_option("--length-policy", o.length_policy, "beyond what mix has rows for: error or extend")
-      ->check(CLI::IsMember({"error", "extend", "truncate_left", "rechunk"}))
+  command
+      ->add_option("--save-state", o.save_state,
+                   "file for everything read and written, to continue from; also written on Ctrl-C")
+      ->type_name("FILE");
+  command
+      ->add_option("--length-policy", o.length_policy,
+                   "for texts longer than the rows of the mixing matrix: error or extend")
+      ->check(one_of({"error", "extend", "truncate_left", "rechunk"}))
       ->capture_default_str();
-  command->add_option("--piece", o.piece, "tokens of a prompt that are read at once")
+  command->add_option("--piece", o.piece, "tokens of a prompt to read at once")
       ->check(within(limits::kContext))
       ->capture_default_str();
   command->add_flag("--exact", o.exact, "the same bits however a text is split (f32 on the CPU; slower to read)");
-  command->add_option("--precision", o.precision, "of the weights: f32 or bf16")
-      ->check(CLI::IsMember({"f32", "bf16"}))
-      ->capture_default_str();
-  command->add_option("--weights", o.weights, "model, ema: the running average, or best: of the best evaluation")
-      ->check(CLI::IsMember({"model", "ema", "best"}))
-      ->capture_default_str();
-  command->add_option("--device", o.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
-  command->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
-  command->add_flag("--json", o.json, "a JSON object for each text and one for the run on stdout, text on stderr");
+  add_precision(*command, o.precision);
+  add_run_flags(*command, o.weights, o.device);
+  add_threads(*command, o.threads);
+  add_json(*command, o.json, "a JSON object for each text and one for the run on stdout, text on stderr");
   command->callback([&job] { job = [] { return run_generate(o); }; });
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/output.h"
 #include "apps/cli/weights_library.h"
 #include "apps/commands.h"
@@ -144,11 +145,11 @@ int inspect(const InspectOptions& o) {
 }  // namespace
 
 void add_inspect(CLI::App& app, Job& job) {
-  CLI::App* command = app.add_subcommand("inspect", "what is in a safetensors file, or in the folder of a model");
+  CLI::App* command = app.add_subcommand("inspect", "list what is in a safetensors file or in the folder of a model");
   static InspectOptions o;
   command->add_option("path", o.path, "the file or folder")->required()->type_name("PATH");
-  command->add_flag("--values", o.values, "least, most and mean value of every tensor");
-  command->add_flag("--json", o.json, "one JSON object on stdout, text on stderr");
+  command->add_flag("--values", o.values, "smallest, largest and mean value of every tensor");
+  add_json(*command, o.json, "one JSON object on stdout, text on stderr");
   command->callback([&job] { job = [] { return inspect(o); }; });
 }
 

@@ -1,5 +1,5 @@
-// mhla train: options from a config file and from flags, which win. Everything that can be wrong with them is said
-// before LibTorch is opened.
+// mhla train: options from a config file and from flags, which override it. Everything that can be wrong with them is
+// said before LibTorch is opened.
 #include <CLI/CLI.hpp>
 
 #include "apps/cli/train_flags.h"
@@ -49,12 +49,12 @@ void add_train(CLI::App& app, Job& job) {
   command->require_subcommand(1);
   add_task<train::ClassifyOptions>(*command, job,
                                    {"classify",
-                                    "an image classifier, with any attention of the zoo",
+                                    "train an image classifier, with any attention of the zoo",
                                     "lepe=5 or image=[32,32]",
                                     {"data", "max_damaged"}});
   add_task<train::LmOptions>(*command, job,
                              {"lm",
-                              "a language model, with any causal attention of the zoo",
+                              "train a language model, with any causal attention of the zoo",
                               "short_conv=4 or chunk=128",
                               {"check_tokens", "data", "eval_tokens", "recompute", "tokens"}});
 }

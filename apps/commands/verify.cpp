@@ -1,6 +1,7 @@
 // mhla verify: the built-in self-check, or with --golden the recorded outputs of the published code.
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/host.h"
 #include "apps/commands.h"
 #include "apps/verify/verify_golden.h"
@@ -29,12 +30,16 @@ void add_verify(CLI::App& app, Job& job) {
       ->type_name("FILE|DIR");
   command->add_option("--backend", options.backend, "one candidate instead of all: sm90, cuda, simd, ref")
       ->type_name("NAME");
-  command->add_option("--dtype", options.dtypes, "f32, bf16, f16; default: all")->type_name("NAME,...")->delimiter(',');
-  command->add_option("--simd-target", options.simd_target, "instruction set of simd, one that `mhla doctor` lists")
+  command->add_option("--dtype", options.dtypes, "f32, bf16, f16, joined by commas (default: all)")
+      ->type_name("NAME,...")
+      ->delimiter(',');
+  command
+      ->add_option("--simd-target", options.simd_target,
+                   "instruction set of the simd candidate, one that `mhla doctor` lists")
       ->type_name("NAME");
-  command->add_option("--threads", options.threads, "threads to run on (default: all)")->check(CLI::Range(1, 1024));
+  add_threads(*command, options.threads);
   command->add_flag("--quick", options.quick, "a small part of the cases, for slow tools such as compute-sanitizer");
-  command->add_flag("--json", options.json, "one JSON object per line on stdout, text on stderr");
+  add_json(*command, options.json);
   command->callback([&job, command] {
     job = [command] {
       const Output out(options.json);

@@ -29,10 +29,11 @@ ClassifierConfig network_of(const JsonValue& request) {
   const std::string& attention = request.at("attention").as_string();
   ClassifierConfig config =
       classifier_config(request.at("model").as_string(), attention == kPlain ? "mhla" : attention);
-  const std::int64_t side = request.at("image").as_int(), blocks = request.at("blocks").as_int();
+  const std::int64_t side = request.at("image").as_int();
+  const JsonValue& blocks = request.at("blocks");
   if (side > 0) config.image = {side, side};
-  if (blocks > 0) {
-    for (auto& stage : config.blocks) stage = {blocks, blocks};
+  if (!blocks.is_null()) {
+    for (auto& stage : config.blocks) stage = {blocks.at(std::size_t{0}).as_int(), blocks.at(std::size_t{1}).as_int()};
   }
   check(config);
   return config;

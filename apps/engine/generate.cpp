@@ -1,5 +1,6 @@
 #include "apps/engine/generate.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "apps/engine/lm.h"
@@ -10,6 +11,7 @@
 #include "mhla/language/decoding/generator.h"
 #include "mhla/language/not_finite.h"
 #include "mhla/models/model_size.h"
+#include "mhla/train/stop_signal.h"
 
 namespace mhla::apps {
 
@@ -82,7 +84,7 @@ std::int64_t tokens_in(const TextContext& context) {
 }  // namespace
 
 void generate_text(const JsonValue& request, Observer& observer) {
-  const GenerateOptions options = options_of(request);
+  GenerateOptions options = options_of(request);
   expect_within(kCommand, "--max-tokens", options.max_tokens, limits::kTokens, 0);
   expect_within(kCommand, "--piece", request.at("piece").as_int(), limits::kContext);
   const LengthPolicy policy = parse_length_policy(request.at("length_policy").as_string());
@@ -98,15 +100,21 @@ void generate_text(const JsonValue& request, Observer& observer) {
   if (request.at("precision").as_string() == "bf16") model.cast(torch::kBFloat16);
   if (request.at("exact").as_bool()) model.set_exact(true);
   const torch::NoGradGuard no_gradient;
+  const StopSignal signal;
 
   std::vector<std::string> prompts = texts_of(request.at("prompts"));
   const std::int64_t piece = request.at("piece").as_int();
   TextContext context;
   std::int64_t known = 0;
   auto start = std::chrono::steady_clock::now();
+  const BeforePiece before = [&] {
+    if (signal.name() != nullptr)
+      throw RunFailed(str(kCommand, ": stopped by ", signal.name(), " while reading the prompts",
+                          to.empty() ? "" : str("; ", to, " is not written")));
+  };
   if (from.empty()) {
     check_lengths(model, *tokenizer, nullptr, prompts, options.max_tokens);
-    context = read_texts(model, *tokenizer, prompts, piece);
+    context = read_texts(model, *tokenizer, prompts, piece, before);
   } else {
     TextContext loaded = load_context(model, *tokenizer, from);
     if (prompts.empty()) prompts.resize(loaded.tokens.size());
@@ -116,12 +124,13 @@ void generate_text(const JsonValue& request, Observer& observer) {
     check_lengths(model, *tokenizer, &loaded, prompts, options.max_tokens);
     known = loaded.texts() == 1 ? tokens_in(loaded) * static_cast<std::int64_t>(prompts.size()) : tokens_in(loaded);
     start = std::chrono::steady_clock::now();
-    context = read_more(model, *tokenizer, std::move(loaded), prompts, piece);
+    context = read_more(model, *tokenizer, std::move(loaded), prompts, piece, before);
   }
   const std::int64_t read = tokens_in(context) - known;
   const double read_s = seconds_since(start);
   const std::string length = model.describe_length(context.longest() + options.max_tokens);
 
+  options.stopped = [&] { return signal.name() != nullptr; };
   observer.progress(JsonValue().set("kind", "texts").set("texts", context.texts()));
   Generated all;
   try {
@@ -166,6 +175,11 @@ void generate_text(const JsonValue& request, Observer& observer) {
                    .set("write_per_s", rate(static_cast<double>(wrote), all.seconds))
                    .set("step_ms", all.steps > 0 ? 1e3 * all.seconds / static_cast<double>(all.steps) : 0.0)
                    .set("state_bytes", context.state.bytes()));
+  const bool interrupted = std::any_of(all.texts.begin(), all.texts.end(),
+                                       [](const GeneratedText& text) { return text.ended == "interrupted"; });
+  if (interrupted)
+    throw RunFailed(str(kCommand, ": stopped by ", signal.name(), " after ", wrote, " tokens",
+                        to.empty() ? "" : str("; ", to, " is written, go on with --load-state ", to)));
 }
 
 }  // namespace mhla::apps

@@ -9,8 +9,8 @@
 #include "apps/engine/lm.h"
 #include "apps/engine/train_interface.h"
 #include "mhla/core/error.h"
-#include "mhla/ops/torch_error.h"
 #include "mhla/io/file.h"
+#include "mhla/ops/torch_error.h"
 
 namespace mhla::apps {
 namespace {

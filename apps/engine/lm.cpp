@@ -1,6 +1,11 @@
 #include "apps/engine/lm.h"
 
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
 
 #include "apps/engine/run_folder.h"
 #include "mhla/core/limits.h"
@@ -10,6 +15,7 @@
 #include "mhla/train/lm/run_tokenizer.h"
 #include "mhla/train/memory.h"
 #include "mhla/train/origin.h"
+#include "mhla/train/stop_signal.h"
 #include "mhla/train/weights.h"
 
 namespace mhla::apps {
@@ -97,8 +103,28 @@ LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer
 
 namespace {
 
-// The tokens to evaluate on: those held out of the run's data, or of other tokens or text, which are tokenized into a
-// folder of their own beside the run's.
+// A folder below that of the system for temporary files, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_((fs::temp_directory_path() / "mhla-eval-XXXXXX").string()) {
+    if (mkdtemp(path_.data()) == nullptr)
+      throw RunFailed(str("eval lm: ", path_, " could not be made: ", std::strerror(errno),
+                          "; --tokens names a folder for the tokens of --data, TMPDIR another for temporary files"));
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  [[nodiscard]] std::string tokens() const { return path_ + "/tokens"; }
+
+ private:
+  std::string path_;
+};
+
+// The tokens to evaluate on: those held out of the run's data, or of other tokens or text. Text becomes tokens in the
+// folder of --tokens, or in a temporary one: its files are mapped when this returns, and need no names any more.
 TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observer) {
   const TokenizerPtr tokenizer = text_of("eval lm", run);
   std::string data = request.at("data").as_string();
@@ -111,16 +137,23 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observe
       fail("eval lm: the tokens of the run are not at ", data, " any more, expected --data, tokens or text");
   }
   const std::string& into = request.at("tokens").as_string();
+  std::optional<TemporaryFolder> temporary;
   if (is_token_set(data) && !into.empty() && into != data)
     fail("eval lm: tokens is ", into, ", but ", data, " is a folder of tokens already, expected text in --data");
   if (!is_token_set(data)) {
     TokenizeOptions how;
     how.data = data, how.tokenizer = (folder / tokenizer->file_name()).string();
-    how.out = into;
-    if (how.out.empty()) fail("eval lm: data is ", data, ", which is text: expected --tokens, a folder for its tokens");
-    if (!fs::exists(data) && data != "default") fail("eval lm: data is ", data, ", which is not there");
+    if (into.empty()) temporary.emplace();
+    how.out = temporary ? temporary->tokens() : into;
+    if (!fs::exists(corpus_path(data))) fail("eval lm: data is ", data, ", which is not there");
     if (!is_token_set(how.out)) {
-      for (const std::string& line : text_warnings(tokenize_corpus(how)))
+      const StopSignal signal;  // what is not whole is removed
+      const auto leave = [&](std::int64_t) {
+        if (signal.name() != nullptr) throw RunFailed(str("eval lm: stopped by ", signal.name(), " in making tokens"));
+      };
+      const TokenSetInfo made = tokenize_corpus(how, leave);
+      leave(0);
+      for (const std::string& line : text_warnings(made))
         observer.row(JsonValue().set("kind", "warning").set("text", line));
     }
     expect_tokens_of("eval lm", how.out, TokenSet::open(how.out).info(), how.data);
@@ -128,7 +161,8 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observe
   }
   const TokenSetInfo info = TokenSet::open(data).info();
   if (info.fingerprint != tokenizer->fingerprint())
-    fail("eval lm: ", data, " has tokens of another tokenizer than the run's");
+    fail("eval lm: ", data,
+         " has tokens of another tokenizer than the run's, expected text or tokens of the run's own");
   if (info.valid.documents == 0 && request.at("data").as_string().empty())
     observer.row(
         JsonValue()
@@ -137,6 +171,12 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observe
   TokenSet set = TokenSet::open(data, info.valid.documents > 0);
   set.verify_checksums();
   return set;
+}
+
+// What was evaluated, for people: a folder of tokens that is kept, or the text.
+std::string name_of_data(const JsonValue& request, const TokenSet& set) {
+  const std::string &data = request.at("data").as_string(), &into = request.at("tokens").as_string();
+  return data.empty() || is_token_set(data) || !into.empty() ? set.folder() : data;
 }
 
 }  // namespace
@@ -184,7 +224,7 @@ void eval_lm(const JsonValue& request, Observer& observer) {
                    .set("weights", run.weights.string())
                    .set("model", network.model)
                    .set("attention", network.attention)
-                   .set("data", set.folder())
+                   .set("data", name_of_data(request, set))
                    .set("tokens", result.tokens)
                    .set("length", o.length)
                    .set("stride", o.stride > 0 ? o.stride : o.length)

@@ -23,8 +23,7 @@ struct RunWeights {
 };
 RunWeights find_weights(const std::string& command, const std::filesystem::path& run, const std::string& which,
                         train::Observer& observer);
-// "batch" and "device" of a request, where they are not 0 or empty, in the place of the run's, and its "threads", 0 for
-// all: those of the run were for another job.
+// "batch" and "device" of a request, where they are not 0 or empty, instead of the run's; "threads" always, 0: all.
 void change_options(const JsonValue& request, train::TrainOptions& options);
 
 // "resume" and "overwrite" of a request.

@@ -1,6 +1,7 @@
 #include "mhla/data/corpus.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
 #include "mhla/core/error.h"
@@ -17,6 +18,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kDictionary = "/usr/share/dictd/gcide.dict.dz";
+constexpr const char* kSample = "sample/the_hound_of_the_baskervilles.txt";  // of the folder that is installed
+
+// What comes with the program: ../share/mhla beside it, or where MHLA_SHARE points.
+fs::path share_folder() {
+  if (const char* chosen = std::getenv("MHLA_SHARE"); chosen != nullptr && *chosen != 0) return chosen;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  return (program.parent_path() / "../share/mhla").lexically_normal();
+}
 
 using Take = std::function<void(const std::string&, std::string_view)>;
 
@@ -106,25 +116,36 @@ std::vector<fs::path> files_in(const std::string& folder, std::vector<std::strin
 
 }  // namespace
 
+std::string corpus_path(const std::string& data) {
+  if (data == "default") return kDictionary;
+  if (data == "sample") return (share_folder() / kSample).string();
+  return data;
+}
+
 CorpusCounts read_corpus(const std::string& data, const Take& take) {
   Reader reader(take);
   if (data == "default") {
     if (!is_there(kDictionary))
-      fail("data: ", kDictionary,
-           " is missing: apt-get install dict-gcide (it brings a dictionary server, dictd), or give a file or folder "
-           "of text");
+      fail(
+          "data: ", kDictionary,
+          " is missing: apt-get install dict-gcide (it brings a dictionary server, dictd), or give --data sample, or a "
+          "file or folder of text");
     const auto packed = read_file(kDictionary);
     add_file(reader.counts.print, packed);
     const auto text = gunzip(packed, kDictionary);
     int number = 0;
     split_dictionary(text_of(text),
                      [&](std::string_view document) { reader.document(str("gcide ", number++), document); });
+  } else if (data == "sample") {
+    if (!is_there(corpus_path(data)))
+      fail("data: ", corpus_path(data), " is missing: it comes with mhla; MHLA_SHARE names the folder share/mhla");
+    reader.file(corpus_path(data));
   } else if (is_folder(data)) {
     for (const fs::path& file : files_in(data, reader.counts.not_read)) reader.file(file);
   } else if (is_there(data)) {
     reader.file(data);
   } else {
-    fail("data: '", data, "' is not there, expected a text file, a .jsonl file, a folder of these, or default");
+    fail("data: '", data, "' is not there, expected a text file, a .jsonl file, a folder of these, sample or default");
   }
   if (reader.counts.documents == 0)
     fail("data: ", data, " has no text",
@@ -133,7 +154,7 @@ CorpusCounts read_corpus(const std::string& data, const Take& take) {
 }
 
 std::optional<CorpusPrint> corpus_print(const std::string& data) {
-  const std::string place = data == "default" ? kDictionary : data;
+  const std::string place = corpus_path(data);
   if (!is_there(place)) return {};
   CorpusPrint print;
   std::vector<std::string> not_read;

@@ -1,7 +1,8 @@
-// Text for language models: documents of a file, a folder or a package of Debian, in a fixed order.
+// Text for language models: documents of a file or a folder, in a fixed order, or a text that has a name.
 //   FILE.jsonl   one document a line, its field "text"; FILE.json too, where it is named
 //   FILE         one document
 //   FOLDER       its .txt, .md and .jsonl files at any depth, in the order of their paths
+//   sample       a novel that comes with mhla (sample/README.md), one document
 //   default      the Collaborative International Dictionary of English, Debian's dict-gcide (GPL-2+), as plain text
 // Any bytes are text; what is no UTF-8 is counted, and the tokenizer's to encode or to refuse.
 #pragma once
@@ -29,6 +30,9 @@ struct CorpusCounts {
   std::vector<std::string> not_read;  // files of a folder, by their ending
   CorpusPrint print;
 };
+
+// The file or folder that `data` names: itself, or where the text of sample or default is, or would be.
+std::string corpus_path(const std::string& data);
 
 // Gives every document that is not empty to `take`, with its name. None at all is an Error.
 CorpusCounts read_corpus(const std::string& data,

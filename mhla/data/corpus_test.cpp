@@ -38,6 +38,22 @@ TEST(Corpus, FilesFoldersAndLines) {
   EXPECT_EQ(texts_of(folder.path("named.json")), (Texts{"a line"}));
 }
 
+TEST(Corpus, ANovelComesWithTheProgram) {
+  CorpusCounts counts;
+  const Texts texts = texts_of("sample", &counts);
+  ASSERT_EQ(texts.size(), 1u);
+  EXPECT_TRUE(has(texts[0].substr(0, 80), "The Hound of the Baskervilles"));
+  EXPECT_EQ(counts.bytes, 318521);
+  EXPECT_EQ(corpus_print("sample"), counts.print);
+  const ScratchFolder folder;
+  setenv("MHLA_SHARE", folder.path().c_str(), 1);
+  EXPECT_TRUE(has(message_of([] { texts_of("sample"); }),
+                  folder.path("sample/the_hound_of_the_baskervilles.txt") + " is missing"));
+  folder.write_text("sample/the_hound_of_the_baskervilles.txt", "another");
+  EXPECT_EQ(texts_of("sample"), Texts{"another"});
+  unsetenv("MHLA_SHARE");
+}
+
 TEST(Corpus, MistakesAreNamed) {
   const ScratchFolder folder;
   folder.write_text("empty.txt", "");

@@ -131,7 +131,7 @@ void check(const TokenizeOptions& o) {
   if (!(o.valid >= 0.0 && o.valid <= 0.5)) fail("tokenize: valid is ", o.valid, ", expected 0 to 0.5");
   if (o.valid > 0.0 && !o.valid_data.empty())
     fail("tokenize: valid is ", o.valid, " and valid_data is ", o.valid_data, ", expected one of them");
-  if (!o.valid_data.empty() && o.valid_data != "default" && !is_there(o.valid_data))
+  if (!o.valid_data.empty() && !is_there(corpus_path(o.valid_data)))
     fail("tokenize: valid_data is ", o.valid_data, ", which is not there");
   if (o.shard_tokens < 1) fail("tokenize: shard_tokens is ", o.shard_tokens, ", expected at least 1");
   if (is_token_set(o.out)) fail("tokenize: ", o.out, " has a ", kTokenIndex, " already; give another folder");

@@ -18,7 +18,8 @@
 
 namespace mhla {
 
-// Of `names` the one with the fewest letters to change, put in or take out; empty without names.
+// Of `names` the one with the fewest letters to change, insert, remove or swap with their neighbour; empty without
+// names.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& names);
 
 namespace fields {

@@ -53,6 +53,8 @@ TEST(Fields, ThatAreMissingKeepTheirValues) {
 TEST(Fields, SayWhatIsWrong) {
   EXPECT_EQ(message_of([] { read(R"({"dept": 3})"); }), "doc: 'dept' is unknown, nearest is 'depth'");
   EXPECT_EQ(message_of([] { read(R"({"imag": 3})"); }), "doc: 'imag' is unknown, nearest is 'image'");
+  EXPECT_EQ(nearest_name("rnu", {"rank", "run"}), "run");  // a swap is one change
+  EXPECT_EQ(nearest_name("bacth", {"back", "batch"}), "batch");
   EXPECT_EQ(message_of([] { read(R"({"depth": "3"})"); }), "doc: 'depth': JSON value is a string, expected an integer");
   EXPECT_EQ(message_of([] { read(R"({"image": [1, 2, 3]})"); }), "doc: 'image': a list of 3, expected 2 items");
   EXPECT_EQ(message_of([] { read(R"({"blocks": [[1, 2], [3]]})"); }), "doc: 'blocks': a list of 1, expected 2 items");

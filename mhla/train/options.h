@@ -51,42 +51,42 @@ struct TrainOptions {
   template <class Self, class Visit>
   static void fields(Self& o, Visit&& visit) {
     visit("epochs", o.epochs, "passes over the training set");
-    visit("max_steps", o.max_steps, "optimiser steps, in the place of epochs; 0: by epochs");
-    visit("batch", o.batch, "samples of one pass through the model");
-    visit("accumulate", o.accumulate, "batches whose gradients make one step");
+    visit("max_steps", o.max_steps, "optimiser steps, instead of epochs; 0: by epochs");
+    visit("batch", o.batch, "samples in one pass through the model");
+    visit("accumulate", o.accumulate, "batches whose gradients are summed into one step");
     visit("lr", o.lr, "peak learning rate");
-    visit("weight_decay", o.weight_decay, "of weights with two axes or more");
-    visit("beta1", o.beta1, "AdamW: memory of the gradient");
-    visit("beta2", o.beta2, "AdamW: memory of its square");
-    visit("adam_eps", o.adam_eps, "AdamW: added to the root");
-    visit("mix_lr_scale", o.mix_lr_scale, "learning rate of the mixing matrices over that of the rest");
-    visit("mix_weight_decay", o.mix_weight_decay, "of the mixing matrices; none: 0, official: that of the weights");
-    visit("clip_norm", o.clip_norm, "gradients are scaled to at most this norm; 0: never");
+    visit("weight_decay", o.weight_decay, "for weights with two axes or more");
+    visit("beta1", o.beta1, "AdamW: decay of the mean gradient");
+    visit("beta2", o.beta2, "AdamW: decay of the mean squared gradient");
+    visit("adam_eps", o.adam_eps, "AdamW: added to the denominator");
+    visit("mix_lr_scale", o.mix_lr_scale, "learning rate of the mixing matrices, as a multiple of lr");
+    visit("mix_weight_decay", o.mix_weight_decay, "for the mixing matrices (default: 0; with official: weight_decay)");
+    visit("clip_norm", o.clip_norm, "scale gradients down to at most this norm; 0: never");
     visit("clip_mix_apart", o.clip_mix_apart,
-          "clip the mixing matrices by a norm of their own; none: on, official: off");
-    visit("schedule", o.schedule, "of the learning rate: cosine or constant");
+          "clip the gradients of the mixing matrices separately (default: on; with official: off)");
+    visit("schedule", o.schedule, "learning rate schedule: cosine or constant");
     visit(
         "warmup_steps", o.warmup_steps,
-        "steps from warmup_lr to lr, in a straight line; none: 0, for language models 100 or a tenth of a shorter run");
-    visit("warmup_lr", o.warmup_lr, "where the warm-up starts");
-    visit("min_lr", o.min_lr, "where the cosine ends");
+        "steps of linear warm-up from warmup_lr to lr (default: 0; language models: 100, or a tenth of a shorter run)");
+    visit("warmup_lr", o.warmup_lr, "learning rate at the start of the warm-up");
+    visit("min_lr", o.min_lr, "learning rate at the end of the cosine schedule");
     visit("init", o.init,
-          "weights to start from: a run, a folder of mhla convert, or a .safetensors file; empty: random ones");
-    visit("init_weights", o.init_weights, "of the folder of init: model, ema or best");
-    visit("ema", o.ema, "decay of the running average of the weights; 0: none");
+          "weights to start from: a run, a folder of mhla convert, or a .safetensors file (default: random weights)");
+    visit("init_weights", o.init_weights, "weights of the folder of init: model, ema or best");
+    visit("ema", o.ema, "decay of the running average of the weights; 0: no average");
     visit("precision", o.precision, "f32, or bf16: autocast on a GPU");
     visit("device", o.device, "cpu, cuda or cuda:N");
-    visit("threads", o.threads, "of the CPU; 0: all");
-    visit("seed", o.seed, "of the weights, the order of the data and its augmentation");
-    visit("deterministic", o.deterministic, "only operations that repeat bit for bit");
-    visit("cuda_graph", o.cuda_graph, "record a batch as a CUDA graph: a small model does not wait for the host");
+    visit("threads", o.threads, "CPU threads; 0: all");
+    visit("seed", o.seed, "seed of the weights, the order of the data and its augmentation");
+    visit("deterministic", o.deterministic, "use only operations that give the same bits every time");
+    visit("cuda_graph", o.cuda_graph, "record a batch as a CUDA graph, so that small models do not wait for the host");
     visit("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: only by minutes and at the end");
-    visit("checkpoint_minutes", o.checkpoint_minutes, "minutes after which there is a checkpoint in any case; 0: off");
-    visit("keep", o.keep, "checkpoints that are kept");
+    visit("checkpoint_minutes", o.checkpoint_minutes, "minutes between checkpoints, at most; 0: off");
+    visit("keep", o.keep, "number of checkpoints to keep");
     visit("keep_best", o.keep_best, "keep the weights of the best evaluation in best.safetensors");
     visit("log_every", o.log_every, "steps between two lines of the log");
-    visit("eval_every", o.eval_every, "epochs between two evaluations; 0: at the end alone");
-    visit("eval_steps", o.eval_steps, "steps between two evaluations, in the place of eval_every; 0: by epochs");
+    visit("eval_every", o.eval_every, "epochs between two evaluations; 0: only at the end");
+    visit("eval_steps", o.eval_steps, "steps between two evaluations, instead of eval_every; 0: by epochs");
   }
 };
 

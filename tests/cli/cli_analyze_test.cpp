@@ -115,7 +115,7 @@ TEST_F(CliAnalyze, TwoRunsSideBySide) {
 TEST_F(CliAnalyze, RunsOfOneAttentionAreToldApart) {
   const std::string learned = train("a", "mhla"), frozen = train("b", "mhla", {"--set", "learn_mix=false"}),
                     uniform = train("c", "mhla", {"--set", "mix_init=uniform"});
-  const ProgramRun run = run_program({"analyze", "--runs", learned, frozen, uniform, "--samples", "2", "--maps", "0"});
+  const ProgramRun run = run_program({"analyze", "--run", learned, frozen, uniform, "--samples", "2", "--maps", "0"});
   ASSERT_EQ(run.code, 0) << run.err;
   for (const char* name : {"MHLA linear M=16 ", "MHLA linear M=16 frozen", "MHLA uniform M=16"})
     EXPECT_TRUE(has(run.out, name)) << name << " in " << run.out;
@@ -195,11 +195,20 @@ TEST_F(CliAnalyze, MistakesAreNamed) {
 
 TEST_F(CliAnalyze, DemoEndsWithATableAndAReport) {
   const std::string out = folder.path("demo");
-  const std::vector<std::string> words{"demo",      "--data",    "fashion-mnist:" + data(),
-                                       "--images",  "80",        "--epochs",
-                                       "1",         "--samples", "2",
-                                       "--threads", "1",         "--no-speed",
-                                       "--out",     out};
+  const std::vector<std::string> words{"demo",
+                                       "--data",
+                                       "fashion-mnist:" + data(),
+                                       "--train-images",
+                                       "80",
+                                       "--epochs",
+                                       "1",
+                                       "--samples",
+                                       "2",
+                                       "--threads",
+                                       "1",
+                                       "--no-speed",
+                                       "--out",
+                                       out};
   for (const int time : {1, 2}) {  // the second takes the place of the first
     const ProgramRun run = run_program(words);
     ASSERT_EQ(run.code, 0) << time << run.err;

@@ -63,7 +63,7 @@ TEST(CliCommands, CallersMistakesAreOneLineAndCodeTwo) {
       {"verify", "--golden"},
       {"verify", "--golden", "/no/such/file"},
       {"verify", "--backend", "no-such-backend"},
-      {"verify", "--threads", "0"},
+      {"verify", "--threads", "-1"},
       {"verify", "--dtype", "bf17"},
       {"verify", "--dtype", "f32", "--backend", "sm90"},
       {"verify", "--dtype", "f32", "--golden", "/no/such/file"},

@@ -60,9 +60,9 @@ TEST(CliData, WrongDataIsOneLineAndCodeTwo) {
       {{"data", "info", "--data", cut.path()}, "the file is cut short"},
       {{"data", "info", "--data", cut.path(), "--split", "valid"}, "expected train, test or all"},
       {{"data", "info", "--data", "mnist:" + cut.path(), "--split", "test"}, "looked for t10k-images-idx3-ubyte"},
-      {{"data", "info", "--items", "0"}, "--items"},
-      {{"bench", "data", "--recipe", "diet"}, "recipe 'diet' is unknown"},
-      {{"bench", "data", "--size", "0"}, "--size"}};
+      {{"data", "info", "--samples", "0"}, "--samples"},
+      {{"bench", "data", "--augment", "diet"}, "recipe 'diet' is unknown"},
+      {{"bench", "data", "--image", "0"}, "--image"}};
   for (const auto& [arguments, reason] : mistakes) {
     const ProgramRun run = run_program(arguments);
     EXPECT_EQ(run.code, 2) << arguments.back();
@@ -73,7 +73,7 @@ TEST(CliData, WrongDataIsOneLineAndCodeTwo) {
 }
 
 TEST(CliData, BenchVerifiesAndTimes) {
-  const ProgramRun run = run_program({"bench", "data", "--size", "32", "--photo-height", "60", "--photo-width", "80",
+  const ProgramRun run = run_program({"bench", "data", "--image", "32", "--photo-height", "60", "--photo-width", "80",
                                       "--batch", "8", "--threads", "2", "--min-time", "0.05", "--json"});
   ASSERT_EQ(run.code, 0) << run.err;
   const JsonValue row = parse_json(lines_of(run.out).at(0), "row");
@@ -85,8 +85,8 @@ TEST(CliData, BenchVerifiesAndTimes) {
 TEST(CliData, BenchTextVerifiesAndTimes) {
   const TemporaryFolder folder;
   std::ofstream(folder.path("a.txt")) << "to be or not to be, that is the question \xff";
-  const ProgramRun run =
-      run_program({"bench", "text", "--data", folder.path("a.txt"), "--vocab", "270", "--min-time", "0.05", "--json"});
+  const ProgramRun run = run_program(
+      {"bench", "text", "--data", folder.path("a.txt"), "--tokenizer", "train:270", "--min-time", "0.05", "--json"});
   ASSERT_EQ(run.code, 0) << run.err;
   const JsonValue row = parse_json(lines_of(run.out).at(0), "row");
   EXPECT_EQ(row.at("bytes").as_int(), 42);

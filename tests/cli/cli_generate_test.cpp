@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -190,6 +191,41 @@ TEST_F(CliGenerate, SavedForkedAndContinued) {
   EXPECT_EQ(lines_of(forks.out).size(), 2u) << forks.out;
 }
 
+// Ctrl-C: what was read and written is saved, and goes on as if nothing had happened.
+TEST_F(CliGenerate, InterruptedItSavesTheState) {
+  const std::string state = shared->path("interrupted.state");
+  const std::vector<std::string> how{"--temperature", "1.2",     "--seed",          "5",
+                                     "--past-end",    "--exact", "--length-policy", "extend"};
+  const auto words = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "--run", shared->path("run"), "--threads", "1"});
+    more.insert(more.end(), how.begin(), how.end());
+    return more;
+  };
+  for (const int signal : {SIGINT, SIGTERM}) {
+    fs::remove(state);
+    const ProgramRun run =
+        run_program(words({"--prompt", "to be", "--max-tokens", "1000000", "--save-state", state}), {kPrints, signal});
+    EXPECT_EQ(run.code, 1) << run.err;
+    const std::string name = signal == SIGINT ? "SIGINT" : "SIGTERM";
+    EXPECT_TRUE(has(lines_of(run.err).back(), "mhla: generate: stopped by " + name + " after ")) << run.err;
+    EXPECT_TRUE(has(lines_of(run.err).back(), state + " is written, go on with --load-state")) << run.err;
+    ASSERT_TRUE(fs::exists(state));
+    ASSERT_FALSE(run.out.empty());
+    const ProgramRun rest = run_program(words({"--load-state", state, "--max-tokens", "20"}));
+    ASSERT_EQ(rest.code, 0) << rest.err;
+    const std::string together = run.out + rest.out;
+    const ProgramRun whole =
+        run_program(words({"--prompt", "to be", "--max-tokens", std::to_string(together.size() + 40)}));
+    EXPECT_EQ(whole.out.substr(0, together.size()), together);
+  }
+  const ProgramRun plain =
+      run_program(words({"--prompt", "a", "--prompt", "b", "--max-tokens", "1000000"}), {kPrints, SIGINT});
+  EXPECT_EQ(plain.code, 1);
+  EXPECT_EQ(lines_of(plain.out).size(), 2u);
+  EXPECT_EQ(plain.out.back(), '\n');
+  EXPECT_FALSE(has(plain.err, "state is")) << plain.err;
+}
+
 TEST_F(CliGenerate, MistakesAreOneLineAndCodeTwo) {
   const std::string state = shared->path("ok.state");
   ASSERT_EQ(generate({"--prompt", "a", "--max-tokens", "3", "--save-state", state}).code, 0);
@@ -228,17 +264,17 @@ TEST_F(CliGenerate, MistakesAreOneLineAndCodeTwo) {
   for (const char* seed : {"-1", "1.5", "x", "18446744073709551616"})
     expect_refused(generate({"--prompt", "x", "--seed", seed}),
                    std::string("--seed: is ") + seed + ", expected a whole number from 0 to 18446744073709551615");
-  expect_refused(run_program({"eval", "lm", "--run", shared->path("run"), "--task", "mqar", "--task-seed", "-1"}),
-                 "--task-seed: is -1, expected a whole number");
+  expect_refused(run_program({"eval", "lm", "--run", shared->path("run"), "--task", "mqar", "--seed", "-1"}),
+                 "--seed is -1, expected a whole number");
   expect_refused(generate({"--prompt", "-", "--prompt", "-"}), "--prompt - is given more than once");
   const auto eval = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {"eval", "lm", "--run", shared->path("run")});
     return run_program(more);
   };
-  for (const char* flag : {"--stride", "--bucket", "--max-tokens", "--batch"})
+  for (const char* flag : {"--stride", "--bucket", "--eval-tokens", "--batch"})
     expect_refused(eval({"--task", "mqar", flag, "8"}),
                    std::string("eval lm: ") + flag + " is given with --task, where it has no effect");
-  for (const char* flag : {"--items", "--lengths", "--pairs", "--task-seed", "--needles"})
+  for (const char* flag : {"--items", "--lengths", "--mqar-pairs", "--seed", "--needles"})
     expect_refused(eval({flag, "8"}), std::string("eval lm: ") + flag + " is given without --task");
   expect_refused(eval({"--precision", "bf16"}), "--precision is given without --task");
   write_file(shared->path("long.jsonl"),
@@ -283,7 +319,7 @@ TEST_F(CliGenerate, TasksOfALanguageModel) {
                                       "mqar",
                                       "--lengths",
                                       "32,64",
-                                      "--pairs",
+                                      "--mqar-pairs",
                                       "4",
                                       "--items",
                                       "2"});
@@ -331,7 +367,7 @@ TEST_F(CliGenerate, WeightsThatAreNoNumbersAreAnError) {
   refused({"--task", "choices=" + shared->path("two.jsonl")});
   refused({"--task", "lambada=" + shared->path("last.jsonl")});
   refused({"--task", "wikitext=" + shared->path("page.jsonl")});
-  refused({"--task", "mqar", "--pairs", "4"});
+  refused({"--task", "mqar", "--mqar-pairs", "4"});
   refused({});
   refused({"generate", "--prompt", "to be"});
   expect_refused(generate({"--prompt", "to", "--max-tokens", "3"}, "nan"), "logit 0 is nan, expected a number");
@@ -352,16 +388,17 @@ TEST_F(CliGenerate, OtherAttentionsTakeAnyLength) {
   const ProgramRun run = generate({"--prompt", "to", "--max-tokens", "80", "--past-end"}, "softmax");
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_TRUE(has(run.err, "softmax attention, f32\n")) << run.err;
-  const ProgramRun eval = run_program({"eval", "lm", "--run", out, "--length", "96", "--task", "mqar", "--pairs", "4"});
+  const ProgramRun eval =
+      run_program({"eval", "lm", "--run", out, "--context", "96", "--task", "mqar", "--mqar-pairs", "4"});
   EXPECT_EQ(eval.code, 0) << eval.err;
-  const ProgramRun windows = run_program({"eval", "lm", "--run", out, "--length", "96"});
+  const ProgramRun windows = run_program({"eval", "lm", "--run", out, "--context", "96"});
   EXPECT_EQ(windows.code, 0) << windows.err;
   for (const char* word : {"policy", "chunk"}) {
     EXPECT_FALSE(has(run.err, word)) << run.err;
     EXPECT_FALSE(has(windows.out, word)) << windows.out;
   }
   const ProgramRun left =
-      run_program({"eval", "lm", "--run", out, "--length", "96", "--length-policy", "truncate_left"});
+      run_program({"eval", "lm", "--run", out, "--context", "96", "--length-policy", "truncate_left"});
   EXPECT_EQ(left.code, 0) << left.err;
   EXPECT_TRUE(has(left.out, "length policy truncate_left (truncate_left: tokens 32 to 95)")) << left.out;
 }

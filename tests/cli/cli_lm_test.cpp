@@ -36,19 +36,33 @@ TEST_F(CliLm, FromTextToPerplexity) {
   EXPECT_EQ(row.at("length_policy").as_string(), "error");
   EXPECT_EQ(row.at("buckets").size(), 4u);
   EXPECT_LT(row.at("perplexity").as_double(), 20.0);
-  const ProgramRun text = run_program({"eval", "lm", "--run", out, "--length", "4096", "--stride", "2048", "--packing",
+  const ProgramRun text = run_program({"eval", "lm", "--run", out, "--context", "4096", "--stride", "2048", "--packing",
                                        "concatenate", "--length-policy", "extend"});
   ASSERT_EQ(text.code, 0) << text.err;
   EXPECT_TRUE(has(text.out, "length policy extend (extend: tokens 0 to 4095, 256 chunks of 16)")) << text.out;
   // Other text, with the tokenizer of the run.
   write_file(folder.path("other.txt"), std::string("to be or not to be, that is the question"));
   const std::vector<std::string> other{"eval", "lm", "--run", out, "--data", folder.path("other.txt"), "--json"};
-  expect_refused(other, {"which is text: expected --tokens"});
+  const std::string temporary = folder.path("tmp");
+  fs::create_directory(temporary);
+  setenv("TMPDIR", temporary.c_str(), 1);
+  const ProgramRun passing = run_program(other);
+  unsetenv("TMPDIR");
+  ASSERT_EQ(passing.code, 0) << passing.err;
+  EXPECT_TRUE(fs::is_empty(temporary));
+  const JsonValue passed = parse_json(lines_of(passing.out).at(0), "row");
+  EXPECT_EQ(passed.at("data").as_string(), folder.path("other.txt"));
+  EXPECT_EQ(passed.at("tokens").as_int(), 41);
   std::vector<std::string> tokens = other;
   tokens.insert(tokens.end(), {"--tokens", folder.path("other")});
   const ProgramRun told = run_program(tokens);
   ASSERT_EQ(told.code, 0) << told.err;
-  EXPECT_EQ(parse_json(lines_of(told.out).at(0), "row").at("tokens").as_int(), 41);
+  const JsonValue kept = parse_json(lines_of(told.out).at(0), "row");
+  EXPECT_EQ(kept.at("tokens").as_int(), 41);
+  EXPECT_EQ(kept.at("loss").as_double(), passed.at("loss").as_double());
+  const ProgramRun novel = run_program({"eval", "lm", "--run", out, "--data", "sample", "--eval-tokens", "512"});
+  EXPECT_EQ(novel.code, 0) << novel.err;
+  EXPECT_TRUE(has(novel.out, " of sample\n")) << novel.out;
   ASSERT_EQ(run_program(tokens).code, 0);  // the tokens are there
   fs::rename(folder.path("other.txt"), folder.path("moved.txt"));
   std::replace(tokens.begin(), tokens.end(), folder.path("other.txt"), folder.path("moved.txt"));
@@ -72,7 +86,7 @@ TEST_F(CliLm, FromTextToPerplexity) {
   EXPECT_TRUE(read_file(folder.path("back/model.safetensors")).size() > 0);
   fs::copy_file(out + "/tokenizer.json", folder.path("back/tokenizer.json"));
   const ProgramRun again = run_program({"eval", "lm", "--run", folder.path("back"), "--data", out + "/tokens",
-                                        "--length", "64", "--json", "--threads", "1"});
+                                        "--context", "64", "--json", "--threads", "1"});
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_DOUBLE_EQ(parse_json(lines_of(again.out).at(0), "row").at("loss").as_double(), row.at("loss").as_double());
 }
@@ -164,8 +178,8 @@ TEST_F(CliLm, LearnsToRecallAndIsAskedAgain) {
   EXPECT_EQ(row.at("vocab").as_int(), 16);
   EXPECT_NEAR(row.at("figures").at("acc").as_double(), told, 1.5 / 128);  // but for a tie
   EXPECT_GT(told, 0.25);                                                  // of eight values
-  const ProgramRun other = run_program(
-      {"eval", "lm", "--run", out, "--task", "mqar", "--lengths", "16,32", "--pairs", "4", "--items", "8", "--json"});
+  const ProgramRun other = run_program({"eval", "lm", "--run", out, "--task", "mqar", "--lengths", "16,32",
+                                        "--mqar-pairs", "4", "--items", "8", "--json"});
   ASSERT_EQ(other.code, 0) << other.err;
   EXPECT_EQ(parse_json(lines_of(other.out).at(1), "row").at("pairs").as_int(), 4);
   // It has no text.
@@ -185,8 +199,8 @@ TEST_F(CliLm, LearnsToRecallAndIsAskedAgain) {
 
 TEST_F(CliLm, TimesLanguageModels) {
   const ProgramRun run =
-      run_program({"bench", "model", "--model", "mhla_10m", "--attention", "mhla,gla", "--length", "64", "--batch", "1",
-                   "--pass", "fwd,train,decode", "--min-time", "0.01", "--threads", "1", "--json"});
+      run_program({"bench", "model", "--model", "mhla_10m", "--attention", "mhla,gla", "--context", "64", "--batch",
+                   "1", "--pass", "fwd,train,decode", "--min-time", "0.01", "--threads", "1", "--json"});
   ASSERT_EQ(run.code, 0) << run.err;
   const std::vector<std::string> rows = lines_of(run.out);
   ASSERT_EQ(rows.size(), 6u) << run.out;
@@ -276,7 +290,7 @@ TEST_F(CliLm, WhatWouldSpoilARunIsRefused) {
   again.push_back("--no-check-tokens");
   EXPECT_EQ(run_program(again).code, 0);
   // What was never trained, and what is not there.
-  const ProgramRun beyond = run_program({"eval", "lm", "--run", out, "--length", "128"});
+  const ProgramRun beyond = run_program({"eval", "lm", "--run", out, "--context", "128"});
   EXPECT_EQ(beyond.code, 2);
   EXPECT_TRUE(has(beyond.err, "128 tokens need 8 chunks of 16, mix has 4 rows")) << beyond.err;
   expect_refused({"eval", "lm", "--run", out, "--weights", "ema"}, {"has no average of its weights"});

@@ -57,8 +57,7 @@ class WeightsTest : public testing::Test {
     write_file(folder.path("deit.json"),
                R"({"model": "deit_tiny", "official": true, "image": [28, 28], "pad": [32, 32], "patch": 2, "dims": [48],
                    "depths": [2], "heads": [3], "classes": 10})");
-    expect_done(
-        {"convert", folder.path("deit.safetensors"), folder.path("deit"), "--config", folder.path("deit.json")});
+    expect_done({"convert", folder.path("deit.safetensors"), folder.path("deit"), "--model", folder.path("deit.json")});
     return folder.path("deit");
   }
   TemporaryFolder folder;
@@ -126,6 +125,8 @@ TEST_F(WeightsTest, ModelsGoOutAndComeBack) {
   const ProgramRun run = expect_done({"convert", ours, folder.path("large"), "--blocks", "3x3", "--json"});
   EXPECT_EQ(parse_json(run.out, "row").at("model").as_string(), "deit_tiny");
   EXPECT_TRUE(has(contents(folder.path("large/model.safetensors")).at("blocks.0.attn.mix"), "[9, 9]"));
+  expect_done({"convert", ours, folder.path("square"), "--blocks", "3"});
+  EXPECT_EQ(contents(folder.path("square/model.safetensors")), contents(folder.path("large/model.safetensors")));
 }
 
 TEST_F(WeightsTest, AFullDiskIsExitCode1) {
@@ -150,7 +151,8 @@ TEST_F(WeightsTest, MistakesAreNamed) {
     EXPECT_TRUE(has(run.err, words)) << run.err;
   };
   said({"convert", folder.path("none"), folder.path("x")}, "does not exist");
-  said({"convert", ours, folder.path("x"), "--blocks", "3"}, "--blocks is '3', expected rows and columns");
+  said({"convert", ours, folder.path("x"), "--blocks", "3x3x3"}, "--blocks is '3x3x3', expected rows and columns");
+  said({"convert", ours, folder.path("x"), "--blocks", "3x0"}, "--blocks is '3x0', expected positive numbers");
   said({"convert", ours, folder.path("x"), "--attention", "gla"}, "expected softmax to mhla or linear");
   said({"convert", ours, folder.path("x"), "--family", "lm"}, "are for attention layers");
   said({"convert", folder.path("deit.safetensors"), folder.path("x"), "--model", "deit_tinny"},

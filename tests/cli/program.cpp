@@ -51,8 +51,10 @@ ProgramRun run_program(const std::vector<std::string>& arguments, const StopWhen
     _exit(127);
   }
   if (!stop.path.empty()) {
-    for (int i = 0; i < 6000 && !std::filesystem::exists(stop.path); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const auto reached = [&] {
+      return stop.path == kPrints ? !text_of(out).empty() : std::filesystem::exists(stop.path);
+    };
+    for (int i = 0; i < 6000 && !reached(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     kill(child, stop.signal);
   }
   int status = 0;

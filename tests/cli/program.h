@@ -14,7 +14,9 @@ struct ProgramRun {
   double seconds = 0.0;      // from start to end
 };
 
-// A signal to the program as soon as there is a file or folder of this name, or after a minute.
+// A signal to the program as soon as there is a file or folder of this name, or with kPrints anything on its stdout, or
+// after a minute.
+inline constexpr const char* kPrints = "stdout";
 struct StopWhen {
   std::string path;
   int signal = 0;

@@ -18,9 +18,14 @@ torch::Tensor tensor_of(const std::uint32_t* tokens, std::int64_t count, const t
 }
 
 // All but the last token of `tokens` that the state has not seen.
-void feed(LanguageModelImpl& model, LmState& state, const Ids& tokens, std::int64_t piece) {
-  const std::int64_t seen = state.positions()[0], more = static_cast<std::int64_t>(tokens.size()) - 1 - seen;
-  if (more > 0) model.prefill(tensor_of(tokens.data() + seen, more, model.device()), state, piece);
+void feed(LanguageModelImpl& model, LmState& state, const Ids& tokens, std::int64_t piece, const BeforePiece& before) {
+  const std::int64_t begin = state.positions()[0], end = static_cast<std::int64_t>(tokens.size()) - 1;
+  if (piece < 1) fail("generate: piece is ", piece, ", expected at least 1");
+  for (std::int64_t at = begin, count = 0; at < end; at += count) {
+    if (before) before();
+    count = std::min(piece, end - at);
+    model.prefill(tensor_of(tokens.data() + at, count, model.device()), state, piece);
+  }
 }
 
 std::string hex(std::uint64_t value) {
@@ -57,7 +62,8 @@ std::int64_t TextContext::longest() const {
   return static_cast<std::int64_t>(most);
 }
 
-TextContext read_tokens(LanguageModelImpl& model, std::vector<Ids> tokens, std::int64_t piece) {
+TextContext read_tokens(LanguageModelImpl& model, std::vector<Ids> tokens, std::int64_t piece,
+                        const BeforePiece& before) {
   if (tokens.empty()) fail("generate: no prompt is given, expected one at least");
   TextContext context;
   context.tokens = std::move(tokens);
@@ -66,18 +72,18 @@ TextContext read_tokens(LanguageModelImpl& model, std::vector<Ids> tokens, std::
     if (ids.empty())
       fail("generate: prompt ", states.size(), " is empty, and the tokenizer has no token that opens a text");
     states.push_back(model.begin(1));
-    feed(model, states.back(), ids, piece);
+    feed(model, states.back(), ids, piece, before);
   }
   context.state = join(std::move(states));
   return context;
 }
 
 TextContext read_texts(LanguageModelImpl& model, const Tokenizer& tokenizer, const std::vector<std::string>& texts,
-                       std::int64_t piece) {
+                       std::int64_t piece, const BeforePiece& before) {
   std::vector<Ids> tokens;
   for (const std::string& text : texts)
     tokenizer.encoder()->encode(text, tokens.emplace_back(tokenizer.document_opening()));
-  return read_tokens(model, std::move(tokens), piece);
+  return read_tokens(model, std::move(tokens), piece, before);
 }
 
 Ids encode_behind(const Tokenizer& tokenizer, const Ids& tokens, const std::string& more) {
@@ -85,7 +91,7 @@ Ids encode_behind(const Tokenizer& tokenizer, const Ids& tokens, const std::stri
 }
 
 TextContext read_more(LanguageModelImpl& model, const Tokenizer& tokenizer, TextContext context,
-                      const std::vector<std::string>& more, std::int64_t piece) {
+                      const std::vector<std::string>& more, std::int64_t piece, const BeforePiece& before) {
   const auto count = static_cast<std::int64_t>(more.size());
   if (count != context.texts() && context.texts() != 1)
     fail("generate: ", count, " prompts behind a context of ", context.texts(), " texts, expected as many");
@@ -100,7 +106,7 @@ TextContext read_more(LanguageModelImpl& model, const Tokenizer& tokenizer, Text
     const bool shows = text.empty() && !context.held.empty();  // nothing stands between what was held and what follows
     all.held.push_back(shows ? context.held[static_cast<std::size_t>(from)] : "");
     states.push_back(select(context.state, {from}));
-    feed(model, states.back(), ids, piece);
+    feed(model, states.back(), ids, piece, before);
   }
   all.state = join(std::move(states));
   return all;

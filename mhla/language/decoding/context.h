@@ -3,6 +3,8 @@
 // together with what follows: so a context that was saved goes on without reading anything again.
 #pragma once
 
+#include <functional>
+
 #include "mhla/io/text/tokenizer.h"
 #include "mhla/models/lm/lm.h"
 
@@ -17,15 +19,18 @@ struct TextContext {
   [[nodiscard]] std::int64_t longest() const;  // tokens
 };
 
+// Called before each piece of a text that is read; what it throws ends the reading.
+using BeforePiece = std::function<void()>;
+
 // Texts of any lengths, each read in parallel, `piece` tokens at a time. What opens a document is put before them.
 TextContext read_texts(LanguageModelImpl& model, const Tokenizer& tokenizer, const std::vector<std::string>& texts,
-                       std::int64_t piece = 2048);
+                       std::int64_t piece = 2048, const BeforePiece& before = {});
 TextContext read_tokens(LanguageModelImpl& model, std::vector<std::vector<std::uint32_t>> tokens,
-                        std::int64_t piece = 2048);  // as they are; none is empty
+                        std::int64_t piece = 2048, const BeforePiece& before = {});  // as they are; none is empty
 // `more` behind each text, as it is: no space comes between them; a context of one text is forked for every text of
 // `more`.
 TextContext read_more(LanguageModelImpl& model, const Tokenizer& tokenizer, TextContext context,
-                      const std::vector<std::string>& more, std::int64_t piece = 2048);
+                      const std::vector<std::string>& more, std::int64_t piece = 2048, const BeforePiece& before = {});
 
 // What `more` becomes behind `tokens`: a text that goes on, or the beginning of one where nothing but its opening is
 // there.

@@ -187,6 +187,34 @@ TEST_F(Generation, CutSavedAndContinuedIsTheSameText) {
   EXPECT_EQ(write(forks, sampled(20)).texts[1].text, write(apart, sampled(20)).texts[1].text);
 }
 
+// One text ended before, the others are ended where they are; what continues them writes what would have come.
+TEST_F(Generation, InterruptedAndContinuedIsTheSameText) {
+  const std::vector<std::string> prompts = {"one", "another prompt"};
+  TextContext whole = read_texts(*model_, *tokenizer_, prompts);
+  const Generated want = write(whole, sampled(40));
+  for (const int steps : {0, 1, 17}) {
+    TextContext context = read_texts(*model_, *tokenizer_, prompts);
+    GenerateOptions o = sampled(40);
+    o.stopped = [left = steps]() mutable { return left-- == 0; };
+    const Generated a = write(context, o, {}, /*goes_on=*/true);
+    EXPECT_EQ(a.steps, steps);
+    const Generated b = write(context, sampled(40 - steps));
+    EXPECT_EQ(context.tokens, whole.tokens);
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_EQ(a.texts[i].ended, "interrupted");
+      EXPECT_EQ(a.texts[i].tokens, steps);
+      EXPECT_EQ(a.texts[i].text + b.texts[i].text, want.texts[i].text);
+    }
+  }
+  // Reading stops between two pieces.
+  int pieces = 0;
+  const auto stop = [&] {
+    if (++pieces == 3) throw std::runtime_error("enough");
+  };
+  EXPECT_THROW(read_texts(*model_, *tokenizer_, {std::string(100, 'x')}, 10, stop), std::runtime_error);
+  EXPECT_EQ(pieces, 3);
+}
+
 // Bytes, with a space before every text as SentencePiece has it.
 class SpacedTokenizer final : public Tokenizer {
  public:

@@ -87,7 +87,20 @@ Generated generate(LanguageModelImpl& model, const Tokenizer& tokenizer, TextCon
   if (!going.empty() && going.size() < writers.size()) state = select(state, going);
   std::vector<float> logits(static_cast<std::size_t>(vocab));
   Decoder decoder(model);
+  const auto end_text = [&](std::int64_t text, std::int64_t place) {  // `place` of it in the state
+    Writer& writer = writers[static_cast<std::size_t>(text)];
+    const bool continues = goes_on && (writer.out.ended == "length" || writer.out.ended == "interrupted");
+    if (!continues) show(text, writer.stream.finish());
+    ended[static_cast<std::size_t>(text)] = select(state, {place});
+  };
   for (std::int64_t step = 0; step < options.max_tokens && !going.empty(); ++step) {
+    if (options.stopped && options.stopped()) {
+      for (std::size_t i = 0; i < going.size(); ++i) {
+        writers[static_cast<std::size_t>(going[i])].out.ended = "interrupted";
+        end_text(going[i], static_cast<std::int64_t>(i));
+      }
+      break;
+    }
     torch::Tensor last = torch::empty({static_cast<std::int64_t>(going.size())}, torch::kLong);
     for (std::size_t i = 0; i < going.size(); ++i)
       last.data_ptr<std::int64_t>()[i] = context.tokens[static_cast<std::size_t>(going[i])].back();
@@ -120,8 +133,7 @@ Generated generate(LanguageModelImpl& model, const Tokenizer& tokenizer, TextCon
         still.push_back(going[i]);
         places.push_back(static_cast<std::int64_t>(i));
       } else {
-        if (!goes_on || writer.out.ended != "length") show(going[i], writer.stream.finish());
-        ended[static_cast<std::size_t>(going[i])] = select(state, {static_cast<std::int64_t>(i)});
+        end_text(going[i], static_cast<std::int64_t>(i));
       }
     }
     if (still.size() < going.size()) {

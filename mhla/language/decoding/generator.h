@@ -13,12 +13,13 @@ struct GenerateOptions {
   std::int64_t max_tokens = 128;   // of each text
   std::vector<std::string> stops;  // text that ends a text, and is no part of it
   bool end_with_document = true;   // the token that opens or closes a document ends a text
+  std::function<bool()> stopped;   // asked before every token: true ends all texts where they are
 };
 
 struct GeneratedText {
   std::string text;
   std::int64_t tokens = 0;  // that were drawn
-  std::string ended;        // "length", "stop" or "end" of the document
+  std::string ended;        // "length", "stop", "end" of the document or "interrupted"
 };
 
 struct Generated {
@@ -33,8 +34,8 @@ using TakeText = std::function<void(std::int64_t text, const std::string& piece)
 // An Error before the first token where the length policy does not allow `max_tokens` more. The context is that of the
 // texts with what was written when it returns; a token that is drawn depends on the seed, the number of the text and
 // the place alone. Where `goes_on`, half a character and the beginning of a stop string at the end of a text that ended
-// by its length are kept back: what continues the context will show them. A text that ended at a stop string goes on
-// behind that.
+// by its length or was interrupted are kept back: what continues the context will show them. A text that ended at a
+// stop string goes on behind that.
 Generated generate(LanguageModelImpl& model, const Tokenizer& tokenizer, TextContext& context,
                    const GenerateOptions& options, const TakeText& take = {}, bool goes_on = false);
 

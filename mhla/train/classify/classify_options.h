@@ -38,31 +38,32 @@ struct ClassifyOptions {
     visit("model", o.model,
           "deit_tiny, deit_small, deit_base, vlt_tiny, vlt_small, vit_demo, vit_256 or a config.json");
     visit("attention", o.attention,
-          "of the zoo: mhla, softmax, linear, gla, mamba, mamba2, gdn, focused, inline, mala, rala; none: mhla, or "
-          "that of a "
-          "config.json");
+          "mhla, softmax, linear, gla, mamba, mamba2, gdn, focused, inline, mala or rala (default: mhla, or as in the "
+          "config.json)");
     visit("official", o.official, "compute and train as the published code does");
     visit("network", o.network, "fields of the model that differ from the named one");
-    visit("data", o.data,
-          "fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR or a folder of one of these");
-    visit("train_images", o.train_images, "so many of the training set, the same share of every class; 0: all");
-    visit("test_images", o.test_images, "so many of the test set; 0: all");
-    visit("hold_out", o.hold_out, "share of the images to test on where the data has no test set");
-    visit("test_seed", o.test_seed, "of the choice of test images (test_images, hold_out); none: 0, whatever the seed");
-    visit("max_damaged", o.max_damaged, "images that cannot be read are left out; more than these end the run");
-    visit("label_smoothing", o.label_smoothing, "of the targets");
-    visit("augment", o.augment, "recipe: none, small, strong, official, deit, vlt; empty: by the data");
     visit(
-        "normalize", o.normalize,
-        "by the mean and deviation of fashion-mnist, mnist, cifar10, cifar100, imagenet, or half; empty: by the data");
-    visit("flip", o.flip, "chance to swap left and right, in the place of the recipe's");
-    visit("shift", o.shift, "pixels a batch is moved by at most, in the place of the recipe's");
-    visit("color_jitter", o.color_jitter, "strength, in the place of the recipe's");
-    visit("rand_augment", o.rand_augment, "such as rand-m9-mstd0.5-inc1, in the place of the recipe's");
-    visit("erase", o.erase, "chance to erase a rectangle, in the place of the recipe's");
-    visit("mixup", o.mixup, "alpha, in the place of the recipe's");
-    visit("cutmix", o.cutmix, "alpha, in the place of the recipe's");
-    visit("repeats", o.repeats, "repeated augmentation: times an image comes in a row, in the place of the recipe's");
+        "data", o.data,
+        "fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR (class folders), or a folder of one of these");
+    visit("train_images", o.train_images, "use only this many training images, the same share of every class; 0: all");
+    visit("test_images", o.test_images, "use only this many test images; 0: all");
+    visit("hold_out", o.hold_out, "share of the images to test on if the data has no test set");
+    visit("test_seed", o.test_seed,
+          "seed that chooses the test images of test_images and hold_out (default: 0, whatever the seed)");
+    visit("max_damaged", o.max_damaged, "skip up to this many images that cannot be read; more end the run");
+    visit("label_smoothing", o.label_smoothing, "label smoothing of the targets");
+    visit("augment", o.augment, "recipe: none, small, strong, official, deit or vlt (default: by the data)");
+    visit("normalize", o.normalize,
+          "by the mean and deviation of fashion-mnist, mnist, cifar10, cifar100, imagenet, or half (default: by the "
+          "data)");
+    visit("flip", o.flip, "probability of a horizontal flip (default: the recipe's, as for all that follow)");
+    visit("shift", o.shift, "largest shift of a batch, in pixels");
+    visit("color_jitter", o.color_jitter, "strength of colour jitter");
+    visit("rand_augment", o.rand_augment, "RandAugment, such as rand-m9-mstd0.5-inc1");
+    visit("erase", o.erase, "probability of random erasing");
+    visit("mixup", o.mixup, "alpha of mixup");
+    visit("cutmix", o.cutmix, "alpha of cutmix");
+    visit("repeats", o.repeats, "repeated augmentation: how often an image comes in a row");
     TrainOptions::fields(o.train, visit);
     visit("origin", o.origin, "where the files above were when the run began");
   }

@@ -41,29 +41,31 @@ struct LmOptions {
   static void fields(Self& o, Visit&& visit) {
     visit("model", o.model, "mhla_10m, mhla_30m, mhla_130m, mhla_340m or a config.json");
     visit("attention", o.attention,
-          "causal, of the zoo: mhla, softmax, linear, gla, mamba, mamba2, gdn; none: mhla, or that of a config.json");
+          "mhla, softmax, linear, gla, mamba, mamba2 or gdn, causal (default: mhla, or as in the config.json)");
     visit("official", o.official, "compute as the published code does (mhla)");
     visit("network", o.network, "fields of the model that differ from the named one");
-    visit(
-        "data", o.data,
-        "a folder of data tokenize, a text file, .jsonl (field text), a folder of these, default: dict-gcide, or mqar: "
-        "associative recall, made on the fly");
+    visit("data", o.data,
+          "folder of `mhla data tokenize`, a text file, .jsonl (field text), a folder of these, sample: a novel that "
+          "comes "
+          "with mhla, default: Debian's dict-gcide, or mqar: associative recall, made on the fly");
     visit("tokenizer", o.tokenizer,
-          "for text: bytes, a tokenizer.json, a SentencePiece .model, or train:SIZE; empty: train, of the model's "
-          "vocabulary, or what the tokens that are there have");
-    visit("tokens", o.tokens, "for text: folder of its tokens, made on first use; empty: tokens in the run");
+          "for text: bytes, a tokenizer.json, a SentencePiece .model, or train:SIZE (default: train one of the model's "
+          "vocabulary, or the tokenizer of existing tokens)");
+    visit("tokens", o.tokens, "for text: folder for its tokens, made on first use (default: tokens in the run)");
     visit("valid", o.valid,
-          "for text: part of the documents to evaluate on, 0 to 0.5: at least one; the end of a single one; [0.01], or "
-          "what the tokens that are there have");
-    visit("check_tokens", o.check_tokens, "read all tokens and hold their checksums before the first step");
-    visit("packing", o.packing, "documents: none sees another; concatenate: windows over all of them, as published");
+          "for text: share of the documents to hold out, 0 to 0.5; at least one document, or the end of a single one "
+          "(default: 0.01, or as in existing tokens)");
+    visit("check_tokens", o.check_tokens, "read all tokens and check their checksums before the first step");
+    visit("packing", o.packing,
+          "documents: no document sees another; concatenate: windows over all of them, as published");
     visit("context", o.context, "tokens of a sequence; 0: the model's");
-    visit("eval_tokens", o.eval_tokens, "held-out tokens of an evaluation; 0: all, of mqar an epoch");
-    visit("mqar_pairs", o.mqar_pairs, "for mqar: keys and values of a sequence of context tokens, a quarter at most");
-    visit("mqar_vocab", o.mqar_vocab, "for mqar: ids, half of them keys, half values");
-    visit("mqar_skew", o.mqar_skew, "for mqar: 1, keys come back anywhere; n: at u^n of the rest, u uniform, so early");
-    visit("mqar_items", o.mqar_items, "for mqar: sequences of an epoch, new ones in each");
-    visit("recompute", o.recompute, "keep the input of every block alone and compute it again for its gradient");
+    visit("eval_tokens", o.eval_tokens, "held-out tokens to evaluate on; 0: all, or for mqar one epoch");
+    visit("mqar_pairs", o.mqar_pairs, "for mqar: keys and values of a sequence, at most a quarter of context");
+    visit("mqar_vocab", o.mqar_vocab, "for mqar: number of ids, half of them keys, half values");
+    visit("mqar_skew", o.mqar_skew,
+          "for mqar: 1, keys come back anywhere; more, mostly early (at u^n of the rest, u uniform)");
+    visit("mqar_items", o.mqar_items, "for mqar: sequences per epoch, new ones in each");
+    visit("recompute", o.recompute, "keep only the input of every block and recompute the block in the backward pass");
     TrainOptions::fields(o.train, visit);
     visit("origin", o.origin, "where the files above were when the run began");
   }
