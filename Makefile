@@ -110,7 +110,7 @@ tidy:  ## clang-tidy over core, io, kernels, testing and data
 	@echo "make tidy: clean"
 
 install: build  ## installs headers, libraries, CMake package, pkg-config file and program under PREFIX
-	@cmake --install $(BUILD) --prefix $(PREFIX)
+	@cmake --install $(BUILD) --prefix $(PREFIX) --strip
 
 clean:  ## removes build/
 	@rm -rf build

@@ -19,6 +19,8 @@ void add_bench(CLI::App& app, Job& job);
 void add_data(CLI::App& app, Job& job);
 void add_train(CLI::App& app, Job& job);
 void add_eval(CLI::App& app, Job& job);
+void add_predict(CLI::App& app, Job& job);
+void add_export(CLI::App& app, Job& job);
 void add_generate(CLI::App& app, Job& job);
 void add_analyze(CLI::App& app, Job& job);
 void add_demo(CLI::App& app, Job& job);

@@ -42,6 +42,12 @@ endif()
 set(MHLA_CUDA_FLAGS -fmad=false --expt-relaxed-constexpr -lineinfo
     -Xcompiler=-Wall,-Wextra,-Wshadow,-Wno-missing-field-initializers,-ffp-contract=off)
 
+# A seventh of the size: 0.29 instead of 2.0 MB for rope_cuda.cu and the default architectures. The drivers that CUDA 13
+# needs all read it; older toolkits also serve drivers that do not.
+if(MHLA_CUDA AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  list(APPEND MHLA_CUDA_FLAGS --compress-mode=size)
+endif()
+
 # mhla_add_cuda(TARGET source...): *.cu into a room's library. *_sm90.cu use instructions that only 90a has: they are
 # compiled for it alone.
 function(mhla_add_cuda TARGET)

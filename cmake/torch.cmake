@@ -39,8 +39,9 @@ function(mhla_plugin target output_name header_of)
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
   add_library(${target} SHARED ${sources})
   target_precompile_headers(${target} REUSE_FROM ${header_of})  # the same header, compiled once
-  target_link_libraries(${target} PRIVATE ${ARGN} mhla_flags)
-  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output_name} LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
-  target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL)  # the program has kernels of its own
+  target_link_libraries(${target} PRIVATE ${base} ${ARGN} mhla_flags)  # base: of apps/, core and kernels for all
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output_name} LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib
+                        INSTALL_RPATH "$ORIGIN")
+  target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL)  # other rooms are in the program, too
   install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()

@@ -1,6 +1,6 @@
 # cmake -D SOURCE=... -D BUILD=... -D WORK=... -D SHARED=ON|OFF -P install_test.cmake
-# Installs into an empty prefix, moves it, and builds the consumers against it: with find_package, with pkg-config
-# and plain g++, as C, and where the build has LibTorch with the modules over it. SHARED first builds the libraries as
+# Installs into an empty prefix, moves it, and builds the consumers and the examples against it: with find_package, with
+# pkg-config and plain g++, as C, and where the build has LibTorch with the modules over it. SHARED first builds the libraries as
 # shared ones, unoptimised, for one instruction set, without CUDA and LibTorch: this is about linking.
 cmake_minimum_required(VERSION 3.25)
 
@@ -14,7 +14,7 @@ function(run)
   set(output "${output}" PARENT_SCOPE)
 endfunction()
 
-file(REMOVE_RECURSE ${WORK}/prefix ${WORK}/moved ${WORK}/consumer ${WORK}/tokens)
+file(REMOVE_RECURSE ${WORK}/prefix ${WORK}/moved ${WORK}/consumer ${WORK}/examples ${WORK}/tokens)
 file(MAKE_DIRECTORY ${WORK})
 if(SHARED)
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G Ninja -D BUILD_SHARED_LIBS=ON -D CMAKE_BUILD_TYPE=None
@@ -53,6 +53,20 @@ if(status EQUAL 0 OR NOT output MATCHES "mhla has no component 'foo'")
   message(FATAL_ERROR "find_package(mhla COMPONENTS foo) ended with ${status}, expected a message about foo:\n${output}")
 endif()
 
+# The examples, as a project of a user's own.
+run(${CMAKE_COMMAND} -S ${SOURCE}/examples -B ${WORK}/examples -G Ninja -D CMAKE_PREFIX_PATH=${prefix}
+    -D CMAKE_CXX_COMPILER=${CXX} -D CMAKE_C_COMPILER=${CC} "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror"
+    "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror")
+run(${CMAKE_COMMAND} --build ${WORK}/examples)
+set(examples grid_attention learn_mix streaming_decode c_attention)
+if(TORCH AND NOT SHARED)
+  list(APPEND examples torch_model)
+endif()
+foreach(example ${examples})
+  run(${WORK}/examples/example_${example})
+  message("example ${example}: ${output}")
+endforeach()
+
 file(GLOB_RECURSE pc ${prefix}/*/mhla.pc)
 get_filename_component(pc_dir ${pc} DIRECTORY)
 set(ENV{PKG_CONFIG_PATH} ${pc_dir})
@@ -72,4 +86,5 @@ if(EXISTS ${prefix}/bin/mhla)
   message("program: ${output}")
   run(${prefix}/bin/mhla data tokenize --data sample --out ${WORK}/tokens)
   message("sample: ${output}")
+  run(${prefix}/bin/mhla verify)  # with libmhla_base.so of the installed tree
 endif()

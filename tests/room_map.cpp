@@ -80,7 +80,7 @@ const Arrows& direct_arrows() {
       {"networks", {"analysis", "models"}},
       {"decoding", {"language", "models"}},
       {"apps", {"train", "networks", "decoding", "io", "codecs", "text", "testing"}},
-      {"examples", {"kernels", "io"}},
+      {"examples", {"kernels", "io", "models"}},
       {"tests", {"apps", "examples"}},
   };
   return arrows;

@@ -119,6 +119,8 @@ std::unique_ptr<CLI::App> make_parser(Job& job) {
   add_data(*app, job);
   add_train(*app, job);
   add_eval(*app, job);
+  add_predict(*app, job);
+  add_export(*app, job);
   add_generate(*app, job);
   add_analyze(*app, job);
   add_demo(*app, job);

@@ -60,7 +60,7 @@ Samples take_samples(const RunFolder& run, const ClassifierConfig& network, std:
   o.batch_size = chosen->size(), o.epochs = 1, o.shuffle = o.drop_last = false;
   o.threads = static_cast<int>(run.options.train.threads), o.prefetch = 1;
   o.max_damaged = run.options.max_damaged;
-  o.augment = without_chance(augment_of(run.options, network, *run.images));
+  o.augment = run.augment_for(network);
   if (network.image != run.network.image) o.augment.fit = Fit::kResize;  // the same picture, larger or smaller
   expect_fits(str(kCommand, ": ", o.batch_size, " samples of ", network.image[0], " x ", network.image[1], " pixels"),
               MemoryEstimate().add("images", 8.0 * static_cast<double>(o.batch_size) *

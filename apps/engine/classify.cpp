@@ -41,9 +41,9 @@ void train_classify(const JsonValue& request, Observer& observer) {
 
 void eval_classify(const JsonValue& request, Observer& observer) {
   const RunFolder run = open_run("eval classify", request.at("run").as_string(), request, observer);
-  const auto& [options, network, weights, images, held_out, model] = run;
+  const auto& [options, network, weights, images, held_out, model, preprocess] = run;
   const Score result =
-      score(*model, images, augment_of(options, network, *images), options, [&](std::int64_t done, std::int64_t of) {
+      score(*model, images, run.augment_for(network), options, [&](std::int64_t done, std::int64_t of) {
         observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", of).set("samples", "images"));
       });
   if (!std::isfinite(result.loss)) throw not_finite("eval classify", weights);

@@ -5,8 +5,10 @@
 #include "apps/engine/bench_model.h"
 #include "apps/engine/classify.h"
 #include "apps/engine/eval_tasks.h"
+#include "apps/engine/export.h"
 #include "apps/engine/generate.h"
 #include "apps/engine/lm.h"
+#include "apps/engine/predict.h"
 #include "apps/engine/train_interface.h"
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
@@ -27,6 +29,8 @@ void run(const JsonValue& request, train::Observer& observer) {
   const std::string& command = request.at("command").as_string();
   if (command == "train classify") return train_classify(request, observer);
   if (command == "eval classify") return eval_classify(request, observer);
+  if (command == "predict") return predict(request, observer);
+  if (command == "export") return export_model(request, observer);
   if (command == "train lm") return train_lm(request, observer);
   if (command == "eval lm") return eval_lm(request, observer);
   if (command == "generate") return generate_text(request, observer);

@@ -86,6 +86,8 @@ LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer
     find_weights(command, run, which, observer);  // which names the cause
   } else if (!fs::exists(found.file)) {
     fail(command, ": ", found.file.string(), " is missing, and ", run.string(), " has no train.json and no checkpoint");
+  } else if (fs::exists(run / kPreprocessFile)) {
+    fields_from_json(opened.options, read_json(run / kPreprocessFile), (run / kPreprocessFile).string());
   }
   change_options(request, opened.options.train);
   prepare(opened.options.train, observer);

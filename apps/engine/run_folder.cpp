@@ -136,32 +136,66 @@ ClassifyOptions saved_options(const fs::path& run) {
   return located(options);
 }
 
-RunFolder open_run(const std::string& command, const fs::path& run, const JsonValue& request, Observer& observer) {
-  const std::string& data = request.at("data").as_string();
+namespace {
+
+// A model without a run, as `mhla convert` writes it, says nothing of data.
+bool is_alone(const fs::path& run) {
+  return !fs::exists(run / "train.json") && fs::exists(run / "config.json") && fs::exists(run / "model.safetensors");
+}
+
+// All but the images and the weights. `data` replaces that of the run where it is not empty.
+RunFolder described(const std::string& command, const fs::path& run, const JsonValue& request, const std::string& data,
+                    RunWeights& found, Observer& observer) {
   RunFolder opened;
   ClassifyOptions& options = opened.options;
-  RunWeights found;
-  // A model alone, as `mhla convert` writes it, says nothing of data.
-  const bool alone =
-      !fs::exists(run / "train.json") && fs::exists(run / "config.json") && fs::exists(run / "model.safetensors");
+  const std::string& which = request.at("weights").as_string();
+  const bool alone = is_alone(run);
   if (alone) {
-    if (data.empty()) fail(command, ": ", run.string(), " is a model without a run, expected --data");
-    if (request.at("weights").as_string() != "model")
-      fail(command, ": --weights is ", request.at("weights").as_string(), ", but ", run.string(),
-           " is a model without a run");
+    if (which != "model") fail(command, ": --weights is ", which, ", but ", run.string(), " is a model without a run");
     found = {run, run / "model.safetensors", ""};
     options.augment = "none";
   } else {
-    found = find_weights(command, run, request.at("weights").as_string(), observer);
+    found = find_weights(command, run, which, observer);
     options = saved_options(run);
   }
-  const bool other = !data.empty() && folder_of(data) != folder_of(options.data);
+  opened.network = read_classifier_config(found.folder / "config.json");
+  if (const std::optional<Preprocess> kept = read_preprocess(run)) {
+    opened.preprocess = *kept;
+  } else {
+    opened.preprocess = preprocess_of(options.augment, options.normalize, alone ? "" : image_kind(options.data),
+                                      static_cast<int>(opened.network.channels));
+  }
   if (!data.empty()) options.data = data, options.test_images = options.train_images = 0;
   change_options(request, options.train);
   prepare(options.train, observer);
-
   opened.weights = found.file;
-  opened.network = read_classifier_config(found.folder / "config.json");
+  return opened;
+}
+
+void load_weights(const std::string& command, const RunWeights& found, std::int64_t batch, RunFolder& opened) {
+  expect_inference_fits(command, size_of(opened.network), batch, opened.options.train,
+                        static_cast<double>(fs::file_size(found.file)));
+  opened.model = make_classifier(opened.network);
+  read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
+  opened.model->to(device_of(opened.options.train.device));
+}
+
+}  // namespace
+
+RunFolder open_model(const std::string& command, const fs::path& run, const JsonValue& request, Observer& observer) {
+  RunWeights found;
+  RunFolder opened = described(command, run, request, "", found, observer);
+  load_weights(command, found, opened.options.train.batch, opened);
+  return opened;
+}
+
+RunFolder open_run(const std::string& command, const fs::path& run, const JsonValue& request, Observer& observer) {
+  const std::string& data = request.at("data").as_string();
+  if (is_alone(run) && data.empty()) fail(command, ": ", run.string(), " is a model without a run, expected --data");
+  RunWeights found;
+  RunFolder opened = described(command, run, request, data, found, observer);
+  const ClassifyOptions& options = opened.options;
+  const bool other = !data.empty() && (is_alone(run) || folder_of(data) != folder_of(saved_options(run).data));
   if (other && needs_hold_out(data)) {  // all of it: the model has seen none
     opened.images = open_images(data, Split::kTrain);
   } else {
@@ -175,12 +209,10 @@ RunFolder open_run(const std::string& command, const fs::path& run, const JsonVa
     fail(command, ": ", opened.images->name(), " has ", opened.images->classes(), " classes, expected the ",
          opened.network.classes, " of the model");
   expect_same_classes(command, run, *opened.images);
-  const std::int64_t batch = std::min(options.train.batch, opened.images->size());
-  expect_inference_fits(command, size_of(opened.network), batch, options.train,
-                        static_cast<double>(fs::file_size(found.file)));
-  opened.model = make_classifier(opened.network);
-  read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*opened.model));
-  opened.model->to(device_of(options.train.device));
+  // Folders made before there was a preprocess.json: as their training, or by the data.
+  if (!fs::exists(run / kPreprocessFile))
+    opened.preprocess = preprocess_of(train::augment_of(options, opened.network, *opened.images));
+  load_weights(command, found, std::min(options.train.batch, opened.images->size()), opened);
   return opened;
 }
 

@@ -3,6 +3,8 @@
 
 #include <filesystem>
 
+#include "mhla/data/preprocess.h"
+#include "mhla/train/classify/class_names.h"
 #include "mhla/train/classify/classification.h"
 #include "mhla/train/init_source.h"
 #include "mhla/train/trainer.h"
@@ -53,13 +55,22 @@ struct RunFolder {
   train::ClassifyOptions options;  // of train.json, with what the request changes
   ClassifierConfig network;
   std::filesystem::path weights;  // the file they came from
-  ImageSetPtr images;             // to test on
+  ImageSetPtr images;             // to test on; open_model: none
   bool held_out = false;          // of the training set of the run
   AnyClassifier model;            // on its device
+  Preprocess preprocess;          // from an image to its input
+
+  [[nodiscard]] Augment augment_for(const ClassifierConfig& c) const {
+    return augment_of(preprocess, static_cast<int>(c.image[0]), static_cast<int>(c.image[1]),
+                      static_cast<int>(c.channels));
+  }
 };
 
-// Of `mhla train classify`. `request` has "weights" (model, ema or best), "data", empty for that of the run, and what
-// change_options() takes.
+// The classifier of a run of `mhla train classify`, or of a folder with config.json and model.safetensors, without any
+// data. `request` has "weights" (model, ema or best) and what change_options() takes.
+RunFolder open_model(const std::string& command, const std::filesystem::path& run, const JsonValue& request,
+                     train::Observer& observer);
+// The same with images: "data" of the request, or where it is empty those of the run.
 RunFolder open_run(const std::string& command, const std::filesystem::path& run, const JsonValue& request,
                    train::Observer& observer);
 

@@ -16,6 +16,8 @@ typedef void (*mhla_train_row)(void* context, int progress, const char* json);
 int mhla_train_interface(void);
 // {"command": "train classify" or "train lm", "out": FOLDER, "resume": BOOL, "overwrite": BOOL, "options": {...}},
 // {"command": "eval classify" or "eval lm", "run": FOLDER, ...}, {"command": "eval lm tasks", ...},
+// {"command": "predict", "run": FOLDER, "images": [PATH, ...], ...}, {"command": "export", "run": FOLDER, "out": FILE,
+// ...},
 // {"command": "generate", "run": FOLDER, "prompts": [...], ...}, {"command": "bench model", ...} or {"command":
 // "analyze", "runs": [FOLDER, ...], ...}. Returns the exit code of the program, with `reason` filled in where it is not
 // 0.

@@ -109,12 +109,13 @@ Normalization normalization_called(const std::string& name) {
   fail("augment: normalize is '", name, "', expected one of ", known);
 }
 
-std::string normalization_name(const ImageSet& set) {
-  const std::string kind = set.kind();
+std::string normalization_name(const ImageSet& set) { return normalization_name(set.kind(), set.channels()); }
+
+std::string normalization_name(const std::string& kind, int channels) {
   for (const NamedNormalization& one : normalizations()) {
     if (kind == one.name) return kind;
   }
-  return set.channels() == 1 ? "half" : "imagenet";
+  return channels == 1 ? "half" : "imagenet";
 }
 
 Normalization normalization_of(const ImageSet& set) { return normalization_called(normalization_name(set)); }

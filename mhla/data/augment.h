@@ -14,10 +14,11 @@
 namespace mhla {
 
 enum class Fit : std::uint8_t {
-  kPad,         // zeros on all sides, the image in the middle; larger images are refused
-  kResize,      // both sides, whatever the shape
-  kCenterCrop,  // the image scaled to cover the target / crop_fraction, then its middle
-  kRandomCrop,  // a random part (crop_area, crop_ratio), resized
+  kPad,          // zeros on all sides, the image in the middle; larger images are refused
+  kPadOrResize,  // kPad where the image is no larger, else kResize
+  kResize,       // both sides, whatever the shape
+  kCenterCrop,   // the image scaled to cover the target / crop_fraction, then its middle
+  kRandomCrop,   // a random part (crop_area, crop_ratio), resized
 };
 
 enum class Interpolation : std::uint8_t { kBilinear, kBicubic, kRandom };  // kRandom: one of the two, per image
@@ -73,7 +74,8 @@ struct Normalization {
 };
 Normalization normalization_of(const ImageSet& set);
 std::string normalization_name(const ImageSet& set);
-Normalization normalization_called(const std::string& name);  // also imagenet, and half: 0.5 for all
+std::string normalization_name(const std::string& kind, int channels);  // of a set of this kind()
+Normalization normalization_called(const std::string& name);            // also imagenet, and half: 0.5 for all
 
 // Throws what is wrong with `augment`, by field.
 void check_augment(const Augment& augment);

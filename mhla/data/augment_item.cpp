@@ -55,15 +55,17 @@ void ItemAugmenter::fit(ItemScratch& scratch, Philox& random) const {
   if (filter == Interpolation::kRandom)
     filter = random.chance(0.5) ? Interpolation::kBilinear : Interpolation::kBicubic;
   Box box{0, 0, image.height, image.width};
-  switch (augment_.fit) {
+  const bool larger = image.height > height || image.width > width;
+  switch (augment_.fit == Fit::kPadOrResize ? (larger ? Fit::kResize : Fit::kPad) : augment_.fit) {
     case Fit::kPad:
-      if (image.height > height || image.width > width)
+      if (larger)
         fail(image.height, " x ", image.width, " pixels do not fit ", height, " x ", width,
              " by padding; resize or crop");
       if (image.height == height && image.width == width) return;
       pad_image(image, height, width, scratch.other);
       std::swap(scratch.image, scratch.other);
       return;
+    case Fit::kPadOrResize:
     case Fit::kResize: break;
     case Fit::kRandomCrop: box = random_crop(augment_, image.height, image.width, random); break;
     case Fit::kCenterCrop: {

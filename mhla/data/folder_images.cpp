@@ -154,6 +154,8 @@ class FolderImages final : public ImageSet {
 
 }  // namespace
 
+std::vector<std::string> image_files_in(const std::string& folder) { return files_in(folder).images; }
+
 bool has_class_folders(const fs::path& folder, Split split) {
   const fs::path inside = split_folder(folder, split);
   if (inside.empty()) return false;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,9 @@ ImageSetPtr open_images(const std::string& data, Split split);
 // Whether `data` has that split, without reading it: a folder of class folders has no test split.
 bool has_split(const std::string& data, Split split);
 
+// The kind() of `data` without reading it: by its name, or by what lies in its folder; "folder" where that is gone.
+std::string image_kind(const std::string& data);
+
 // Whether test images must be held out of the training images: class folders without val/ or test/. IDX and CIFAR have
 // a test set; where its files are missing, open_images() says so.
 bool needs_hold_out(const std::string& data);
@@ -77,6 +81,16 @@ std::pair<ImageSetPtr, ImageSetPtr> hold_out(const ImageSetPtr& set, double frac
 
 // A number of the labels in their order: another set, or the same images otherwise sorted, has another.
 std::uint32_t labels_checksum(const ImageSet& set);
+
+// Image files as a set without labels: all are of class 0.
+struct ImageFile {
+  std::string name;                                   // the path
+  std::optional<std::vector<std::byte>> maybe_bytes;  // of an image that is in no file
+};
+ImageSetPtr images_in_files(std::vector<ImageFile> files, int channels);
+
+// .jpg, .jpeg and .png files below `folder` at any depth, relative to it, sorted.
+std::vector<std::string> image_files_in(const std::string& folder);
 
 // A set held in memory, for tests and for data that comes from elsewhere.
 struct MemoryImages {

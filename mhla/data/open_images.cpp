@@ -47,15 +47,19 @@ Place place_of(const std::string& data) {
   return place;
 }
 
-// What lies in a folder, for either split: half a set is named as what it is half of.
-std::string guess(const fs::path& folder) {
+// What lies in a folder, for either split: half a set is named as what it is half of. Empty: nothing known.
+std::string known_kind(const fs::path& folder) {
   for (const Split split : {Split::kTrain, Split::kTest}) {
     if (has_idx(folder, split))
       return fs::absolute(folder).string().find("fashion") != std::string::npos ? "fashion-mnist" : "mnist";
     if (has_cifar(folder, split, 10)) return "cifar10";
     if (has_cifar(folder, split, 100)) return "cifar100";
   }
-  if (has_class_folders(folder, Split::kTrain)) return "folder";
+  return has_class_folders(folder, Split::kTrain) ? "folder" : "";
+}
+
+std::string guess(const fs::path& folder) {
+  if (const std::string kind = known_kind(folder); !kind.empty()) return kind;
   fail("data: nothing known in ", folder.string(), ", looked for ", idx_files(Split::kTrain), "; ",
        cifar_files(Split::kTrain, 10), "; ", cifar_files(Split::kTrain, 100), "; folders of images (",
        readable_endings(), "), one for each class, also below train");
@@ -128,6 +132,14 @@ std::string folder_of(const std::string& data) {
   std::error_code error;
   const fs::path folder = named(data).folder, canonical = fs::weakly_canonical(folder, error);
   return (error ? folder : canonical).string();
+}
+
+std::string image_kind(const std::string& data) {
+  const Place place = named(data);
+  if (!place.kind.empty()) return place.kind;
+  std::error_code none;
+  const std::string kind = fs::is_directory(place.folder, none) ? known_kind(place.folder) : "";
+  return kind.empty() ? "folder" : kind;
 }
 
 bool needs_hold_out(const std::string& data) {

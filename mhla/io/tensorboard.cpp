@@ -1,4 +1,4 @@
-// Wire format: key = field * 8 + type (0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes). Fields used:
+// Fields used:
 //   Event    1 wall_time double | 2 step varint | 3 file_version string | 5 summary Summary | 7 session_log SessionLog
 //   Summary  1 value Value;  Value 1 tag string, 2 simple_value float;  SessionLog 1 status (1 is START)
 #include "mhla/io/tensorboard.h"
@@ -7,32 +7,18 @@
 
 #include <array>
 #include <atomic>
-#include <bit>
 #include <chrono>
 
 #include "mhla/core/error.h"
 #include "mhla/io/crc32c.h"
+#include "mhla/io/protobuf.h"
 
 namespace mhla {
 namespace {
 
+using namespace protobuf;
+
 enum EventField { kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
-
-template <class Word>
-void put_little_endian(std::string& out, Word word) {
-  for (std::size_t i = 0; i < sizeof word; ++i) out += static_cast<char>(word >> (8 * i) & 0xff);
-}
-
-void put_varint(std::string& out, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
-  out += static_cast<char>(value);
-}
-
-void put_bytes(std::string& out, int field, std::string_view bytes) {
-  put_varint(out, static_cast<std::uint64_t>(field) * 8 + 2);
-  put_varint(out, bytes.size());
-  out += bytes;
-}
 
 std::uint32_t masked_crc(std::string_view bytes) {
   const std::uint32_t crc = crc32c(std::as_bytes(std::span(bytes.data(), bytes.size())));
@@ -63,18 +49,15 @@ EventFile::EventFile(const std::filesystem::path& folder, std::int64_t first_ste
 void EventFile::scalar(std::string_view tag, std::int64_t step, double value) {
   std::string scalar, summary;
   put_bytes(scalar, 1, tag);
-  scalar += static_cast<char>(2 * 8 + 5);
-  put_little_endian(scalar, std::bit_cast<std::uint32_t>(static_cast<float>(value)));
+  put_float(scalar, 2, static_cast<float>(value));
   put_bytes(summary, 1, scalar);
   write_event(step, kSummary, summary);
 }
 
 void EventFile::write_event(std::int64_t step, int field, std::string_view body) {
   std::string event, record;
-  event += static_cast<char>(1 * 8 + 1);
-  put_little_endian(event, std::bit_cast<std::uint64_t>(now_seconds()));
-  event += static_cast<char>(2 * 8);
-  put_varint(event, static_cast<std::uint64_t>(step));
+  put_double(event, 1, now_seconds());
+  put_int(event, 2, step);
   put_bytes(event, field, body);
   put_little_endian(record, static_cast<std::uint64_t>(event.size()));
   put_little_endian(record, masked_crc(record));

@@ -12,9 +12,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kWeights[] = {"model.safetensors", "ema.safetensors", "best.safetensors"};
-constexpr const char* kOthers[] = {"train.json",           "config.json",    "log.jsonl",
-                                   "classes.json",         "tokenizer.json", "tokenizer.model",
-                                   "tokenizer.fingerprint"};
+constexpr const char* kOthers[] = {"train.json",      "config.json",    "log.jsonl",       "classes.json",
+                                   "preprocess.json", "tokenizer.json", "tokenizer.model", "tokenizer.fingerprint"};
 constexpr const char* kEvents = "events.out.tfevents.";
 
 std::string weights_in(const fs::path& folder) {  // the first of them that is there

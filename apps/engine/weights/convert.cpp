@@ -1,9 +1,9 @@
 // Models: published names in and out; image models of another size or attention.
 #include <filesystem>
 
+#include "apps/engine/weights/companions.h"
 #include "apps/engine/weights/weights.h"
 #include "mhla/core/memory.h"
-#include "mhla/io/file.h"
 #include "mhla/models/classify/classifier.h"
 #include "mhla/models/lm/lm.h"
 #include "mhla/models/model_size.h"
@@ -69,17 +69,6 @@ bool is_language_model(const JsonValue& request) {
   return family != nullptr && family->is_string() && family->as_string() == "lm";
 }
 
-// What goes with the model of a run, where it is: the tokenizer and its fingerprint, the names of classes.
-void copy_companions(const std::filesystem::path& in, const std::filesystem::path& out,
-                     const std::vector<const char*>& names) {
-  if (!std::filesystem::is_directory(in) || std::filesystem::equivalent(in, out)) return;
-  for (const char* name : names) {
-    if (!std::filesystem::exists(in / name)) continue;
-    const std::vector<std::byte> bytes = read_file(in / name);
-    write_file(out / name, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  }
-}
-
 JsonValue convert_language_model(const JsonValue& request) {
   const std::string in = text_of(request, "in"), out = text_of(request, "out"), config = text_of(request, "config");
   for (const char* key : {"image", "blocks", "classes"}) {
@@ -87,10 +76,12 @@ JsonValue convert_language_model(const JsonValue& request) {
   }
   const std::string attention = text_of(request, "attention");
   LanguageModel model{nullptr};
+  Companions companions;
   if (std::filesystem::is_directory(in)) {
     if (!attention.empty()) fail("convert: attention is given, but ", in, " says it in its config.json");
     expect_room(size_of(read_lm_config(std::filesystem::path(in) / "config.json"), 1), 1, in);
     model = load_language_model(in);
+    companions = companions_in(in, /*language=*/true);
   } else {
     const LmConfig network = !config.empty()
                                  ? read_lm_config(config)
@@ -103,14 +94,13 @@ JsonValue convert_language_model(const JsonValue& request) {
     } catch (const Error& error) {
       fail(in, ": ", error.what());
     }
+    companions = companions_of_file(in, config, /*language=*/true);
   }
   const bool published = text_of(request, "to") == "published";
   write_to(out, /*folder=*/!published, [&] {
-    if (published)
-      write_weights(out, published_weights(*model), {{"format", "pt"}});
-    else
-      save_language_model(*model, out);
-    if (!published) copy_companions(in, out, {"tokenizer.json", "tokenizer.model", "tokenizer.fingerprint"});
+    if (published) return write_weights(out, published_weights(*model), companions_metadata(companions));
+    save_language_model(*model, out);
+    write_companions(companions, out);
   });
   return JsonValue()
       .set("out", out)
@@ -126,9 +116,11 @@ JsonValue convert_model(const JsonValue& request) {
   if (is_language_model(request)) return convert_language_model(request);
   const std::string in = text_of(request, "in"), out = text_of(request, "out");
   AnyClassifier model;
+  Companions companions;
   if (std::filesystem::is_directory(in)) {
     expect_room(size_of(read_classifier_config(std::filesystem::path(in) / "config.json")), 1, in);
     model = load_classifier(in);
+    companions = companions_in(in, /*language=*/false);
     model = changed(model, request);
   } else {
     const ClassifierConfig network = described(request);
@@ -145,14 +137,13 @@ JsonValue convert_model(const JsonValue& request) {
       if (request.contains(key)) sizes.set(key, request.at(key));
     }
     if (!sizes.is_null()) model = changed(model, sizes);
+    companions = companions_of_file(in, text_of(request, "config"), /*language=*/false);
   }
   const bool published = text_of(request, "to") == "published";
   write_to(out, /*folder=*/!published, [&] {
-    if (published)
-      write_weights(out, published_weights(*model), {{"format", "pt"}});
-    else
-      save_classifier(*model, out);
-    if (!published && !request.contains("classes")) copy_companions(in, out, {"classes.json"});
+    if (published) return write_weights(out, published_weights(*model), companions_metadata(companions));
+    save_classifier(*model, out);
+    write_companions(companions, out);
   });
   const ClassifierConfig& c = model->config();
   JsonValue row;

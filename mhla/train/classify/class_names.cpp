@@ -41,4 +41,18 @@ void expect_same_classes(const std::string& command, const std::filesystem::path
   }
 }
 
+std::vector<std::string> class_names_of(const std::filesystem::path& run, const ClassifierConfig& network) {
+  std::vector<std::string> names;
+  if (std::filesystem::exists(run / kClasses)) {
+    const JsonValue saved = read_json(run / kClasses);
+    if (static_cast<std::int64_t>(saved.size()) != network.classes)
+      fail((run / kClasses).string(), ": has ", saved.size(), " names, expected the ", network.classes,
+           " classes of the model");
+    for (const JsonValue& name : saved.items()) names.push_back(name.as_string());
+  } else {
+    for (std::int64_t i = 0; i < network.classes; ++i) names.push_back(std::to_string(i));
+  }
+  return names;
+}
+
 }  // namespace mhla::train

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "mhla/data/image_set.h"
+#include "mhla/models/classify/classifier_config.h"
 
 namespace mhla::train {
 
@@ -11,5 +12,7 @@ void keep_classes(const std::filesystem::path& run, const ImageSet& set);
 // Data whose classes have other names are refused. Classes that only have numbers are not compared, nor runs made
 // before there was such a file. Errors open with `command`.
 void expect_same_classes(const std::string& command, const std::filesystem::path& run, const ImageSet& set);
+// The names of the classes of a model in a folder, or their numbers where there are none.
+std::vector<std::string> class_names_of(const std::filesystem::path& run, const ClassifierConfig& network);
 
 }  // namespace mhla::train

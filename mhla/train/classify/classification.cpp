@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "mhla/core/error.h"
+#include "mhla/data/preprocess.h"
+#include "mhla/io/file.h"
 #include "mhla/train/memory.h"
 #include "mhla/train/model_file.h"
 #include "mhla/train/stop_signal.h"
@@ -168,6 +170,12 @@ torch::Tensor soft_targets(const Batch& batch, std::int64_t classes) {
   return targets;
 }
 
+torch::Tensor logits_of(Classifier& model, const Batch& batch, const TrainOptions& options) {
+  const torch::Device device = device_of(options.device);
+  const Autocast autocast(options, device);
+  return model.forward(images_of(batch, device)).to(torch::kFloat);
+}
+
 Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment, const ClassifyOptions& given,
             const EvalProgress& progress) {
   const TrainOptions& options = given.train;
@@ -193,11 +201,7 @@ Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment
     score.warnings.insert(score.warnings.end(), batch.damaged.begin(), batch.damaged.end());
     if (batch.size == 0) continue;
     const torch::Tensor labels = labels_of(batch, device);
-    torch::Tensor logits;
-    {
-      const Autocast autocast(options, device);
-      logits = model.forward(images_of(batch, device)).to(torch::kFloat);
-    }
+    const torch::Tensor logits = logits_of(model, batch, options);
     const torch::Tensor best = std::get<1>(logits.topk(std::min<std::int64_t>(5, classes), -1));
     const torch::Tensor loss = torch::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
     sums += torch::stack({loss.to(torch::kDouble), (best == labels.unsqueeze(1)).sum().to(torch::kDouble)});
@@ -248,6 +252,12 @@ ClassificationTask::ClassificationTask(const ClassifyOptions& options, const Cla
 }
 
 JsonValue ClassificationTask::model_config() const { return fields_to_json(model_->config()); }
+
+void ClassificationTask::write_companions(const std::filesystem::path& folder) const {
+  keep_classes(folder, *data_.train);
+  const Preprocess preprocess = preprocess_of(augment_of(options_, model_->config(), *data_.train));
+  write_file(folder / kPreprocessFile, preprocess_text(fields_to_json(preprocess)));
+}
 
 std::int64_t ClassificationTask::batches_per_epoch() const { return data_.train->size() / options_.train.batch; }
 

@@ -38,6 +38,9 @@ torch::Tensor soft_cross_entropy(const torch::Tensor& logits, const torch::Tenso
 // [B, K]: weights[i] at labels[i], the rest at other_labels[i].
 torch::Tensor soft_targets(const Batch& batch, std::int64_t classes);
 
+// [B, K] f32 where the model is, in the precision of the options.
+torch::Tensor logits_of(Classifier& model, const Batch& batch, const TrainOptions& options);
+
 struct Score {
   std::int64_t images = 0, damaged = 0;
   std::vector<std::string> warnings;    // names of the damaged ones
@@ -58,7 +61,7 @@ class ClassificationTask : public Task {
   Classifier& classifier() { return *model_; }
   [[nodiscard]] JsonValue model_config() const override;
   [[nodiscard]] const char* samples() const override { return "images"; }
-  void write_companions(const std::filesystem::path& folder) const override { keep_classes(folder, *data_.train); }
+  void write_companions(const std::filesystem::path& folder) const override;
   [[nodiscard]] std::int64_t batches_per_epoch() const override;
   TrainBatch next_batch() override;  // images, labels, and the classes' shares where they are mixed
   BatchResult forward(const TrainBatch& batch) override;

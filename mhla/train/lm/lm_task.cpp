@@ -1,6 +1,8 @@
 #include "mhla/train/lm/lm_task.h"
 
 #include "mhla/core/limits.h"
+#include "mhla/data/preprocess.h"
+#include "mhla/io/file.h"
 #include "mhla/models/lm/head_loss.h"
 #include "mhla/train/lm/lm_batch.h"
 #include "mhla/train/lm/run_tokenizer.h"
@@ -114,6 +116,7 @@ LmTask::LmTask(const LmOptions& options, LmDataPtr data, const LmConfig& network
 
 void LmTask::write_companions(const std::filesystem::path& folder) const {
   if (const TokenizerPtr tokenizer = data_->maybe_tokenizer()) keep_tokenizer(*tokenizer, folder);
+  write_file(folder / kPreprocessFile, preprocess_text(text_preprocess(fields_to_json(options_))));
 }
 
 TrainBatch LmTask::next_batch() {
