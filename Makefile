@@ -22,6 +22,7 @@ CONFIGURE_PRODUCT = cmake --preset release $(CONFIGURE) $(if $(CUDA),-DMHLA_CUDA
 
 FUZZ_SECONDS ?= 600
 BENCH_ARGS   ?= --threads $(JOBS)
+CAMPAIGN_ARGS ?= --cases 2000 --kills 1000 --minutes 120 --jobs $(JOBS)
 BENCH         = $(MHLA) bench op --json $(BENCH_ARGS)
 
 # Sources in our own formatting; clang-tidy reads the libraries below LibTorch, not their tests: GoogleTest's macros
@@ -31,7 +32,7 @@ TIDIED    := $(shell find mhla/core mhla/io mhla/kernels mhla/testing mhla/data 
 	-not -name '*_test.cpp' | sort)
 
 .DEFAULT_GOAL := build
-.PHONY: help build test demo bench asan tsan fuzz format check-format tidy install clean
+.PHONY: help build test demo bench asan tsan fuzz campaign format check-format tidy install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -92,6 +93,11 @@ fuzz:  ## every libFuzzer target for FUZZ_SECONDS (600) under ASan and UBSan
 	    || { echo "make fuzz: $$name FAILED, its input is build/fuzz/$$name-*"; exit 1; }; \
 	done
 	@echo "make fuzz: clean"
+
+campaign:  ## 2,000 damaged inputs and 1,000 kills through the program (scripts/README.md), at most 2 hours
+	@cmake/packages.sh campaign
+	@$(MAKE) --no-print-directory build
+	@python3 scripts/campaign --mhla $(MHLA) $(CAMPAIGN_ARGS)
 
 format:  ## rewrites the sources in the formatting of .clang-format
 	@cmake/packages.sh format

@@ -21,12 +21,13 @@ case "${1:-}" in
   test) wanted="$build $tests $torch $text $python $data" ;;
   demo) wanted="$build $torch $data" ;;
   bench) wanted="$build $torch $text $data" ;;
+  campaign) wanted="$build $torch python3" ;;
   asan | tsan) wanted="$build $tests" ;;
   fuzz) wanted="$build $tests clang libclang-rt-14-dev" ;;
   format) wanted="clang-format" ;;
   tidy) wanted="$build $tests clang clang-tidy" ;;
   *)
-    echo "usage: $0 build|test|demo|bench|asan|tsan|fuzz|format|tidy" >&2
+    echo "usage: $0 build|test|demo|bench|asan|tsan|fuzz|campaign|format|tidy" >&2
     exit 2
     ;;
 esac

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/flags.h"
 #include "apps/cli/output.h"
 #include "apps/cli/train_library.h"
 #include "apps/commands.h"
@@ -50,13 +51,15 @@ int export_to(const ExportOptions& o) {
 void add_export(CLI::App& app, Job& job) {
   CLI::App* command = app.add_subcommand("export", "a trained classifier as a file for another runtime");
   static ExportOptions o;
-  command->add_option("--to", o.to, "format: onnx")->check(CLI::IsMember({"onnx"}))->capture_default_str();
+  command->add_option("--to", o.to, "format: onnx")->check(one_of({"onnx"}))->capture_default_str();
   command->add_option("--run", o.run, "folder of `mhla train classify` or `mhla convert`")
       ->required()
       ->type_name("DIR");
   command->add_option("--out", o.out, "the file to write, *.onnx")->required()->type_name("FILE");
-  command->add_option("--weights", o.weights, "model, or ema: the running average")
-      ->check(CLI::IsMember({"model", "ema"}))
+  command
+      ->add_option("--weights", o.weights,
+                   "model, ema: the running average of the weights, or best: those of the best evaluation")
+      ->check(one_of({"model", "ema", "best"}))
       ->capture_default_str();
   command->add_flag("--with-normalize", o.with_normalize,
                     "put mean and deviation into the graph: its input is pixels from 0 to 1");

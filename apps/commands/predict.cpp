@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/flags.h"
+#include "apps/cli/limit_flags.h"
 #include "apps/cli/output.h"
 #include "apps/cli/train_library.h"
 #include "apps/commands.h"
@@ -55,18 +57,15 @@ void add_predict(CLI::App& app, Job& job) {
   command->add_option("--run", o.run, "folder of `mhla train classify` or `mhla convert`")
       ->required()
       ->type_name("DIR");
-  command->add_option("images", o.images, "JPEG or PNG files, folders of them (at any depth), - for stdin; repeatable")
+  command->add_option("images", o.images, "image files, folders of them (at any depth), - for stdin; repeatable")
       ->required()
       ->type_name("IMAGE");
   command->add_option("--top", o.top, "classes to show of each image")
-      ->check(CLI::Range(1, 1 << 24))
+      ->check(within(limits::kClasses))
       ->capture_default_str();
-  command->add_option("--weights", o.weights, "model, or ema: the running average")
-      ->check(CLI::IsMember({"model", "ema"}))
-      ->capture_default_str();
-  command->add_option("--batch", o.batch, "images at a time (default: 32)")->check(CLI::Range(1, 1 << 20));
-  command->add_option("--device", o.device, "cpu, cuda or cuda:N (default: as in training)")->type_name("NAME");
-  command->add_option("--threads", o.threads, "of the CPU (default: all)")->check(CLI::Range(1, 1024));
+  command->add_option("--batch", o.batch, "images at a time (default: 32)")->check(within(limits::kBatch));
+  add_run_flags(*command, o.weights, o.device);
+  add_threads(*command, o.threads);
   command->add_flag("--json", o.json, "one JSON object per image on stdout, text on stderr");
   command->footer(
       "Images are prepared exactly as in `mhla eval classify`. One that cannot be read is named on stderr and\n"

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "mhla/core/error.h"
+#include "mhla/core/labelled.h"
 #include "mhla/io/json.h"
 
 namespace mhla {
@@ -84,16 +84,13 @@ JsonValue fields_to_json(const Config& config) {
 template <class Config>
 void fields_from_json(Config& config, const JsonValue& object, const std::string& label) {
   const std::vector<std::string> names = field_names<Config>();
-  for (const JsonValue::Member& member : object.members()) {
+  const JsonValue::Object& members = labelled(label, [&]() -> const JsonValue::Object& { return object.members(); });
+  for (const JsonValue::Member& member : members) {
     bool known = false;
     Config::fields(config, [&](const char* name, auto& field, const char*) {
       if (member.key != name) return;
       known = true;
-      try {
-        fields::from_json(member.value, field);
-      } catch (const Error& error) {
-        fail(label, ": '", name, "': ", error.what());
-      }
+      labelled(str(label, ": '", name, "'"), [&] { fields::from_json(member.value, field); });
     });
     if (!known) fail(label, ": '", member.key, "' is unknown, nearest is '", nearest_name(member.key, names), "'");
   }

@@ -58,7 +58,7 @@ TEST(Fields, SayWhatIsWrong) {
   EXPECT_EQ(message_of([] { read(R"({"depth": "3"})"); }), "doc: 'depth': JSON value is a string, expected an integer");
   EXPECT_EQ(message_of([] { read(R"({"image": [1, 2, 3]})"); }), "doc: 'image': a list of 3, expected 2 items");
   EXPECT_EQ(message_of([] { read(R"({"blocks": [[1, 2], [3]]})"); }), "doc: 'blocks': a list of 1, expected 2 items");
-  EXPECT_TRUE(has(message_of([] { read("[1]"); }), "expected an object"));
+  EXPECT_EQ(message_of([] { read("[1]"); }), "doc: JSON value is an array, expected an object");
 }
 
 }  // namespace

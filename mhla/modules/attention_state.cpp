@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "mhla/core/error.h"
+#include "mhla/core/labelled.h"
 #include "mhla/ops/tensor_view.h"
 
 namespace mhla {
@@ -37,7 +37,8 @@ StreamingState load_stream(const SavedState& from, const std::string& prefix, co
   std::map<std::string, std::string> metadata;
   for (auto it = from.text.lower_bound(prefix); it != from.text.end() && it->first.rfind(prefix, 0) == 0; ++it)
     metadata[it->first.substr(prefix.size())] = it->second;
-  StreamingState loaded = StreamingState::load(views, metadata, std::max(like.config().device, 0));
+  StreamingState loaded =
+      labelled(entry, [&] { return StreamingState::load(views, metadata, std::max(like.config().device, 0)); });
   const StreamingConfig &got = loaded.config(), &want = like.config();
   if (got.H != want.H || got.Hkv != want.Hkv || got.D != want.D || got.E != want.E || got.chunk != want.chunk ||
       got.dtype != want.dtype || got.device != want.device || got.beyond_mix != want.beyond_mix) {

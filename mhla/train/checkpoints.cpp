@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "mhla/core/error.h"
+#include "mhla/core/labelled.h"
 #include "mhla/io/crc32c.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
@@ -52,6 +52,29 @@ void seal(const fs::path& folder, std::int64_t step) {
   write_file(folder / kManifest,
              write_json(JsonValue().set("format", kFormat).set("step", step).set("files", listed), 2) + "\n");
   sync_directory(folder);
+}
+
+struct ListedFile {
+  std::string name;
+  std::uint64_t bytes = 0, checksum = 0;
+};
+
+struct Manifest {
+  std::int64_t step = 0;
+  std::vector<ListedFile> files;
+};
+
+Manifest read_manifest(const fs::path& path) {
+  const JsonValue json = read_json(path);
+  return labelled(path.string(), [&] {
+    const JsonValue* format = json.find("format");
+    if (format == nullptr || format->as_int() != kFormat)
+      fail("format is ", format == nullptr ? "missing" : write_json(*format), ", expected ", kFormat);
+    Manifest manifest{.step = json.at("step").as_int(), .files = {}};
+    for (const JsonValue::Member& file : json.at("files").members())
+      manifest.files.push_back({file.key, file.value.at("bytes").as_uint(), file.value.at("crc32c").as_uint()});
+    return manifest;
+  });
 }
 
 }  // namespace
@@ -136,23 +159,17 @@ void CheckpointFolder::clear() const {
 }
 
 void check_checkpoint(const Checkpoint& checkpoint) {
-  const fs::path manifest = checkpoint.path / kManifest;
-  const JsonValue json = read_json(manifest);
   const auto damaged = [&](const auto&... parts) { fail(checkpoint.path.string(), ": damaged: ", parts...); };
-  const JsonValue* format = json.find("format");
-  if (format == nullptr || format->as_int() != kFormat)
-    fail(manifest.string(), ": format is ", format == nullptr ? "missing" : write_json(*format), ", expected ",
-         kFormat);
-  if (json.at("step").as_int() != checkpoint.step)
-    damaged(kManifest, " is of step ", json.at("step").as_int(), ", expected ", checkpoint.step);
-  for (const JsonValue::Member& file : json.at("files").members()) {
-    const fs::path path = checkpoint.path / file.key;
+  const Manifest manifest = read_manifest(checkpoint.path / kManifest);
+  if (manifest.step != checkpoint.step)
+    damaged(kManifest, " is of step ", manifest.step, ", expected ", checkpoint.step);
+  for (const ListedFile& file : manifest.files) {
+    const fs::path path = checkpoint.path / file.name;
     std::error_code error;
     const std::uintmax_t bytes = fs::file_size(path, error);
-    if (error) damaged(file.key, " is missing");
-    if (static_cast<std::int64_t>(bytes) != file.value.at("bytes").as_int())
-      damaged(file.key, " has ", bytes, " bytes, expected ", file.value.at("bytes").as_int());
-    if (file_crc32c(path) != file.value.at("crc32c").as_uint()) damaged(file.key, " has another checksum");
+    if (error) damaged(file.name, " is missing");
+    if (bytes != file.bytes) damaged(file.name, " has ", bytes, " bytes, expected ", file.bytes);
+    if (file_crc32c(path) != file.checksum) damaged(file.name, " has another checksum");
   }
 }
 

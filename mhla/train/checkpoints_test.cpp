@@ -51,6 +51,12 @@ TEST(Checkpoints, DamageIsNamedAndTheOneBeforeIsTaken) {
       {"checkpoint.json", [](const fs::path& at) { write_file(at / "checkpoint.json", std::string("{\"format\":")); }},
       {"format is 2, expected 1",
        [](const fs::path& at) { write_file(at / "checkpoint.json", std::string("{\"format\":2}")); }},
+      {"checkpoint.json: JSON value is a string, expected an integer",
+       [](const fs::path& at) { write_file(at / "checkpoint.json", std::string(R"({"format": 1, "step": "9"})")); }},
+      {"checkpoint.json: JSON value is an array, expected an object",
+       [](const fs::path& at) {
+         write_file(at / "checkpoint.json", std::string(R"({"format": 1, "step": 9, "files": []})"));
+       }},
       {"is of step 5, expected 9",
        [](const fs::path& at) {
          fs::copy_file(at.parent_path() / "step-00000005" / "checkpoint.json", at / "checkpoint.json",
