@@ -110,6 +110,10 @@ std::vector<std::uint32_t> Tokenizer::encode(std::string_view text, SpecialText 
   return ids;
 }
 
+std::string Tokenizer::text_after(std::int64_t /*before*/, std::int64_t id) const {
+  return std::string(token_text(id));
+}
+
 std::string Tokenizer::decode(std::span<const std::uint32_t> ids) const {
   std::string text;
   for (const std::uint32_t id : ids) text += token_text(id);
@@ -140,7 +144,7 @@ TokenizerPtr byte_tokenizer() {
 TokenizerPtr open_tokenizer(const std::string& name) {
   if (name == "bytes") return byte_tokenizer();
   if (std::filesystem::path(name).extension() == ".model") return open_sentencepiece(name);
-  return std::make_shared<BpeTokenizer>(read_tokenizer_json(name), name);
+  return read_tokenizer(name);
 }
 
 }  // namespace mhla

@@ -5,6 +5,11 @@
 namespace mhla {
 namespace {
 
+constexpr std::string_view kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
 // First character that is not of `kind`, from `at` on.
 std::size_t run_end(std::string_view text, std::size_t at, CharClass kind) {
   while (at < text.size()) {
@@ -22,6 +27,7 @@ std::size_t contraction(std::string_view text, bool any_case) {
     return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   };
   const char a = letter(1), b = letter(2);
+  if (any_case && a == '\xc5' && b == '\xbf') return 3;  // a long s, which is an S to a pattern without case
   if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
   return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
@@ -99,6 +105,16 @@ const char* name_of(PieceRule rule) {
     case PieceRule::kNumbers: return "numbers";
   }
   return "";
+}
+
+std::string_view pattern_of(PieceRule rule) {
+  return rule == PieceRule::kGpt2 ? kGpt2Pattern : rule == PieceRule::kLlama3 ? kLlama3Pattern : std::string_view();
+}
+
+std::optional<PieceRule> rule_of_pattern(std::string_view pattern) {
+  for (const PieceRule rule : {PieceRule::kGpt2, PieceRule::kLlama3})
+    if (pattern == pattern_of(rule)) return rule;
+  return std::nullopt;
 }
 
 std::size_t piece_length(PieceRule rule, std::string_view text) {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace mhla {
@@ -17,6 +18,8 @@ namespace mhla {
 enum class PieceRule : std::uint8_t { kGpt2, kLlama3, kWhole, kDigits, kNumbers };
 
 const char* name_of(PieceRule rule);
-std::size_t piece_length(PieceRule rule, std::string_view text);  // of the first piece; `text` is not empty
+std::string_view pattern_of(PieceRule rule);                         // kGpt2, kLlama3: as it is published; else empty
+std::optional<PieceRule> rule_of_pattern(std::string_view pattern);  // of those two; each takes all of a text
+std::size_t piece_length(PieceRule rule, std::string_view text);     // of the first piece; `text` is not empty
 
 }  // namespace mhla

@@ -41,6 +41,7 @@ TEST(Pieces, Gpt2) {
 TEST(Pieces, Llama3) {
   const auto cut = [](std::string_view text) { return pieces_of(PieceRule::kLlama3, text); };
   EXPECT_EQ(cut("I'VE it's"), (Pieces{"I", "'VE", " it", "'s"}));
+  EXPECT_EQ(cut("a'\xc5\xbfx"), (Pieces{"a", "'\xc5\xbf", "x"}));  // a long s: the pattern does not look at case
   EXPECT_EQ(cut("x=1234567"), (Pieces{"x", "=", "123", "456", "7"}));
   EXPECT_EQ(cut("(word) \"a"), (Pieces{"(word", ")", " \"", "a"}));
   EXPECT_EQ(cut("end.\n\nNext"), (Pieces{"end", ".\n\n", "Next"}));

@@ -1,6 +1,6 @@
 // Text to numbers and back. Any bytes are text: what is no UTF-8 is encoded as its bytes, and decoding gives the same
-// bytes again (but for SentencePiece, which normalises, and refuses what is no UTF-8). A tokenizer never changes;
-// encoding scratch lives in an Encoder, one per thread.
+// bytes again. SentencePiece and the tokenizer.json of other projects take UTF-8 only, and what they normalise does not
+// come back. A tokenizer never changes; encoding scratch lives in an Encoder, one per thread.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +49,10 @@ class Tokenizer {
   // The bytes of one token, which need not be whole characters. An id without token is an Error.
   [[nodiscard]] virtual std::string_view token_text(std::int64_t id) const = 0;
 
+  // What `id` adds to a text whose last token is `before`: token_text(), but for decoders that put a space between two
+  // words. These bytes, one token after the other, are the text as it grows.
+  [[nodiscard]] virtual std::string text_after(std::int64_t before, std::int64_t id) const;
+
   [[nodiscard]] std::vector<std::uint32_t> encode(std::string_view text,
                                                   SpecialText special = SpecialText::kPlain) const;
   // Of a text that goes on behind another: without what a tokenizer puts before the first word of a text.
@@ -66,8 +70,10 @@ inline constexpr std::string_view kEndOfText = "<|endoftext|>";  // stands befor
 
 TokenizerPtr byte_tokenizer();  // ids 0 to 255 are bytes, 256 is kEndOfText
 
-// "bytes", a tokenizer.json of the byte-level BPE kind, or a .model of SentencePiece.
+// "bytes", a tokenizer.json of a BPE model, or a .model of SentencePiece.
 TokenizerPtr open_tokenizer(const std::string& name);
-bool has_sentencepiece();  // whether it was built in
+bool has_sentencepiece();  // whether they were built in; PCRE2 and ICU read patterns and normalisers of tokenizer.json
+bool has_pcre2();
+bool has_icu();
 
 }  // namespace mhla

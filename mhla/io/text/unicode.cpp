@@ -49,13 +49,18 @@ CharClass class_of(std::uint32_t code) {
   return code < kCodes ? classes.at(code) : CharClass::kOther;
 }
 
-Character other_character(std::string_view text) {
-  const std::size_t length = utf8_length(text);
-  if (length == 0) return {CharClass::kOther, 1};
+Code first_code(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return {byte(0), 1};
+  const std::size_t length = utf8_length(text);
   std::uint32_t code = byte(0) & (0xffu >> (length + 1));
   for (std::size_t i = 1; i < length; ++i) code = code << 6 | (byte(i) & 0x3fu);
-  return {class_of(code), static_cast<std::uint8_t>(length)};
+  return {code, static_cast<std::uint8_t>(length)};
+}
+
+Character other_character(std::string_view text) {
+  const Code first = first_code(text);
+  return first.length == 0 ? Character{CharClass::kOther, 1} : Character{class_of(first.code), first.length};
 }
 
 void append_utf8(std::uint32_t code, std::string& text) {

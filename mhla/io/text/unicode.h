@@ -16,7 +16,13 @@ struct Character {
   std::uint8_t length = 1;  // bytes
 };
 
+struct Code {
+  std::uint32_t code = 0;
+  std::uint8_t length = 1;  // bytes; 0: the text opens with no UTF-8
+};
+
 CharClass class_of(std::uint32_t code);
+Code first_code(std::string_view text);            // `text` is not empty
 Character other_character(std::string_view text);  // the first one of a text that opens with a byte above 127
 
 extern const CharClass kAsciiClasses[128];
