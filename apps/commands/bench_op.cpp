@@ -312,7 +312,7 @@ int run_bench(const BenchOptions& options) {
       (void)bench_backends(options, shape.form, dtype);
       OpShape needed = shape;
       if (shape.form == OpForm::kDecode)  // the sequences of a step
-        needed.B = std::max<std::int64_t>(1, options.sequences > 0 ? options.sequences : options.shape.batch);
+        needed.B = std::max<std::int64_t>(1, options.shape.batch);
       for (const Pass pass : passes) expect_fits("bench op: " + shape.name, op_memory(needed, dtype, pass, 1));
     }
 

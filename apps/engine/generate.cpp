@@ -130,7 +130,7 @@ void generate_text(const JsonValue& request, Observer& observer) {
   const double read_s = seconds_since(start);
   const std::string length = model.describe_length(context.longest() + options.max_tokens);
 
-  options.stopped = [&] { return signal.name() != nullptr; };
+  options.goes_on = !to.empty();
   observer.progress(JsonValue().set("kind", "texts").set("texts", context.texts()));
   Generated all;
   try {
@@ -139,7 +139,7 @@ void generate_text(const JsonValue& request, Observer& observer) {
         [&](std::int64_t text, const std::string& more) {
           observer.progress(JsonValue().set("kind", "piece").set("prompt", text).set("text", more));
         },
-        /*goes_on=*/!to.empty());
+        [&] { return signal.name() != nullptr; });
   } catch (const NotFinite&) {
     throw not_finite(kCommand, run.weights);
   }
@@ -152,7 +152,7 @@ void generate_text(const JsonValue& request, Observer& observer) {
                      .set("prompt", i)
                      .set("text", text.text)
                      .set("tokens", text.tokens)
-                     .set("ended", text.ended));
+                     .set("ended", name_of(text.ended)));
   }
   if (!to.empty()) save_context(model, *tokenizer, context, to);
   const auto rate = [](double count, double seconds) { return seconds > 0.0 ? count / seconds : 0.0; };
@@ -176,7 +176,7 @@ void generate_text(const JsonValue& request, Observer& observer) {
                    .set("step_ms", all.steps > 0 ? 1e3 * all.seconds / static_cast<double>(all.steps) : 0.0)
                    .set("state_bytes", context.state.bytes()));
   const bool interrupted = std::any_of(all.texts.begin(), all.texts.end(),
-                                       [](const GeneratedText& text) { return text.ended == "interrupted"; });
+                                       [](const GeneratedText& text) { return text.ended == EndReason::kInterrupted; });
   if (interrupted)
     throw RunFailed(str(kCommand, ": stopped by ", signal.name(), " after ", wrote, " tokens",
                         to.empty() ? "" : str("; ", to, " is written, go on with --load-state ", to)));

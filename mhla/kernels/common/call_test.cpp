@@ -23,7 +23,10 @@ void run_fake(const Problem&, Workspace& workspace, Executor& executor) {
   ++(workspace.counting() ? seen.counting : seen.running);
 }
 
-constexpr Candidate<Problem> kFake = {"fake", nullptr, run_fake};
+std::string takes_it(const Problem&) { return {}; }
+std::string too_small(const Problem&) { return "N = 1 below 16"; }
+
+constexpr Candidate<Problem> kFake[] = {{"fake", takes_it, run_fake}};
 
 Problem one_token() {
   Problem p;
@@ -38,7 +41,7 @@ class Call : public testing::Test {
 };
 
 TEST_F(Call, AllocatesWhatTheCountingRunAskedFor) {
-  run_candidate(kFake, one_token(), {});
+  run_call(kFake, one_token(), {});
   EXPECT_EQ(seen.counting, 1);
   EXPECT_EQ(seen.running, 1);
   ASSERT_NE(seen.first, nullptr);
@@ -51,8 +54,8 @@ TEST_F(Call, UsesTheCallersMemoryAndExecutor) {
   RunOptions run;
   run.maybe_executor = &executor;
   run.workspace = memory;
-  EXPECT_LE(count_workspace(kFake, one_token(), run), 1024);
-  run_candidate(kFake, one_token(), run);
+  EXPECT_LE(workspace_of(kFake, one_token(), run), 1024);
+  run_call(kFake, one_token(), run);
   EXPECT_EQ(static_cast<void*>(seen.first), static_cast<void*>(memory.data()));
   EXPECT_EQ(seen.workers, 1);
 }
@@ -61,9 +64,9 @@ TEST_F(Call, RefusesMemoryThatIsTooSmallBeforeRunning) {
   alignas(64) std::array<std::byte, 64> memory{};
   RunOptions run;
   run.workspace = memory;
-  const std::int64_t bytes = count_workspace(kFake, one_token(), {});
+  const std::int64_t bytes = workspace_of(kFake, one_token(), {});
   try {
-    run_candidate(kFake, one_token(), run);
+    run_call(kFake, one_token(), run);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.what(), str("fake_forward: workspace has 64 bytes, expected at least ", bytes));
@@ -74,16 +77,13 @@ TEST_F(Call, RefusesMemoryThatIsTooSmallBeforeRunning) {
 TEST_F(Call, ACallWithoutTokensRunsNothing) {
   std::array<float, 4> dmix = {1, 2, 3, 4};
   Problem p = one_token();
-  EXPECT_FALSE(finish_empty(p));
   p.N = 0, p.backward = true, p.Hm = 1, p.L = 2;
   p.dmix = View(dmix.data(), DType::kF32, {1, 2, 2});
-  EXPECT_TRUE(finish_empty(p));
+  run_call(kFake, p, {});
+  EXPECT_EQ(seen.counting + seen.running, 0);
   EXPECT_EQ(dmix, (std::array<float, 4>{}));
-  EXPECT_EQ(count_workspace(kFake, p, {}), 0);
+  EXPECT_EQ(workspace_of(kFake, p, {}), 0);
 }
-
-std::string takes_it(const Problem&) { return {}; }
-std::string too_small(const Problem&) { return "N = 1 below 16"; }
 
 TEST_F(Call, ChoosesFromTheList) {
   static constexpr Candidate<Problem> kList[] = {{"fast", too_small, run_fake}, {"plain", takes_it, run_fake}};
@@ -121,6 +121,20 @@ std::string message_of(std::span<const Candidate<FakeProblem>> list, const FakeP
     return choose(list, problem, name, "entry").name;
   } catch (const Error& error) {
     return error.what();
+  }
+}
+
+TEST(Choose, TellsWhoWasAskedAsData) {
+  EXPECT_EQ(support_of(kUnwilling, FakeProblem{}).size(), 2u);
+  EXPECT_EQ(support_of(kUnwilling, FakeProblem{})[0].reason, "not today");
+  EXPECT_EQ(support_of(kUnwilling, FakeProblem{})[1].reason, "");
+  try {
+    choose(kUnwilling, FakeProblem{}, "fast", "entry");
+    FAIL();
+  } catch (const NoCandidate& error) {
+    ASSERT_EQ(error.asked().size(), 1u);
+    EXPECT_EQ(error.asked()[0].name, "fast");
+    EXPECT_EQ(error.asked()[0].reason, "not today");
   }
 }
 

@@ -124,8 +124,10 @@ class Generation : public testing::Test {
     std::error_code none;
     fs::remove_all(folder_, none);
   }
-  Generated write(TextContext& context, const GenerateOptions& o, const TakeText& take = {}, bool goes_on = false) {
-    return generate(*model_, *tokenizer_, context, o, take, goes_on);
+  Generated write(TextContext& context, GenerateOptions o, const TakeText& take = {}, bool goes_on = false,
+                  const std::function<bool()>& stopped = {}) {
+    o.goes_on = goes_on;
+    return generate(*model_, *tokenizer_, context, o, take, stopped);
   }
   static GenerateOptions sampled(std::int64_t tokens) {
     GenerateOptions o;
@@ -137,6 +139,40 @@ class Generation : public testing::Test {
   TokenizerPtr tokenizer_;
   fs::path folder_;
 };
+
+TEST_F(Generation, SequencesJoinAndLeaveASessionBetweenSteps) {
+  const std::vector<std::string> prompts{"The garden", "a", "once upon"};
+  std::vector<TextContext> want;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {  // each by itself, with the number it has below
+    Session session(*model_, *tokenizer_);
+    const SequenceId id = session.add(read_texts(*model_, *tokenizer_, {prompts[i]}), sampled(12), 7 + i).front();
+    while (session.going() > 0) session.step();
+    want.push_back(session.remove(id).context);
+  }
+  Session session(*model_, *tokenizer_);
+  const auto join = [&](std::size_t i) {
+    return session.add(read_texts(*model_, *tokenizer_, {prompts[i]}), sampled(12), 7 + i).front();
+  };
+  const SequenceId first = join(0);
+  session.step(), session.step();
+  const SequenceId second = join(1);
+  session.step();
+  const SequenceId third = join(2);
+  session.step();
+  Session::Removed gone = session.remove(second);
+  EXPECT_EQ(gone.text.ended, EndReason::kInterrupted);
+  EXPECT_EQ(gone.text.tokens, 2);
+  EXPECT_EQ(session.going(), 2);
+  while (session.going() > 0) session.step();
+  EXPECT_EQ(session.remove(first).context.tokens, want[0].tokens);
+  EXPECT_EQ(session.remove(third).context.tokens, want[2].tokens);
+  // One that left goes on in another session.
+  Session other(*model_, *tokenizer_);
+  const SequenceId again = other.add(std::move(gone.context), sampled(10), 8).front();
+  while (other.going() > 0) other.step();
+  EXPECT_EQ(other.remove(again).context.tokens, want[1].tokens);
+  EXPECT_EQ(message_of([&] { session.remove(first); }), "generate: no sequence 0 is in the session");
+}
 
 TEST_F(Generation, GreedyIsWhatOnePassSaysOnAHundredPrompts) {
   const torch::NoGradGuard no_gradient;
@@ -156,7 +192,7 @@ TEST_F(Generation, GreedyIsWhatOnePassSaysOnAHundredPrompts) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const std::vector<std::uint32_t>& tokens = context.tokens[i];
     ASSERT_EQ(tokens.size(), 1 + prompts[i].size() + 256);
-    ASSERT_EQ(all.texts[i].ended, "length");
+    ASSERT_EQ(all.texts[i].ended, EndReason::kLength);
     const std::vector<std::int64_t> wide(tokens.begin(), tokens.end());
     const torch::Tensor once =
         model_->forward(torch::tensor(wide, torch::kLong).unsqueeze(0)).argmax(-1).squeeze(0);  // [N]
@@ -195,13 +231,13 @@ TEST_F(Generation, InterruptedAndContinuedIsTheSameText) {
   for (const int steps : {0, 1, 17}) {
     TextContext context = read_texts(*model_, *tokenizer_, prompts);
     GenerateOptions o = sampled(40);
-    o.stopped = [left = steps]() mutable { return left-- == 0; };
-    const Generated a = write(context, o, {}, /*goes_on=*/true);
+    const auto stopped = [left = steps]() mutable { return left-- == 0; };
+    const Generated a = write(context, o, {}, /*goes_on=*/true, stopped);
     EXPECT_EQ(a.steps, steps);
     const Generated b = write(context, sampled(40 - steps));
     EXPECT_EQ(context.tokens, whole.tokens);
     for (std::size_t i = 0; i < prompts.size(); ++i) {
-      EXPECT_EQ(a.texts[i].ended, "interrupted");
+      EXPECT_EQ(a.texts[i].ended, EndReason::kInterrupted);
       EXPECT_EQ(a.texts[i].tokens, steps);
       EXPECT_EQ(a.texts[i].text + b.texts[i].text, want.texts[i].text);
     }
@@ -273,7 +309,7 @@ TEST_F(Generation, StopsAndStreams) {
   o.stops = {tokenizer_->decode(std::span(context.tokens[0]).subspan(at, 6))};
   TextContext again = read_texts(*model_, *tokenizer_, {"a", "b"});
   const Generated cut = write(again, o);
-  EXPECT_EQ(cut.texts[0].ended, "stop");
+  EXPECT_EQ(cut.texts[0].ended, EndReason::kStop);
   EXPECT_EQ(cut.texts[0].text, free.texts[0].text.substr(0, cut.texts[0].text.size()));
   EXPECT_EQ(cut.texts[0].tokens, static_cast<std::int64_t>(at) + 6 - 2);  // behind two tokens of the prompt
   EXPECT_EQ(cut.texts[1].text, free.texts[1].text);
@@ -290,7 +326,8 @@ TEST_F(Generation, StopsAndStreams) {
   for (const char* prompt : {"a", "b", "c", "d", "e", "f"}) {
     TextContext one = read_texts(*ends, *tokenizer_, {prompt});
     const Generated got = generate(*ends, *tokenizer_, one, o);
-    ended = ended || (got.texts[0].ended == "end" && got.texts[0].text.find("endoftext") == std::string::npos);
+    ended = ended ||
+            (got.texts[0].ended == EndReason::kDocument && got.texts[0].text.find("endoftext") == std::string::npos);
   }
   EXPECT_TRUE(ended);
 }
@@ -311,13 +348,13 @@ TEST_F(Generation, GoesOnWithinAndBehindAStop) {
   o.stops = {stop};
   TextContext stopped = read_texts(*model_, *tokenizer_, {"a"});
   const Generated want = write(stopped, o);
-  ASSERT_EQ(want.texts[0].ended, "stop");
+  ASSERT_EQ(want.texts[0].ended, EndReason::kStop);
   const std::int64_t drawn = want.texts[0].tokens;
   for (const std::string& other : {stop, stop.substr(0, 1) + "\x01\x02"}) {  // one that comes, one that does not
     o.stops = {other}, o.max_tokens = drawn - 1;                             // behind the first byte of it
     TextContext first = read_texts(*model_, *tokenizer_, {"a"});
     const Generated a = write(first, o, {}, /*goes_on=*/true);
-    ASSERT_EQ(a.texts[0].ended, "length");
+    ASSERT_EQ(a.texts[0].ended, EndReason::kLength);
     TextContext second = saved(first);
     o.max_tokens = 120 - o.max_tokens;
     const Generated b = write(second, o);
