@@ -1,4 +1,4 @@
-# MHLA_DEPS: a folder made by scripts/gpu_headers.sh in the place of the system's packages. find_package() looks into
+# MHLA_DEPS: a folder made by scripts/gpu_headers.sh instead of the system's packages. find_package() looks into
 # CMAKE_FIND_PACKAGE_REDIRECTS_DIR first: a file there answers for a package whose targets are defined here.
 if(NOT MHLA_DEPS)
   return()
@@ -7,7 +7,7 @@ get_filename_component(deps "${MHLA_DEPS}" ABSOLUTE BASE_DIR ${PROJECT_SOURCE_DI
 if(NOT EXISTS ${deps}/include/hwy/highway.h)
   message(FATAL_ERROR "MHLA_DEPS is ${deps}, expected a folder made by scripts/gpu_headers.sh")
 endif()
-message(STATUS "libraries of ${deps} in the place of the system's")
+message(STATUS "libraries of ${deps} instead of the system's")
 
 function(mhla_dep PACKAGE TARGET)
   string(TOLOWER ${PACKAGE} package)

@@ -19,7 +19,7 @@ if(MHLA_TORCH)
   install(FILES cmake/libtorch.cmake DESTINATION ${package_dir} RENAME mhla-libtorch.cmake)
   set(torch_headers ops/ops.h models/classify/classifier_config.h models/classify/classifier.h models/weights_file.h
       models/parts.h models/recompute.h models/lm/head_loss.h models/lm/lm.h models/lm/lm_config.h)
-  foreach(header attention attention_state convolutions feature_maps mhla_attention norms rope scans scores torch weight_names
+  foreach(header attention attention_size attention_state convolutions feature_maps mhla_attention norms param_roles rope scans scores torch weight_names
           zoo/attention_config zoo/zoo zoo/zoo_parts zoo/focused zoo/gated_image zoo/gdn zoo/gla zoo/inline_attention zoo/mamba zoo/mamba2
           zoo/softmax)
     list(APPEND torch_headers modules/${header}.h)

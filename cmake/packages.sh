@@ -4,15 +4,15 @@
 set -eu
 
 build="g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev
-libjpeg62-turbo-dev libpng-dev zlib1g-dev liblapack-dev"
+libjpeg62-turbo-dev libpng-dev zlib1g-dev libwebp-dev libgif-dev libtiff-dev liblapack-dev"
 tests="libgtest-dev librapidcheck-dev"
 # LibTorch with a threaded BLAS: mhla/ops and the rivals of `mhla bench op`. Without libopenblas0-pthread its products
 # crawl.
 torch="libtorch-dev libopenblas0-pthread libopenblas-pthread-dev"
 # Data that tests and demo use. Not dict-gcide, the default text: it brings a dictionary server that starts by itself.
 data="dataset-fashion-mnist"
-# SentencePiece models as tokenizers.
-text="libsentencepiece-dev"
+# SentencePiece models as tokenizers; patterns and normalisers of tokenizer.json files beyond the fast path.
+text="libsentencepiece-dev libpcre2-dev libicu-dev"
 # The Python package is tested with Debian's torch; pip brings what builds it (pyproject.toml).
 python="python3-torch python3-pytest"
 

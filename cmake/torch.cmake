@@ -1,7 +1,7 @@
 # LibTorch is optional: MHLA_TORCH is ON where it is found, and rooms from ops/ on are built. Debian's libtorch-dev is
 # found by itself; MHLA_TORCH_DIR names the folder of another, such as the torch package of a Python. Only g++: the
 # headers of 1.13 refuse clang 14. Under sanitizers, which LibTorch was not built for, only where it is asked for.
-set(MHLA_TORCH_DIR "" CACHE PATH "A LibTorch folder (with include/ and lib/) in the place of the system's")
+set(MHLA_TORCH_DIR "" CACHE PATH "A LibTorch folder (with include/ and lib/) instead of the system's")
 set(torch_found OFF)
 set(torch_wanted OFF)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -5,6 +5,7 @@
 # Taken from the Debian packages of cmake/packages.sh: headers, GoogleTest's sources, the libraries of Highway,
 # RapidCheck, libjpeg, libpng, zlib and LAPACK, which come without sources and need nothing newer than glibc 2.29. About
 # 22 MiB.
+# WebP, GIF and TIFF images are not read there: their libraries, which the build can do without, need many others.
 set -eu
 cd "$(dirname "$0")/.."
 to=${1:-third_party_cache}

@@ -60,7 +60,7 @@ def train(mhla, task, config, folder, flags):
 
 
 def together(jobs, work):
-    """What the calls of {key: call} return, `jobs` at a time; those that failed are told and left out.
+    """What the calls of {key: call} return, `jobs` at a time; those that failed are reported and left out.
 
     Ctrl-C reaches the runs as well, which save and end; no other one is begun."""
     with ThreadPoolExecutor(jobs) as pool:

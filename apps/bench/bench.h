@@ -61,6 +61,8 @@ std::vector<std::string> bench_backends(const BenchOptions& options, OpForm form
 JsonValue time_rivals(const BenchOptions& options, BenchMachine& machine, const OpShape& shape, Pass pass, DType dtype,
                       OpTensors& tensors, double our_ms);
 
+void check_rivals(const BenchOptions& options);  // throws mhla::Error on a name that is not known
+
 JsonValue no_rivals(const std::string& reason);  // every rival without a time, and why
 
 // The rows of one form; each returns the exit code.

@@ -21,14 +21,14 @@ bool wanted(const BenchOptions& options, const std::string& rival) {
          std::find(names.begin(), names.end(), "all") != names.end();
 }
 
-void check_names(const BenchOptions& options) {
+}  // namespace
+
+void check_rivals(const BenchOptions& options) {
   for (const std::string& name : split_list(options.rivals)) {
     const bool known = name == "all" || std::find(std::begin(kRivals), std::end(kRivals), name) != std::end(kRivals);
     if (!known) fail("--rivals has '", name, "', expected all, plain, linear or softmax");
   }
 }
-
-}  // namespace
 
 JsonValue no_rivals(const std::string& reason) {
   JsonValue rivals = JsonValue::object();
@@ -38,7 +38,6 @@ JsonValue no_rivals(const std::string& reason) {
 
 JsonValue time_rivals(const BenchOptions& options, BenchMachine& machine, const OpShape& shape, Pass pass, DType dtype,
                       OpTensors& t, double our_ms) {
-  check_names(options);
   JsonValue rivals = JsonValue::object();
   std::optional<Tensor> q, k, v, mix, dout, out;
   for (const char* rival : kRivals) {

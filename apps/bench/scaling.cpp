@@ -8,7 +8,6 @@
 #include "apps/bench/verify.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
-#include "mhla/io/file.h"
 #include "mhla/io/report.h"
 #include "mhla/testing/run_case.h"
 
@@ -62,7 +61,6 @@ void write_page(const std::string& path, const std::vector<Point>& points, doubl
 int bench_scaling(const BenchOptions& options, BenchMachine& machine, const Output& out) {
   const std::string backend = bench_backends(options, OpForm::kBidirectional, DType::kF32).front();
   if (on_device(backend)) fail("--scaling runs on the CPU, --backend is '", backend, "'");
-  if (!options.html.empty()) const AtomicFile begun(options.html);  // refused before minutes of timing
   const TextTable table(out, {{"N", 9}, {"M", 6}, {"ms", 10}, {"ns per token", 13}, {"workspace", 11}});
   table.head();
   std::vector<Point> points;

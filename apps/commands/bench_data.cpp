@@ -136,7 +136,7 @@ double decode_ms(const DataBenchOptions& o, const ImageSet& set) {
 
 int run_bench_data(DataBenchOptions o) {
   const std::int64_t side = parse_square(o.image, "bench data: --image");
-  if (side > 8192) fail("bench data: --image is ", o.image, ", expected at most 8192 pixels");
+  expect_within("bench data", "--image", side, limits::kImage);
   o.size = static_cast<int>(side);
   const Output out(o.json);
   const int threads = threads_for(o.threads);

@@ -20,6 +20,7 @@
 #include "apps/commands/bench_model.h"
 #include "apps/commands/bench_text.h"
 #include "mhla/core/memory.h"
+#include "mhla/io/file.h"
 #include "mhla/kernels/common/simd/targets.h"
 #include "mhla/testing/run_case.h"
 
@@ -295,6 +296,7 @@ int run_bench(const BenchOptions& options) {
   if (options.scaling && (!options.shape.names.empty() || options.shape.n > 0 || !options.shape.grid.empty()))
     fail("--scaling has shapes of its own, it excludes --shape, --n and --grid");
   if (!options.html.empty() && !options.scaling) fail("--html belongs to --scaling");
+  if (!options.html.empty()) const AtomicFile begun(options.html);  // can it be written?
   if (!options.simd_target.empty()) use_simd_target(options.simd_target);
   const int threads = threads_for(options.threads);
 
@@ -307,6 +309,7 @@ int run_bench(const BenchOptions& options) {
   for (const std::string& name : split_list(options.dtypes)) dtypes.push_back(parse_dtype(name));
   if (passes.empty()) fail("--pass is empty, expected fwd, bwd or fwd+bwd");
   if (dtypes.empty()) fail("--dtype is empty, expected f32, bf16 or f16");
+  check_rivals(options);
   for (const OpShape& shape : shapes)
     for (const DType dtype : dtypes) {
       (void)bench_backends(options, shape.form, dtype);

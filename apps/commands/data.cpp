@@ -179,10 +179,9 @@ void add_data(CLI::App& app, Job& job) {
   CLI::App* info =
       data->add_subcommand("info", "describe a set of images or a folder of tokens, and find damaged files");
   static InfoOptions o;
-  info->add_option(
-          "--data", o.data,
-          "fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR, a folder of one of these, or a folder of "
-          "`mhla data tokenize`")
+  info->add_option("--data", o.data,
+                   "fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR (JPEG, PNG, WebP, BMP, GIF, TIFF), "
+                   "a folder of one of these, or a folder of `mhla data tokenize`")
       ->capture_default_str();
   info->add_option("--split", o.split, "train, test or all")->capture_default_str();
   info->add_option("--samples,--items", o.items, "images to look at, spread over the set (default: all)")

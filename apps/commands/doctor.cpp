@@ -79,7 +79,7 @@ void report_libraries(const Output& out, JsonValue& row) {
     images.set(std::string(format.name), format.decode != nullptr);
     if (format.decode == nullptr) missing += fmt::format("; {}: not built in ({})", format.name, format.library);
   }
-  out.line(fmt::format("images      {}{}", readable_formats(), missing));
+  out.line(fmt::format("images      {}{}", readable_formats(", "), missing));
   row.set("images", images);
 
   out.line(fmt::format("tokenizers  bytes, byte-level BPE, SentencePiece{}",

@@ -12,6 +12,7 @@
 #include "apps/cli/weights_library.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
+#include "mhla/io/json_object.h"
 #include "mhla/io/safetensors.h"
 
 namespace mhla::apps {
@@ -127,7 +128,7 @@ int inspect(const InspectOptions& o) {
     file /= "model.safetensors";
     if (!std::filesystem::exists(file)) fail("inspect: ", o.path, " has no model.safetensors");
     if (std::filesystem::exists(config)) {
-      const JsonValue read = read_json(config);
+      const JsonValue read = read_json_object(config);
       row.set("config", read);
       for (const JsonValue::Member& member : read.members())
         out.line(fmt::format("{:<14} {}", member.key, write_json(member.value)));

@@ -393,7 +393,7 @@ void analyze(const JsonValue& request, Observer& observer) {
     const std::string left_out = left_out_warning(*run.images);
     if (index == 0 && !left_out.empty()) observer.row(JsonValue().set("kind", "warning").set("text", left_out));
     for (const std::string& text : samples.damaged)  // once: the other runs have the same
-      if (index == 0) observer.row(JsonValue().set("kind", "warning").set("text", text));
+      if (index == 0) observer.row(JsonValue().set("kind", "warning").set("text", "left out: " + text));
     observer.row(run_row(folder.as_string(), run, samples, request));
     if (index == 0)
       for (const std::int64_t sample : one_of_each_class(samples, look_at.maps))

@@ -1,11 +1,10 @@
 #include "apps/engine/export.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 
 #include "apps/engine/run_folder.h"
 #include "mhla/core/error.h"
+#include "mhla/io/file.h"
 #include "mhla/io/onnx.h"
 #include "mhla/models/export/export_onnx.h"
 
@@ -17,9 +16,7 @@ namespace fs = std::filesystem;
 void export_model(const JsonValue& request, Observer& observer) {
   const fs::path folder = request.at("run").as_string(), out = request.at("out").as_string();
   if (out.extension() != ".onnx") fail("export: --out is ", out.string(), ", expected a file called *.onnx");
-  const fs::path place = fs::absolute(out).parent_path();
-  if (::access(place.c_str(), W_OK | X_OK) != 0 || fs::is_directory(out))
-    fail("export: --out is ", out.string(), ", expected a file in a folder that can be written to");
+  { const AtomicFile begun(out); }  // can it be written?
   const RunFolder run = open_model("export", folder, request, observer);
   const bool with_normalize = request.at("with_normalize").as_bool();
   OnnxOptions options;
@@ -29,13 +26,9 @@ void export_model(const JsonValue& request, Observer& observer) {
   options.metadata = {{"mhla.config", write_json(fields_to_json(run.network))},
                       {"mhla.preprocess", write_json(fields_to_json(run.preprocess))},
                       {"mhla.classes", write_json(names)}};
-  try {
-    export_onnx(*run.model, options, out);
-  } catch (const Error& error) {
-    const std::string reason = error.what();
-    if (reason.rfind(out.string(), 0) != 0) throw;  // the file failed, not the caller
-    throw RunFailed(reason);
-  }
+  export_onnx(*run.model, options, out);
+  std::error_code none;  // a pipe has no size
+  const std::uintmax_t bytes = fs::is_regular_file(out, none) ? fs::file_size(out, none) : 0;
   observer.row(JsonValue()
                    .set("kind", "export")
                    .set("out", out.string())
@@ -48,7 +41,7 @@ void export_model(const JsonValue& request, Observer& observer) {
                    .set("image", JsonValue::array({run.network.image[0], run.network.image[1]}))
                    .set("classes", run.network.classes)
                    .set("preprocess", fields_to_json(run.preprocess))
-                   .set("bytes", static_cast<std::int64_t>(fs::file_size(out))));
+                   .set("bytes", static_cast<std::int64_t>(bytes)));
 }
 
 }  // namespace mhla::apps

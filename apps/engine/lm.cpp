@@ -10,6 +10,7 @@
 #include "apps/engine/run_folder.h"
 #include "mhla/core/limits.h"
 #include "mhla/data/token_set.h"
+#include "mhla/io/json_object.h"
 #include "mhla/train/lm/lm_eval.h"
 #include "mhla/train/lm/lm_init.h"
 #include "mhla/train/lm/run_tokenizer.h"
@@ -40,6 +41,7 @@ void train_lm(const JsonValue& request, Observer& observer) {
   const std::optional<InitSource> init = init_source("train lm", options.train, folder, start, observer);
   if (init && options.tokenizer.empty() && !is_token_set(options.data) && !is_mqar(options))
     options.tokenizer = tokenizer_file(init->maybe_folder);
+  if (init && !is_mqar(options)) expect_tokenizer_of(*init, options.tokenizer);  // before text is made into tokens
   if (!goes_on) expect_own_tokens(options, folder.string());
   prepare(options.train, observer);
   expect_fits(options, least_network(options));  // before text is made into tokens
@@ -77,7 +79,7 @@ LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer
   LmRun opened;
   RunWeights found{run, run / (which + ".safetensors"), ""};
   if (fs::exists(run / "train.json")) {
-    const JsonValue saved = read_json(run / "train.json");
+    const JsonValue saved = read_json_object(run / "train.json");
     if (!saved.contains("packing")) fail(command, ": ", run.string(), " is no run of `mhla train lm`");
     found = find_weights(command, run, which, observer);
     fields_from_json(opened.options, saved, (run / "train.json").string());

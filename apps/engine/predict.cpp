@@ -59,7 +59,7 @@ Wanted wanted_of(const JsonValue& images, Observer& observer) {
       try {
         const std::vector<std::string> found = image_files_in(given);
         for (const std::string& path : found) wanted.files.push_back({(fs::path(given) / path).string(), {}});
-        if (found.empty()) reason = str(given, ": has no .jpg, .jpeg or .png file");
+        if (found.empty()) reason = str(given, ": has no image, expected ", readable_endings(), " files");
       } catch (const Error& error) {
         reason = error.what();
       }
@@ -99,7 +99,7 @@ void predict(const JsonValue& request, Observer& observer) {
   o.batch_size = request.at("batch").as_int() > 0 ? request.at("batch").as_int() : kBatch;
   o.epochs = 1, o.shuffle = o.drop_last = false;
   o.threads = static_cast<int>(run.options.train.threads);
-  o.max_damaged = total;
+  o.max_damaged = total, o.give_empty = true;
   o.augment = run.augment_for(run.network);
   Loader loader(images_in_files(wanted.files, static_cast<int>(run.network.channels)), o);
   const torch::NoGradGuard no_gradient;

@@ -2,6 +2,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/io/crc32c.h"
+#include "mhla/io/json_object.h"
 #include "mhla/train/best.h"
 #include "mhla/train/checkpoints.h"
 #include "mhla/train/classify/class_names.h"
@@ -47,7 +48,7 @@ RunWeights find_weights(const std::string& command, const fs::path& run, const s
   if (!fs::is_directory(run)) fail(command, ": ", run.string(), " is no folder of a run");
   expect_options(command, run);
   if (which == "ema") {
-    const JsonValue options = read_json(run / "train.json");
+    const JsonValue options = read_json_object(run / "train.json");
     if (const JsonValue* ema = options.find("ema"); ema == nullptr || ema->as_double() == 0.0)
       fail(command, ": --weights is ema, but ", run.string(), " has no average of its weights (ema 0)");
   }

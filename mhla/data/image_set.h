@@ -89,7 +89,7 @@ struct ImageFile {
 };
 ImageSetPtr images_in_files(std::vector<ImageFile> files, int channels);
 
-// .jpg, .jpeg and .png files below `folder` at any depth, relative to it, sorted.
+// Files below `folder` that are called as images (readable_endings()), at any depth, relative to it, sorted.
 std::vector<std::string> image_files_in(const std::string& folder);
 
 // A set held in memory, for tests and for data that comes from elsewhere.

@@ -1,10 +1,13 @@
 // Every reader on files written here: what is in them comes back, and each way to be wrong has one clear message.
 #include "mhla/data/image_set.h"
 
+#include <sys/stat.h>
+
 #include <map>
 #include <set>
 
 #include "mhla/data/data_fixture.h"
+#include "mhla/io/file.h"
 
 namespace mhla {
 namespace {
@@ -203,8 +206,11 @@ TEST(FolderImages, WithoutSplitFolders) {
   EXPECT_FALSE(has_split(folder.path(), Split::kTest));
   EXPECT_TRUE(has(refused(folder.path(), Split::kTest), "no test images, looked for the folders val, validation"));
   std::filesystem::create_directories(folder.path("c"));
-  EXPECT_TRUE(has(refused(folder.path()), folder.path("c") + ": no image, expected .jpg, .jpeg or .png"))
+  EXPECT_TRUE(
+      has(refused(folder.path()), folder.path("c") + ": no image, expected " + readable_endings() + " files of"))
       << refused(folder.path());
+  folder.write_text("c/1.heic", "");
+  EXPECT_TRUE(has(refused(folder.path()), "files of class 'c'; left out: 1 file: 1 .heic")) << refused(folder.path());
 }
 
 TEST(FolderImages, ValWithoutImagesIsNoDataWithoutASplit) {
@@ -214,8 +220,8 @@ TEST(FolderImages, ValWithoutImagesIsNoDataWithoutASplit) {
   EXPECT_FALSE(has_split(folder.path(), Split::kTest));
   folder.write("val/1.png", encode_png(noise_image(3, 3, 3, 3)));  // of no class
   EXPECT_TRUE(has_split(folder.path(), Split::kTest));
-  EXPECT_TRUE(has(refused(folder.path(), Split::kTest),
-                  folder.path("val") + ": no image, expected .jpg, .jpeg or .png files in folders of the 2 classes"))
+  EXPECT_TRUE(has(refused(folder.path(), Split::kTest), folder.path("val") + ": no image, expected " +
+                                                            readable_endings() + " files in folders of the 2 classes"))
       << refused(folder.path(), Split::kTest);
 }
 
@@ -253,6 +259,50 @@ TEST(FolderImages, ClassesWhoseNamesAreNoTextAreRefused) {
   folder.write("caf\xe9/1.png", encode_png(noise_image(3, 3, 3, 1)));
   EXPECT_TRUE(has(refused(folder.path()), "the name of the class folder 'caf\\xe9' is not UTF-8"))
       << refused(folder.path());
+}
+
+TEST(FolderImages, TakenByEndingReadByContentAndTheRestCounted) {
+  const ScratchFolder folder;
+  const auto seed = [](const char* name) {
+    return read_file(std::string(MHLA_SOURCE_DIR "/mhla/io/codecs/fuzz_corpus/image/") + name);
+  };
+  folder.write("a/1.bmp", seed("24.bmp"));
+  folder.write("a/2.BMP", seed("palette.bmp"));
+  folder.write("a/3.png", seed("colour.jpg"));  // by another name
+  folder.write("b/deep/1.JPEG", seed("colour.jpg"));
+  std::vector<LeftOut> want;
+  std::int64_t images = 4;
+  for (const char* name : {"lossy.webp", "palette.gif", "colour.tif"}) {  // where their libraries are
+    folder.write(std::string("b/") + name, seed(name));
+    const std::string ending = std::filesystem::path(name).extension();
+    format_of_ending(ending)->decode != nullptr ? void(++images) : want.push_back({ending, 1});
+  }
+  for (const char* name : {"a/x.heic", "a/y.HEIC", "b/z.heic", "b/note.txt", "b/no_ending", "b/.hidden", "a/.DS_Store"})
+    folder.write_text(name, "");
+  ASSERT_EQ(::mkfifo(folder.path("a/pipe.png").c_str(), 0600), 0);  // reading it would wait for ever
+  const ImageSetPtr set = open_images(folder.path(), Split::kTrain);
+  EXPECT_EQ(set->size(), images);
+  Image image;
+  for (std::int64_t item = 0; item < set->size(); ++item) {
+    set->decode(item, image);
+    EXPECT_EQ(image.channels, 3) << set->item_name(item);
+  }
+  const auto count = [&](const std::string& ending) {
+    std::int64_t files = 0;
+    for (const LeftOut& one : subset(set, 2, 0)->left_out())
+      if (one.ending == ending) files += one.files;
+    return files;
+  };
+  EXPECT_EQ(set->left_out().front().ending, ".heic");  // most first
+  EXPECT_EQ(count(".heic"), 3);
+  EXPECT_EQ(count(".txt"), 1);
+  EXPECT_EQ(count(".png"), 1);
+  EXPECT_EQ(count(""), 1);
+  for (const LeftOut& one : want) EXPECT_EQ(count(one.ending), 1);
+  EXPECT_EQ(set->left_out().size(), 4 + want.size());
+  EXPECT_EQ(left_out_text({{".heic", 3}, {"", 1}}), "4 files: 3 .heic, 1 without an ending");
+  EXPECT_EQ(left_out_text({}), "");
+  EXPECT_TRUE(has(left_out_warning(*set), folder.path() + ", train: left out ")) << left_out_warning(*set);
 }
 
 TEST(FolderImages, ADamagedImageIsNamedWhenItIsDecoded) {

@@ -295,7 +295,7 @@ struct Loader::State {
     for (std::int64_t i = 0; i < job.count; ++i) {
       const std::string& reason = job.reasons[static_cast<std::size_t>(i)];
       if (reason.empty() || !damaged.insert((*job.order)[static_cast<std::size_t>(job.first + i)]).second) continue;
-      batch.damaged.push_back("left out: " + reason);
+      batch.damaged.push_back(reason);
       if (damage_names.size() < kNamedDamage) damage_names.push_back(reason);
       if (static_cast<std::int64_t>(damaged.size()) <= options.max_damaged) continue;
       std::string list;
@@ -357,7 +357,8 @@ bool Loader::next(Batch& batch) {
       if (job->error) std::rethrow_exception(job->error);
       s.count_damage(*job, job->batch);
       s.given = job->batch.next;
-      const bool empty = job->batch.size == 0 || job->count == 0;
+      const bool no_image = job->batch.size == 0 || job->count == 0;
+      const bool empty = no_image && !(s.options.give_empty && !job->batch.damaged.empty());
       if (empty && job->count > 0) s.expect_a_good_image(*job);
       if (!empty) std::swap(batch, job->batch);
       const std::lock_guard lock(s.mutex);

@@ -37,12 +37,13 @@ struct LoaderOptions {
   Augment augment;
   Cursor start;
   std::vector<std::int64_t>
-      known_damaged;  // items that were left out before `start`: they count, and are not told again
+      known_damaged;        // items that were left out before `start`: they count, and are not told again
+  bool give_empty = false;  // a batch of which no image can be read is given, not passed over
 };
 
 // Everything of one step. Targets: weights[i] of labels[i], the rest of other_labels[i].
 struct Batch {
-  std::int64_t size = 0;
+  std::int64_t size = 0;  // 0, with give_empty: no image of it could be read, and `damaged` says which
   int channels = 0, height = 0, width = 0;
   std::vector<float> images;  // [size, channels, height, width]
   std::vector<std::int64_t> labels, other_labels;
@@ -52,7 +53,7 @@ struct Batch {
   std::int64_t epoch = 0;
   std::int64_t position = 0;         // of its first item in the epoch's order
   Cursor next;                       // resume here once this batch has been used
-  std::vector<std::string> damaged;  // images left out of this batch, "left out: name: reason", each once in a run
+  std::vector<std::string> damaged;  // images left out of this batch, "name: reason", each once in a run
 };
 
 class Loader {

@@ -292,7 +292,24 @@ TEST(Loader, DamagedImagesAreCountedNamedAndLeftOut) {
   EXPECT_EQ(images, 2 * 54);
   EXPECT_EQ(loader.damaged(), 6);
   EXPECT_EQ(named.size(), 6u);  // each once, also over epochs
-  EXPECT_TRUE(std::count(named.begin(), named.end(), "left out: item 30: damaged") == 1);
+  EXPECT_TRUE(std::count(named.begin(), named.end(), "item 30: damaged") == 1);
+}
+
+TEST(Loader, ABatchWithoutAnImageStillNamesThem) {
+  const ImageSetPtr set = std::make_shared<DamagedSet>(noise_set(30, 5, 1), 10);  // 0, 10, 20
+  LoaderOptions options;
+  options.batch_size = 1, options.epochs = 2, options.threads = 1, options.shuffle = false, options.give_empty = true;
+  Loader loader(set, options);
+  std::vector<std::string> named;
+  std::int64_t images = 0;
+  for (Batch batch; loader.next(batch);) {
+    images += batch.size;
+    EXPECT_EQ(batch.size == 0, !batch.damaged.empty());
+    EXPECT_EQ(batch.items.size(), static_cast<std::size_t>(batch.size));
+    named.insert(named.end(), batch.damaged.begin(), batch.damaged.end());
+  }
+  EXPECT_EQ(images, 2 * 27);
+  EXPECT_EQ(named.size(), 3u);  // the second epoch has nothing to tell
 }
 
 TEST(Loader, DamageOfBeforeCounts) {

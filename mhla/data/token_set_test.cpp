@@ -256,7 +256,8 @@ TEST(TokenSet, MistakesAreNamed) {
             "data: " + options.out + " has no dataset.json: make it with mhla data tokenize");
   options.tokenizer = "train:x";
   EXPECT_EQ(message_of([&] { tokenize_corpus(options); }),
-            "tokenizer is 'train:x', expected bytes, a tokenizer.json, a .model, or train:SIZE");
+            "tokenizer is 'train:x', expected bytes, a tokenizer.json, a .model, or train:SIZE of at most 16777216 "
+            "tokens");
   options.tokenizer = "bytes";
   tokenize_corpus(options);
   EXPECT_EQ(message_of([&] { tokenize_corpus(options); }),

@@ -27,10 +27,12 @@ std::string reason(int error) { return std::strerror(error); }
 
 constexpr std::string_view kPartial = ".part";  // then process and counter: "model.safetensors.part4711-0"
 
-// The process in the name of such a file; 0: the name is another.
-pid_t writer_of(const std::string& name) {
+// The process in the name of such a file of `target`, or of any file where that is empty; 0: the name is another.
+pid_t writer_of(const std::string& name, const std::string& target = "") {
   const std::size_t at = name.rfind(kPartial);
   if (at == std::string::npos || at == 0) return 0;
+  const bool cut_short = name.size() == NAME_MAX;  // partial_beside()
+  if (!target.empty() && (name.compare(0, at, target, 0, at) != 0 || (at < target.size() && !cut_short))) return 0;
   const char *digits = name.data() + at + kPartial.size(), *end = name.data() + name.size();
   pid_t process = 0;
   const auto [dash, error] = std::from_chars(digits, end, process);
@@ -43,6 +45,18 @@ std::filesystem::path partial_beside(const std::filesystem::path& target) {
   static std::atomic<unsigned> counter{0};
   const std::string end = str(kPartial, ::getpid(), "-", counter++);
   return target.parent_path() / (target.filename().string().substr(0, NAME_MAX - end.size()) + end);
+}
+
+// What dead processes left in a folder of the file `target`, or of all where that is empty.
+void remove_partials(const std::filesystem::path& folder, const std::string& target) {
+  std::error_code none;
+  std::vector<std::filesystem::path> left;
+  for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(folder, none)) {
+    const pid_t process = writer_of(entry.path().filename().string(), target);
+    const bool dead = process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
+    if (dead && entry.is_regular_file(none)) left.push_back(entry.path());
+  }
+  for (const std::filesystem::path& path : left) std::filesystem::remove(path, none);
 }
 
 bool is_failure_of_machine(int error) {
@@ -161,18 +175,11 @@ void AtomicFile::commit() {
   if (error) fail_to_write(path_, error.value());
   partial_.clear();
   sync_directory(target_.parent_path());
+  const std::filesystem::path folder = target_.parent_path();
+  remove_partials(folder.empty() ? "." : folder, target_.filename().string());
 }
 
-void remove_partial_files(const std::filesystem::path& folder) {
-  std::error_code none;
-  std::vector<std::filesystem::path> left;
-  for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(folder, none)) {
-    const pid_t process = writer_of(entry.path().filename().string());
-    const bool dead = process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
-    if (dead && entry.is_regular_file(none)) left.push_back(entry.path());
-  }
-  for (const std::filesystem::path& path : left) std::filesystem::remove(path, none);
-}
+void remove_partial_files(const std::filesystem::path& folder) { remove_partials(folder, ""); }
 
 AppendFile::AppendFile(std::filesystem::path path, std::uint64_t keep) : path_(std::move(path)) {
   file_.reset(std::fopen(write_target(path_).path.c_str(), "abe"));

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <climits>
@@ -177,6 +178,34 @@ TEST_F(FileTest, AnOpenFileIsAppendedTo) {
   EXPECT_EQ(::write(descriptor, "!", 1), 1);
   ::close(descriptor);
   EXPECT_EQ(text_in(path("out")), "before after!");
+}
+
+// A writer that was killed leaves its partial file; the next writer of the same file takes it away, and no other's.
+TEST_F(FileTest, AKilledWritersPartOfTheSameFileGoes) {
+  const pid_t dead = ::fork();
+  if (dead == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(dead, nullptr, 0), dead);
+  const std::string of_dead = ".part" + std::to_string(dead) + "-0", long_name(NAME_MAX, 'n');
+  const std::vector<std::string> others{"file.part" + std::to_string(::getpid()) + "-77",
+                                        "other" + of_dead,
+                                        "fil" + of_dead,
+                                        "file.txt" + of_dead,
+                                        "file.part",
+                                        "file.part12"};
+  for (const std::string& name : others) write_file(path(name), "kept");
+  write_file(path(long_name), "");  // room for the partial name is made at the end of the long one
+  const std::string cut = long_name.substr(0, NAME_MAX - of_dead.size()) + of_dead;
+  for (const std::string& name : {"file" + of_dead, cut}) {
+    const int descriptor = ::open(path(name).c_str(), O_CREAT | O_WRONLY, 0600);
+    ASSERT_GE(descriptor, 0) << name;
+    ::close(descriptor);
+  }
+  write_file(path("file"), "whole");
+  write_file(path(long_name), "whole");
+  std::vector<std::string> left = others;
+  left.insert(left.end(), {"file", long_name});
+  std::sort(left.begin(), left.end());
+  EXPECT_EQ(names(), left);
 }
 
 TEST_F(FileTest, FoldersSocketsAndDisksAreRefused) {

@@ -23,13 +23,14 @@ void expect_parameters(const LmConfig& c) {
 TEST(ModelSize, HasTheParametersOfClassifiers) {
   for (const std::string_view attention : attention_names()) {
     ClassifierConfig deit = classifier_config("deit_tiny", attention);
-    deit.image = {64, 48}, deit.dims = {48}, deit.classes = 7, deit.blocks = {{2, 3}};
+    deit.image = {64, 48}, deit.dims = {64}, deit.heads = {2}, deit.classes = 7, deit.blocks = {{2, 3}};
+    deit.depths = {24};  // deep enough for blocks without an MLP to match
     expect_parameters(deit);
     deit.cpe = 0, deit.lepe = attention == "mhla" || attention == "softmax" ? 5 : 0, deit.qkv_bias = true;
-    deit.mix_per_head = true, deit.pad = {64, 64}, deit.mlp_ratio = 3.7, deit.channels = 1;
+    deit.mix_per_head = true, deit.pad = {64, 64}, deit.blocks = {{2, 2}}, deit.mlp_ratio = 3.7, deit.channels = 1;
     expect_parameters(deit);
     ClassifierConfig vlt = classifier_config("vlt_tiny", attention);
-    vlt.image = {64, 70}, vlt.dims = {32, 32, 48, 64}, vlt.heads = {2, 2, 2, 2}, vlt.depths = {4, 4, 1, 1},
+    vlt.image = {64, 70}, vlt.dims = {32, 32, 48, 64}, vlt.heads = {2, 2, 2, 2}, vlt.depths = {16, 16, 1, 1},
     vlt.classes = 5;
     vlt.blocks = {{2, 2}, {4, 3}};
     expect_parameters(vlt);
@@ -46,7 +47,7 @@ TEST(ModelSize, HasTheParametersOfLanguageModels) {
   for (const std::string_view attention : attention_names()) {
     if (!has_causal_form(attention)) continue;
     LmConfig c = lm_config("mhla_10m", attention);
-    c.vocab = 300, c.dim = 64, c.heads = 2, c.mlp = 160, c.layers = 8, c.context = 200;
+    c.vocab = 300, c.dim = 64, c.heads = 2, c.mlp = 160, c.layers = 30, c.context = 200;
     expect_parameters(c);
     c.tied = false, c.mlp = 100, c.match = false;
     expect_parameters(c);

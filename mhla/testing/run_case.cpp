@@ -230,7 +230,9 @@ bool has_backward(Form form, std::string_view candidate) {
   return candidate.empty() || std::find(names.begin(), names.end(), candidate) != names.end();
 }
 
-bool on_device(std::string_view candidate) { return bidirectional_on_device(candidate); }
+bool on_device(std::string_view candidate) {
+  return bidirectional_on_device(candidate) || chunkwise_on_device(candidate);
+}
 
 std::string missing_here(std::string_view candidate) { return on_device(candidate) ? cuda_missing() : std::string(); }
 

@@ -25,9 +25,11 @@ void expect_same_network(const InitSource& source, const JsonValue& from, const 
   }
 }
 
-bool has_own_names(const Weights& own, const Weights& given) {
-  return own.size() == given.size() &&
-         std::all_of(own.begin(), own.end(), [&](const auto& item) { return given.count(item.first) != 0; });
+bool has_own_names(const Weights& own, const Weights& published, const Weights& given) {
+  const auto known_to = [&](const Weights& names) {
+    return std::count_if(given.begin(), given.end(), [&](const auto& item) { return names.count(item.first) != 0; });
+  };
+  return known_to(own) >= known_to(published);
 }
 
 }  // namespace mhla::train

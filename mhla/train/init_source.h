@@ -23,7 +23,7 @@ Weights read_init(const InitSource& source);  // the tensors of the file, withou
 void expect_same_network(const InitSource& source, const JsonValue& from, const JsonValue& to,
                          const std::set<std::string>& may_differ);
 
-// Whether the file has the names of `own`, whatever their shapes; else they should be published ones.
-bool has_own_names(const Weights& own, const Weights& given);
+// Whether names of a file are those of `own` rather than the published ones of the same model, by which it has more of.
+bool has_own_names(const Weights& own, const Weights& published, const Weights& given);
 
 }  // namespace mhla::train

@@ -108,7 +108,7 @@ void Trainer::Loop::judge(Launched& done) {
             done.step, " (loss ", loss, ", learning rate ", done.lr, "): ", blame(done.grad_names, each),
             "; last good checkpoint: ", last_good.empty() ? "none" : last_good);
     note(JsonValue().set("kind", "failed").set("step", done.step).set("reason", message));
-    throw RunFailed(message);
+    throw WholeMessage(message);
   }
   ++window.steps;
   window.loss += values[0], window.weight += done.weight, window.grad_norm += norm;
@@ -160,9 +160,7 @@ bool Trainer::Loop::evaluate() {
   metrics = now;
   for (const auto& [name, value] : average) metrics.emplace_back("ema_" + name, value);
   for (const auto& [name, value] : metrics) {
-    if (!std::isfinite(value))
-      throw RunFailed(str("train: step ", step, ": the weights give NaN or infinite values: ", name, " is ", value,
-                          "; last good checkpoint: ", last_good.empty() ? "none" : last_good));
+    if (!std::isfinite(value)) throw RunFailed(str("the weights give NaN or infinite values: ", name, " is ", value));
     row.set(name, value);
   }
   note(row.set("seconds", seconds_since(start)));
@@ -249,7 +247,7 @@ TrainResult Trainer::run(const RunStart& start) {
   };
   try {
     return loop_->train();
-  } catch (const RunFailed&) {
+  } catch (const WholeMessage&) {
     throw;
   } catch (const std::exception& error) {
     throw failed(ops::short_reason(error));

@@ -2,6 +2,7 @@
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
+#include "mhla/io/json_object.h"
 #include "mhla/train/trainer_loop.h"
 #include "mhla/train/weights.h"
 
@@ -122,18 +123,21 @@ std::uint64_t Trainer::Loop::restore(const Checkpoint& checkpoint) {
   if (ema) read_tensors(trainer, "ema.", ema->state());
   restore_generator(trainer, "rng.cpu", torch::kCPU);
   if (device.is_cuda() && trainer.contains("rng.cuda")) restore_generator(trainer, "rng.cuda", device);
-  const JsonValue state = read_json(checkpoint.path / "state.json");
+  const fs::path file = checkpoint.path / "state.json";
+  const JsonValue state = read_json_object(file);
   step = checkpoint.step;
   if (step > total)
     fail(checkpoint.path.string(), ": is at step ", step, ", expected at most the ", total, " of the run");
   optimizer.set_steps(step);
-  task.seek(state.at("cursor"));
-  window = Window::from_json(state.at("window"));
-  if (const JsonValue* evaluated = state.find("evaluated"); evaluated == nullptr || evaluated->as_bool())
-    evaluated_at = step;
   last_saved = step;
   last_good = checkpoint.path.string();
-  return state.at("log_bytes").as_uint();
+  return labelled(file.string(), [&] {
+    task.seek(state.at("cursor"));
+    window = Window::from_json(state.at("window"));
+    if (const JsonValue* evaluated = state.find("evaluated"); evaluated == nullptr || evaluated->as_bool())
+      evaluated_at = step;
+    return state.at("log_bytes").as_uint();
+  });
 }
 
 void Trainer::Loop::finish() {

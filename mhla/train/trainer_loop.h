@@ -19,6 +19,11 @@
 
 namespace mhla::train {
 
+// A failure whose message says the step and the last good checkpoint already.
+struct WholeMessage : RunFailed {
+  using RunFailed::RunFailed;
+};
+
 // A step that was launched and not judged yet.
 struct Launched {
   std::int64_t step = 0;  // done when it is

@@ -163,6 +163,26 @@ TEST(Trainer, ResumesFromAnEarlierCheckpointWhenTheNewestIsDamaged) {
   expect_same_run(folder, run.path("whole"));
 }
 
+TEST(Trainer, AStateThatNoTrainerWroteIsRefusedByItsFile) {
+  const TemporaryRun run;
+  train_tiny(run.path(), tiny_options(), false, [](TinyTask& task) { task.raise_at = 5; });
+  const fs::path checkpoint = run.path() / "checkpoints/step-00000006";
+  const JsonValue state = read_json(checkpoint / "state.json");
+  for (const auto& [wrong, says] : std::vector<std::pair<JsonValue, std::string>>{
+           {JsonValue(state).set("evaluated", "yes"), "JSON value is a string, expected a boolean"},
+           {JsonValue(state).set("log_bytes", -1), "JSON value is -1, expected an integer of at least 0"},
+           {JsonValue(state).set("cursor", JsonValue::array()), "JSON value is an array, expected an object"},
+           {JsonValue::array(), "JSON value is an array, expected an object"}}) {
+    CheckpointFolder(run.path() / "checkpoints", 3).save(6, [&](const fs::path& to) {  // with checksums that fit
+      for (const fs::directory_entry& file : fs::directory_iterator(checkpoint))
+        if (file.path().filename() != "checkpoint.json") fs::copy(file.path(), to);
+      write_file(to / "state.json", write_json(wrong));
+    });
+    EXPECT_EQ(message_of([&] { train_tiny(run.path(), tiny_options(), true); }),
+              (checkpoint / "state.json").string() + ": " + says);
+  }
+}
+
 TEST(Trainer, AccumulatedBatchesAreOneLargeBatch) {
   // The same eight samples, once as one batch and once as two halves that are weighted by their sizes.
   struct Halves : TinyTask {
@@ -316,7 +336,7 @@ TEST(Trainer, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(
       has(message_of([&] { train_tiny(run.path("done"), tiny_options()); }), "has a run already (model.safetensors)"));
   write_file(run.path("file"), std::string("no folder"));
-  EXPECT_TRUE(has(message_of([&] { train_tiny(run.path("file") / "run", tiny_options()); }), "is no folder"));
+  EXPECT_TRUE(has(message_of([&] { train_tiny(run.path("file") / "run", tiny_options()); }), "Not a directory"));
 }
 
 TEST(Trainer, AFullDiskEndsTheRunAndLeavesTheCheckpoints) {

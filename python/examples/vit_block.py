@@ -1,4 +1,4 @@
-"""MHLA in the place of softmax attention in a timm-style ViT block: one line changes."""
+"""MHLA instead of softmax attention in a timm-style ViT block: one line changes."""
 
 import torch
 from torch import nn

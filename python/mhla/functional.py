@@ -80,7 +80,10 @@ def attention(
 
 
 def set_num_threads(threads: int) -> None:
-    """Threads of the kernels, of torch and of OpenBLAS. The kernels start with OMP_NUM_THREADS, or with all cores."""
+    """Threads of the kernels, of torch and of OpenBLAS: at most as many as there are cores, 0 for all of them.
+
+    The kernels start with OMP_NUM_THREADS, or with all cores.
+    """
     torch.ops.mhla.set_num_threads(threads)
 
 

@@ -1,4 +1,4 @@
-"""``MHLA``: the attention layer, in the place of softmax attention. The parameters have the names of the C++ module
+"""``MHLA``: the attention layer, instead of softmax attention. The parameters have the names of the C++ module
 ``mhla::MhlaAttention``, so weights go both ways; :mod:`mhla.convert` knows the published names."""
 
 from __future__ import annotations

@@ -73,6 +73,14 @@ def eval_lm(run, *more):
     return ["eval", "lm", "--run", run, *ONE, *more]
 
 
+def predict(run, *images):
+    return ["predict", "--run", run, *ONE, *images]
+
+
+def export(case, run, *more):
+    return ["export", "--run", run, "--out", case.out("made.onnx"), *more]
+
+
 def generate(run, *more):
     return ["generate", "--run", run, "--prompt", "the sea", "--max-tokens", "4", *ONE, *more]
 
@@ -107,14 +115,16 @@ def safetensors(case):
     which = case.rng.choice(["classifier", "lm", "plain", "published", "golden", "state"])
     if which == "classifier":
         run = case.copy("classifier")
-        file = case.change(run / case.rng.choice(["model.safetensors"] * 3 + ["ema.safetensors"]))
-        weights = file.stem
-        case.choose(["inspect", file], ["inspect", "--values", run], eval_classifier(run, "--weights", weights),
-                    ["convert", run, case.out()], ["analyze", "--run", run, "--out", case.out(), *ONE])  # fmt: skip
+        file = case.change(run / case.rng.choice(["model.safetensors"] * 3 + ["ema.safetensors", "best.safetensors"]))
+        weights = ["--weights", file.stem]
+        case.choose(["inspect", file], ["inspect", "--values", run], eval_classifier(run, *weights), export(case, run, *weights),
+                    ["convert", run, case.out()], ["analyze", "--run", run, "--out", case.out(), *ONE],
+                    predict(run, case.seeds.path("images/val/rows")), train_classifier(case, "--init", file))  # fmt: skip
     elif which == "lm":
         run = case.copy("lm")
         file = case.change(run / "model.safetensors")
         case.choose(["inspect", "--values", "--json", file], eval_lm(run), generate(run), generate(run, "--exact"),
+                    train_lm(case, "--init", run),
                     ["convert", run, case.out("made.safetensors"), "--to", "published"])  # fmt: skip
     elif which == "plain":
         run = case.copy("plain")
@@ -142,7 +152,8 @@ def config(case):
         run = case.copy(case.rng.choice(["classifier", "plain"]))
         file = case.change(run / "config.json")
         data = ["--data", case.seeds.path("images")] if run.name == "plain" else []
-        case.choose(["inspect", run], eval_classifier(run, *data), ["convert", run, case.out()],
+        case.choose(["inspect", run], eval_classifier(run, *data), ["convert", run, case.out()], export(case, run),
+                    predict(run, case.seeds.path("images/val/rows")), train_classifier(case, "--init", run),
                     ["convert", case.seeds.path("published.safetensors"), case.out(), "--config", file],
                     train_classifier(case, "--model", file))  # fmt: skip
     else:
@@ -162,6 +173,17 @@ def train(case):
         file = case.change(run / "train.json")
         case.choose(eval_lm(run), generate(run), train_lm(case, "--config", file),
                     ["train", "lm", "--resume", "--out", run, "--max-steps", "5", *ONE])  # fmt: skip
+
+
+def preprocess(case):
+    """What evaluation needs beside the weights: it goes with a model."""
+    run = case.copy(case.rng.choice(["classifier", "plain", "lm"]))
+    case.change(run / "preprocess.json")
+    if run.name == "lm":
+        case.choose(generate(run), eval_lm(run), ["convert", run, case.out()])
+    else:
+        case.choose(eval_classifier(run, "--data", case.seeds.path("images")), predict(run, case.seeds.path("images/val/rows")),
+                    export(case, run, "--with-normalize"), ["convert", run, case.out()])  # fmt: skip
 
 
 def tokenizer(case):
@@ -195,7 +217,8 @@ def classes(case):
     case.change(run / "classes.json")
     resume = ["train", "classify", "--resume", "--out", run, "--max-steps", "5", *ONE]
     images = ["--data", case.seeds.path("images")]
-    case.choose(eval_classifier(run, *images), ["convert", run, case.out()], *([resume] if run.name != "plain" else []))
+    case.choose(eval_classifier(run, *images), ["convert", run, case.out()], predict(run, images[1] / "val/rows"),
+                *([resume] if run.name != "plain" else []))  # fmt: skip
 
 
 def checkpoints(case):
@@ -231,6 +254,7 @@ def images(case):
     others = [train_classifier(case, data=data)]
     if data == folder:
         others.append(eval_classifier(case.seeds.path("classifier"), "--data", data))
+        others.append(predict(case.seeds.path("classifier"), folder))
     case.choose(info, info, *others)
 
 
@@ -252,7 +276,7 @@ def options(case):
 # Kind and its share of the cases.
 KINDS = {
     safetensors: 18, config: 10, train: 10, tokenizer: 8, dataset: 6, shards: 6, classes: 5, checkpoints: 10, images: 9,
-    text: 4, options: 14,
+    text: 4, preprocess: 4, options: 14,
 }  # fmt: skip
 NAMES = {kind.__name__: kind for kind in KINDS} | {"flags": options}
 

@@ -27,7 +27,7 @@ VALUES = ["0", "-1", "1000000000", "9223372036854775807", "1e308", "[]", "[[]]",
           "null", "true", '"x"', "x", "{}", "[1000000000,1000000000]", "0.1", "nan", "", "[" * 1000]  # fmt: skip
 
 
-PLACES = {("inspect",): 1, ("convert",): 2}  # paths behind the command: in, out
+PLACES = {("inspect",): 1, ("convert",): 2}  # paths after the command: in, out
 
 
 def commands(case):
@@ -41,6 +41,8 @@ def commands(case):
         ["data", "tokenize", "--data", at("text.txt"), "--tokenizer", "bytes", "--out", out],
         ["verify", "--golden", at("golden/lm_layer.safetensors")],
         ["convert", at("plain"), out],
+        ["predict", "--run", at("plain"), at("images/val/rows")],
+        ["export", "--run", at("plain"), "--out", case.out("made.onnx")],
         ["eval", "classify", "--run", at("classifier"), "--threads", "1"],
         ["eval", "lm", "--run", at("lm"), "--threads", "1"],
         ["generate", "--run", at("lm"), "--prompt", "a", "--max-tokens", "2", "--threads", "1"],
@@ -126,7 +128,7 @@ def wrong_words(case):
     elif how == "value":
         flag = rng.choice(with_value)
         words += [flag, value_of(case, flag)]
-    elif how == "given" and given:  # in the place of a value that is right
+    elif how == "given" and given:  # instead of a value that is right
         at = rng.choice(given)
         flag = words[at]
         words[at + 1] = value_of(case, flag)

@@ -158,7 +158,7 @@ def edit_image(data, rng):
 
 
 def edit_file(path, rng):
-    """Changes a file by its kind, as it is told by the name. Returns what was done."""
+    """Changes a file by its kind, which its name gives. Returns what was done."""
     path = pathlib.Path(path)
     data = path.read_bytes()
     if path.suffix == ".json":

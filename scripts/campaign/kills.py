@@ -54,6 +54,7 @@ def scenarios(seeds):
                                "--valid", "0.1", "--shard-tokens", "20000", "--out", str(folder / "tokens")]  # fmt: skip
     convert = lambda folder: ["convert", str(at("classifier")), str(folder / "model")]
     publish = lambda folder: ["convert", str(at("classifier")), str(folder / "made.safetensors"), "--to", "published"]
+    export = lambda folder: ["export", "--run", str(at("classifier")), "--out", str(folder / "made.onnx")]
     save = lambda folder: ["generate", "--run", str(at("lm")), "--prompt", "the sea was", "--max-tokens", "16", "--greedy",
                            "--threads", "1", "--save-state", str(folder / "state.safetensors")]  # fmt: skip
 
@@ -88,6 +89,7 @@ def scenarios(seeds):
         Scenario("convert", convert, ["model/model.safetensors", "model/config.json"], "model", done="--overwrite"),
         Scenario("convert to a file", publish, ["made.safetensors"], "made.safetensors.part", prepare=old_file,
                  whole=old_or_published),
+        Scenario("export", export, ["made.onnx"], "made.onnx.part"),
         Scenario("save a state", save, ["state.safetensors"], "state.safetensors.part", prepare=old_state, whole=old_or_new),
     ]  # fmt: skip
 

@@ -173,13 +173,29 @@ TEST_F(CliAnalyze, DamagedImagesAreNamedAndCounted) {
   expect_refused(words, {"2 damaged images in ", "more than the 1 that may be left out"});
 }
 
+TEST_F(CliAnalyze, AFullDiskIsExitCode1AndLeavesNothing) {
+  const std::string run = train("run", "mhla");
+  for (const char* out : {"new/analysis", ""}) {
+    std::vector<std::string> words{"analyze", "--run", run, "--samples", "2", "--threads", "1"};
+    if (*out != 0) words.insert(words.end(), {"--out", folder.path(out)});
+    const ProgramRun seen = [&] {
+      const FullDisk disk(4096);
+      return run_program(words);
+    }();
+    EXPECT_EQ(seen.code, 1) << seen.err;
+    EXPECT_TRUE(has(seen.err, "analysis.json: could not be written: File too large")) << seen.err;
+    EXPECT_FALSE(fs::exists(folder.path("new")) || fs::exists(run + "/analysis"));
+  }
+}
+
 TEST_F(CliAnalyze, MistakesAreNamed) {
   const std::string run = train("run", "mhla");
   expect_refused({"analyze", "--run", folder.path("nothing")}, {"nothing has no train.json"});
   expect_refused({"analyze", "--run", run, "--queries", "3;4"}, {"--queries has '3;4', expected ROW,COLUMN"});
   expect_refused({"analyze", "--run", run, "--queries", "3,14"}, {"--queries has 3,14", "column of 0 to 13"});
   expect_refused({"analyze", "--run", run, "--layer", "1"}, {"--layer is 1, expected -1 to 0"});
-  expect_refused({"analyze", "--run", run, "--out", data() + "/train-images-idx3-ubyte"}, {"--out"});
+  expect_refused({"analyze", "--run", run, "--out", data() + "/train-images-idx3-ubyte"},
+                 {"/train-images-idx3-ubyte: could not be written: Not a directory"});
   const std::string other = folder.path("other");
   fs::create_directory(other);
   write_idx(other, "train", 80);
@@ -187,7 +203,8 @@ TEST_F(CliAnalyze, MistakesAreNamed) {
   const std::string second = folder.path("second");
   fs::copy(run, second, fs::copy_options::recursive);
   JsonValue options = read_json(second + "/train.json");
-  write_file(second + "/train.json", write_json(options.set("data", "mnist:" + other)));
+  write_file(second + "/train.json",
+             write_json(options.set("data", "mnist:" + other).set("origin", JsonValue::object())));
   expect_refused({"analyze", "--run", run, second, "--samples", "2"}, {"second was tested on other images than "});
   fs::resize_file(run + "/model.safetensors", 100);
   expect_refused({"analyze", "--run", run}, {"model.safetensors"});

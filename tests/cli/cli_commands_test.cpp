@@ -112,6 +112,8 @@ TEST(CliCommands, DoctorTellsWhatIsThereAndWhatIsNot) {
   for (const char* key : {"version", "cpu", "simd", "blas", "libtorch_rivals", "cuda", "candidates", "default_threads"})
     EXPECT_TRUE(row.contains(key)) << key;
   EXPECT_GE(row.at("cpu").at("threads").as_int(), 1);
+  for (const char* format : {"JPEG", "PNG", "BMP"}) EXPECT_TRUE(row.at("images").at(format).as_bool()) << format;
+  for (const char* format : {"WebP", "GIF", "TIFF"}) EXPECT_TRUE(row.at("images").contains(format)) << format;
   const bool device = !row.at("cuda").at("devices").items().empty();
   EXPECT_NE(device, row.at("cuda").contains("reason"));
   int ref = 0, cuda = 0;

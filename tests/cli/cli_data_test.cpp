@@ -53,7 +53,7 @@ TEST(CliData, WrongDataIsOneLineAndCodeTwo) {
   const TemporaryFolder folder, cut;
   write_idx(cut, "train", 20, 3);
   const std::vector<std::pair<std::vector<std::string>, std::string>> mistakes = {
-      {{"data"}, "subcommand"},
+      {{"data"}, "no command is given, expected one of info, tokenize"},
       {{"data", "info", "--data", "/no/such/folder"}, "is no folder"},
       {{"data", "info", "--data", folder.path()}, "nothing known in"},
       {{"data", "info", "--data", "cifar10"}, "needs a folder"},

@@ -49,7 +49,7 @@ class CliDeploy : public testing::Test {
   }
   [[nodiscard]] JsonValue score(const std::string& run, const std::string& weights = "model") const {
     const JsonValue rows = rows_of({"eval", "classify", "--run", run, "--data", "mnist:" + data, "--json", "--threads",
-                                    "1", "--weights", weights});
+                                    "1", "--batch", "8", "--weights", weights});  // sums of one order
     return JsonValue()
         .set("loss", rows.at(std::size_t{0}).at("loss"))
         .set("top1", rows.at(std::size_t{0}).at("top1"))
@@ -127,6 +127,54 @@ TEST_F(CliDeploy, RunsMadeBeforeThereWasAFileStillOpen) {
   expect_refused({"predict", "--run", copy, images}, {"mean has 3 values, expected 1 or one for each of 1 channels"});
 }
 
+TEST_F(CliDeploy, AConvertedLanguageModelIsReadAsTheRun) {
+  const std::string text = folder.path("text.txt"), run = folder.path("run"), copy = folder.path("copy");
+  std::string words;
+  for (int i = 0; i < 400; ++i) words += i % 3 == 0 ? "to be or\n\n" : "not to be ";
+  write_file(text, words);
+  const auto train_lm = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> all{"train",       "lm",       "--model",        "mhla_10m", "--out", out,
+                                 "--batch",     "4",        "--threads",      "1",        "--set", "dim=32",
+                                 "--set",       "layers=1", "--set",          "mlp=64",   "--set", "chunk=16",
+                                 "--max-steps", "3",        "--warmup-steps", "0"};
+    all.insert(all.end(), more.begin(), more.end());
+    const ProgramRun done = run_program(all);
+    EXPECT_EQ(done.code, 0) << done.err;
+  };
+  // A shorter context than the model has rows for, and windows over all documents.
+  train_lm(run, {"--data", text, "--tokenizer", "bytes", "--context", "32", "--packing", "concatenate", "--valid",
+                 "0.2", "--set", "context=128"});
+  const auto eval = [&](const std::string& from) {
+    const JsonValue row = rows_of({"eval", "lm", "--run", from, "--data", run + "/tokens", "--json", "--threads", "1"})
+                              .at(std::size_t{0});
+    EXPECT_EQ(row.at("length").as_int(), 32);
+    EXPECT_EQ(row.at("packing").as_string(), "concatenate");
+    return row.at("loss").as_double();
+  };
+  ASSERT_EQ(run_program({"convert", run, copy}).code, 0);
+  EXPECT_DOUBLE_EQ(eval(copy), eval(run));
+  // Through published names the tokenizer is beside the config.json that describes the file.
+  ASSERT_EQ(run_program({"convert", run, folder.path("p.safetensors"), "--to", "published"}).code, 0);
+  ASSERT_EQ(
+      run_program({"convert", folder.path("p.safetensors"), folder.path("back"), "--config", run + "/config.json"})
+          .code,
+      0);
+  EXPECT_DOUBLE_EQ(eval(folder.path("back")), eval(run));
+  // Ids that are no text.
+  const std::string recall = folder.path("recall"), recalled = folder.path("recalled");
+  train_lm(recall,
+           {"--data", "mqar", "--context", "32", "--mqar-pairs", "2", "--mqar-vocab", "16", "--mqar-items", "64"});
+  ASSERT_EQ(run_program({"convert", recall, recalled}).code, 0);
+  const auto asked = [&](const std::string& from) {
+    return run_program({"eval", "lm", "--run", from, "--task", "mqar", "--items", "20", "--threads", "1", "--json"});
+  };
+  const ProgramRun want = asked(recall), got = asked(recalled);
+  EXPECT_EQ(want.code, 0) << want.err;
+  EXPECT_EQ(got.code, 0) << got.err;
+  const auto figures = [](const ProgramRun& one) { return parse_json(lines_of(one.out).at(0), "row").at("figures"); };
+  EXPECT_EQ(figures(got), figures(want));
+}
+
 TEST_F(CliDeploy, PredictsWhatEvaluationCounts) {
   const std::string run = train("run", {"--epochs", "4", "--ema", "0.5"}), images = pngs("png");
   for (const char* weights : {"model", "ema"}) {
@@ -168,7 +216,7 @@ TEST_F(CliDeploy, PredictReadsWhatItCanAndNamesTheRest) {
   EXPECT_TRUE(has(mixed.out, images + "/c/01.png: ")) << mixed.out;
   const std::vector<std::string> told = lines_of(mixed.err);
   ASSERT_EQ(told.size(), 4u) << mixed.err;
-  for (const std::string& part : {bad + ": begins with", none + ": ", empty + ": has no .jpg, .jpeg or .png file",
+  for (const std::string& part : {bad + ": begins with", none + ": ", empty + ": has no image, expected .jpg, .jpeg",
                                   std::string("predict: 3 inputs could not be read")})
     EXPECT_TRUE(has(mixed.err, part)) << part << " in " << mixed.err;
   const ProgramRun json = run_program({"predict", "--run", run, bad, a, "--json"});
@@ -176,7 +224,7 @@ TEST_F(CliDeploy, PredictReadsWhatItCanAndNamesTheRest) {
   EXPECT_EQ(parse_json(lines_of(json.out).at(0), "row").at("kind").as_string(), "failed");
   EXPECT_EQ(parse_json(lines_of(json.out).at(1), "row").at("image").as_string(), a);
   // Nothing to do.
-  expect_refused({"predict", "--run", run, empty}, {empty + ": has no .jpg, .jpeg or .png file"});
+  expect_refused({"predict", "--run", run, empty}, {empty + ": has no image, expected .jpg, .jpeg"});
   expect_refused({"predict", "--run", run}, {"images is required"});
   expect_refused({"predict", "--run", empty, a}, {empty + " has no train.json"});
   expect_refused({"predict", "--run", run, "-", "-"}, {"- is given more than once"});
@@ -200,7 +248,7 @@ TEST_F(CliDeploy, PredictReadsWhatItCanAndNamesTheRest) {
 }
 
 TEST_F(CliDeploy, PredictTakesUnfinishedRunsAndConvertedFolders) {
-  const std::string run = train("run", {"--max-steps", "4", "--checkpoint-steps", "2"}), images = pngs("png", 3);
+  const std::string run = train("run", {"--max-steps", "4", "--checkpoint-every", "2"}), images = pngs("png", 3);
   const auto said = [&](const std::string& from) {
     return rows_of({"predict", "--run", from, images, "--json", "--threads", "1"});
   };
@@ -232,7 +280,8 @@ TEST_F(CliDeploy, ExportsToOnnx) {
   ASSERT_EQ(run_program({"export", "--to", "onnx", "--run", run, "--out", out, "--with-normalize"}).code, 0);
   EXPECT_EQ(read_onnx(out).inputs.count("pixels"), 1u);
   expect_refused({"export", "--run", run, "--out", run + "/model.safetensors"}, {"expected a file called *.onnx"});
-  expect_refused({"export", "--run", run, "--out", folder.path("none/model.onnx")}, {"can be written to"});
+  expect_refused({"export", "--run", run, "--out", folder.path("none/model.onnx")},
+                 {"none/model.onnx: could not be written: No such file or directory"});
   expect_refused({"export", "--to", "torchscript", "--run", run, "--out", out}, {"--to"});
   {
     const FullDisk disk(4096);

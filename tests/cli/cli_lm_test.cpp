@@ -84,7 +84,7 @@ TEST_F(CliLm, FromTextToPerplexity) {
       {"convert", folder.path("published.safetensors"), folder.path("back"), "--config", out + "/config.json"});
   ASSERT_EQ(back.code, 0) << back.err;
   EXPECT_TRUE(read_file(folder.path("back/model.safetensors")).size() > 0);
-  fs::copy_file(out + "/tokenizer.json", folder.path("back/tokenizer.json"));
+  fs::copy_file(out + "/tokenizer.json", folder.path("back/tokenizer.json"), fs::copy_options::overwrite_existing);
   const ProgramRun again = run_program({"eval", "lm", "--run", folder.path("back"), "--data", out + "/tokens",
                                         "--context", "64", "--json", "--threads", "1"});
   ASSERT_EQ(again.code, 0) << again.err;
@@ -295,7 +295,8 @@ TEST_F(CliLm, WhatWouldSpoilARunIsRefused) {
   EXPECT_TRUE(has(beyond.err, "128 tokens need 8 chunks of 16, mix has 4 rows")) << beyond.err;
   expect_refused({"eval", "lm", "--run", out, "--weights", "ema"}, {"has no average of its weights"});
   expect_refused(replaced(words(folder.path("short")), "--context", "1"), {"context is 1, expected at least 2"});
-  expect_refused({"generate", "--run", out, "--prompt", "to", "--save-state", folder.path("none/x")}, {"is no folder"});
+  expect_refused({"generate", "--run", out, "--prompt", "to", "--save-state", folder.path("none/x")},
+                 {"No such file or directory"});
   const ProgramRun all = run_program({"eval", "lm", "--run", out, "--threads", "1"});
   EXPECT_EQ(all.code, 0) << all.err;
   EXPECT_TRUE(has(all.err, "these are the tokens the run was trained on")) << all.err;

@@ -158,7 +158,7 @@ TEST_F(CliRuns, AFullDiskIsExitCode1AndLeavesNoEmptyFolders) {
 }
 
 TEST_F(CliLmRuns, AFullDiskIsExitCode1AndLeavesNoEmptyFolders) {
-  for (const rlim_t bytes : {rlim_t{0}, rlim_t{16384}}) {  // no tokens; tokens but no weights
+  for (const rlim_t bytes : {rlim_t{0}, rlim_t{65536}}) {  // no tokens; tokens but no checkpoint
     const std::string top = folder.path("full" + std::to_string(bytes)), out = top + "/run";
     const ProgramRun run = [&] {
       const FullDisk disk(bytes);

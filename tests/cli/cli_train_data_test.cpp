@@ -93,6 +93,26 @@ TEST_F(CliTrainData, ImagesOfWhichNoneCanBeReadEndTheRun) {
   EXPECT_TRUE(has(run.err, "none of the 36 images of " + data + ", train, kept can be read: " + data + "/")) << run.err;
 }
 
+// Files that are no images, and images that are damaged: said at the start, and when they come up.
+TEST_F(CliTrainData, WhatIsLeftOutIsSaid) {
+  const std::string data = folders("pets", {"cat", "dog"}, 20);
+  for (const char* name : {"cat/a.heic", "cat/b.heic", "dog/c.HEIC", "dog/notes.txt"})
+    write_file(data + "/" + name, std::string("x"));
+  write_file(data + "/cat/3.png", std::string("no image"));
+  const std::string text = "left out 4 files: 3 .heic, 1 .txt; images end in .jpg, .jpeg, .png";
+  const ProgramRun run = run_program(words("folder:" + data, folder.path("run"), {"--epochs", "1"}));
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(has(lines_of(run.err).at(0), data + ", train, kept: " + text)) << run.err;
+  EXPECT_TRUE(has(run.err, "left out: " + data + "/cat/3.png: begins with 6e 6f 20 69")) << run.err;
+  EXPECT_EQ(lines_of(run.err).size(), 2u) << run.err;  // once each: the test images are held out of the same files
+  const ProgramRun eval = run_program({"eval", "classify", "--run", folder.path("run"), "--data", "folder:" + data});
+  EXPECT_TRUE(has(eval.err, text)) << eval.err;
+  const ProgramRun info = run_program({"data", "info", "--data", data, "--json"});
+  ASSERT_EQ(info.code, 0) << info.err;
+  EXPECT_EQ(write_json(parse_json(lines_of(info.out).at(0), "row").at("left_out")), R"({".heic": 3, ".txt": 1})");
+  EXPECT_TRUE(has(info.err, "  left out   4 files: 3 .heic, 1 .txt; images end in ")) << info.err;
+}
+
 TEST_F(CliTrainData, OtherDataNeedsItsTestFilesAlone) {
   const std::string data = idx("data"), run = train("fashion-mnist:" + data, "run", {"--max-steps", "2"});
   const std::string half = folder.path("half");

@@ -4,6 +4,7 @@
 
 #include "mhla/data/preprocess.h"
 #include "mhla/io/file.h"
+#include "mhla/io/json_object.h"
 #include "mhla/models/classify/classifier_config.h"
 
 namespace mhla::weights {
@@ -30,7 +31,7 @@ std::string text_at(const JsonValue& object, const char* key) {
 }
 
 std::string from_options(const fs::path& run, bool language) {
-  const JsonValue options = read_json(run / kOptions);
+  const JsonValue options = read_json_object(run / kOptions);
   if (language) return preprocess_text(text_preprocess(options));
   const ClassifierConfig network = read_classifier_config(run / "config.json");
   return preprocess_text(
@@ -42,7 +43,7 @@ std::string from_options(const fs::path& run, bool language) {
 
 Companions companions_in(const fs::path& given, bool language) {
   const fs::path above = fs::absolute(given / "").parent_path().parent_path().parent_path();  // RUN/checkpoints/step-N
-  const fs::path folder = !fs::exists(given / kOptions) && fs::exists(above / kOptions) ? above : given;
+  const fs::path folder = fs::exists(given / "checkpoint.json") && fs::exists(above / kOptions) ? above : given;
   Companions found;
   for (const char* name : names_of(language)) {
     if (fs::exists(folder / name)) found[name] = bytes_of(folder / name);

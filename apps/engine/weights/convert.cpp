@@ -4,6 +4,7 @@
 #include "apps/engine/weights/companions.h"
 #include "apps/engine/weights/weights.h"
 #include "mhla/core/memory.h"
+#include "mhla/io/json_object.h"
 #include "mhla/models/classify/classifier.h"
 #include "mhla/models/lm/lm.h"
 #include "mhla/models/model_size.h"
@@ -64,7 +65,7 @@ bool is_language_model(const JsonValue& request) {
     }
     return false;
   }
-  const JsonValue json = read_json(config);
+  const JsonValue json = read_json_object(config);
   const JsonValue* family = json.find("family");
   return family != nullptr && family->is_string() && family->as_string() == "lm";
 }
@@ -89,11 +90,7 @@ JsonValue convert_language_model(const JsonValue& request) {
                                              request.contains("official") && request.at("official").as_bool());
     expect_room(size_of(network, 1), 1, in);
     model = LanguageModel(network);
-    try {
-      load_published(*model, read_weights(in));
-    } catch (const Error& error) {
-      fail(in, ": ", error.what());
-    }
+    labelled(in, [&] { load_published(*model, read_weights(in)); });
     companions = companions_of_file(in, config, /*language=*/true);
   }
   const bool published = text_of(request, "to") == "published";
@@ -127,11 +124,7 @@ JsonValue convert_model(const JsonValue& request) {
     check(network);
     expect_room(size_of(network), 1, in);
     model = make_classifier(network);
-    try {
-      load_published(*model, read_weights(in));
-    } catch (const Error& error) {
-      fail(in, ": ", error.what());
-    }
+    labelled(in, [&] { load_published(*model, read_weights(in)); });
     JsonValue sizes;  // what the published file was trained with is in the description already
     for (const char* key : {"image", "blocks"}) {
       if (request.contains(key)) sizes.set(key, request.at(key));

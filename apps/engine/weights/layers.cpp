@@ -58,8 +58,8 @@ void replace(Weights& weights, const std::string& prefix, const Weights& before,
 void write_to(const std::filesystem::path& out, bool folder, const std::function<void()>& write) {
   if (!folder) return write();
   OutputFolder place(out);
-  for (const char* name : {"model.safetensors", "config.json", "classes.json", "tokenizer.json", "tokenizer.model",
-                           "tokenizer.fingerprint"})
+  for (const char* name : {"model.safetensors", "config.json", "classes.json", "preprocess.json", "tokenizer.json",
+                           "tokenizer.model", "tokenizer.fingerprint"})
     place.claim(name);
   write();
   place.keep();

@@ -5,9 +5,9 @@
 #include "apps/engine/weights/weights.h"
 #include "apps/engine/weights_interface.h"
 #include "mhla/core/error.h"
+#include "mhla/io/file.h"
 #include "mhla/ops/ops.h"
 #include "mhla/ops/torch_error.h"
-#include "mhla/io/file.h"
 
 namespace mhla::weights {
 namespace {

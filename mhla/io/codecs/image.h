@@ -56,7 +56,7 @@ struct ImageFormat {
 };
 std::span<const ImageFormat> image_formats();
 const ImageFormat* format_of_ending(std::string_view ending);  // ".jpg"; null: none is called so
-std::string readable_formats();                                // by this build: "JPEG, PNG or BMP"
+std::string readable_formats(const char* last = " or ");       // by this build: "JPEG, PNG or BMP"
 std::string readable_endings();                                // ".jpg, .jpeg, .png or .bmp"
 
 std::vector<std::byte> encode_jpeg(const Image& image, int quality = 90);  // 1 to 100

@@ -50,10 +50,10 @@ constexpr ImageFormat kFormats[] = {
     {"TIFF", {".tif", ".tiff"}, "libtiff 4.5", is_tiff, kTiff},
 };
 
-std::string joined(const std::vector<std::string>& names) {
+std::string joined(const std::vector<std::string>& names, const char* last = " or ") {
   std::string text;
   for (std::size_t i = 0; i < names.size(); ++i)
-    text += str(i == 0 ? "" : i + 1 == names.size() ? " or " : ", ", names[i]);
+    text += str(i == 0 ? "" : i + 1 == names.size() ? last : ", ", names[i]);
   return text;
 }
 
@@ -68,11 +68,11 @@ const ImageFormat* format_of_ending(std::string_view ending) {
   return nullptr;
 }
 
-std::string readable_formats() {
+std::string readable_formats(const char* last) {
   std::vector<std::string> names;
   for (const ImageFormat& format : kFormats)
     if (format.decode != nullptr) names.emplace_back(format.name);
-  return joined(names);
+  return joined(names, last);
 }
 
 std::string readable_endings() {

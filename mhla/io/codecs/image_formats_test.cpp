@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstring>
+#include <filesystem>
 #ifdef MHLA_GIF
 #include <gif_lib.h>
 #endif
@@ -264,6 +265,18 @@ TEST(Gif, CutBentOrTooLarge) {
   expect_no_harm(write_gif({.bits = 8, .interlaced = true}, 9, 11), "damaged GIF: ", 3);
 }
 #endif
+
+TEST(Image, SeedsOfTheFuzzerAreImages) {
+  int read = 0;
+  for (const auto& file : std::filesystem::directory_iterator(MHLA_SOURCE_DIR "/mhla/io/codecs/fuzz_corpus/image")) {
+    const ImageFormat* format = format_of_ending(file.path().extension().string());
+    ASSERT_NE(format, nullptr) << file.path();
+    if (format->decode == nullptr || file.path().filename().string().rfind("damaged", 0) == 0) continue;
+    EXPECT_EQ(message_of([&] { read_image(file.path()); }), "nothing was thrown");
+    ++read;
+  }
+  EXPECT_GE(read, 8);
+}
 
 TEST(Image, WhatThisBuildCannotReadIsSaid) {
   for (const ImageFormat& format : image_formats()) {

@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::uint16_t kMaxSamples = 16;  // a pixel; each is decoded, read or not
 
-// A file in memory, and what libtiff says about it. Warnings about tags are nothing to us; one while pixels are decoded
-// means that some were made up.
+// A file in memory, and what libtiff says about it. What it says about tags while it opens a file is nothing to us; a
+// warning while pixels are decoded means that some were made up.
 class Decompress {
  public:
   Decompress(std::span<const std::byte> bytes, const std::string& label, const ImageLimits& limits)
@@ -33,6 +33,7 @@ class Decompress {
     TIFFOpenOptionsSetWarningHandlerExtR(options.get(), on_warning, this);
     tiff_ = TIFFClientOpenExt("", "rm", this, read, write, seek, close, size, nullptr, nullptr, options.get());
     if (tiff_ == nullptr) damaged();
+    message_[0] = 0;  // about tags: what matters of them is checked below
     decoding_ = true;
   }
   ~Decompress() { TIFFClose(tiff_); }
@@ -225,11 +226,11 @@ void read_through_libtiff(const Decompress& file, const std::string& label, cons
   if (pixels * 4 > limits.max_memory) fail(label, ": TIFF of ", pixels, " pixels, too many for its kind");
   std::vector<std::uint32_t> raster(pixels);
   TIFFRGBAImage work{};
-  file.expect(TIFFRGBAImageBegin(&work, file.tiff(), /*stop at errors=*/1, reason) == 1);
+  if (TIFFRGBAImageBegin(&work, file.tiff(), /*stop at errors=*/1, reason) != 1) file.damaged();
+  const std::unique_ptr<TIFFRGBAImage, void (*)(TIFFRGBAImage*)> ended(&work, TIFFRGBAImageEnd);
   work.orientation = work.req_orientation = ORIENTATION_TOPLEFT;
   const int got = TIFFRGBAImageGet(&work, raster.data(), static_cast<std::uint32_t>(image.width),
                                    static_cast<std::uint32_t>(image.height));
-  TIFFRGBAImageEnd(&work);
   file.expect(got == 1);
   std::uint8_t* out = image.pixels.data();
   for (const std::uint32_t pixel : raster) {

@@ -158,7 +158,7 @@ TEST(TokenizerJson, RefusedByName) {
   EXPECT_EQ(digits(typed("Digits"), "use_regex", true), "f: pretokenizers[0] has no 'individual_digits'");
   EXPECT_TRUE(has(digits(typed("Punctuation"), "use_regex", true), "expected a Split or Digits and ByteLevel"));
   EXPECT_EQ(refused("decoder", typed("WordPiece")), "f: decoder is \"WordPiece\", expected ByteLevel");
-  EXPECT_TRUE(has(refused("post_processor", typed("BertProcessing")), "post_processor is \"BertProcessing\""));
+  EXPECT_TRUE(has(refused("post_processor", typed("Magic")), "post_processor is \"Magic\""));
   EXPECT_TRUE(has(refused("truncation", 7), "the file.truncation is 7, expected null: it would change"));
   EXPECT_EQ(refused("extra", 1), "f: the file has \"extra\", which is not known here");
   EXPECT_TRUE(has(model_with("byte_fallback", true), "model.byte_fallback is true, expected null or false"));

@@ -58,11 +58,7 @@ Problem backward_problem(const BidirectionalParams& params, const BidirectionalG
 std::vector<std::string_view> bidirectional_candidates() { return names_of(kForward); }
 std::vector<std::string_view> bidirectional_backward_candidates() { return names_of(kBackward); }
 
-bool bidirectional_on_device(std::string_view candidate) {
-  for (const Candidate<Problem>& known : kForward)
-    if (candidate == known.name) return known.on_device;
-  return false;
-}
+bool bidirectional_on_device(std::string_view candidate) { return on_device_in(kForward, candidate); }
 
 void bidirectional_forward(const BidirectionalParams& params, View out, const RunOptions& run) {
   run_call(kForward, forward_problem(params, out, run), run);

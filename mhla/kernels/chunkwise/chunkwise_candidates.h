@@ -14,6 +14,7 @@ namespace mhla {
 // Names in the order of the lists: fastest first, ref last. A candidate may have one pass only.
 std::vector<std::string_view> chunkwise_candidates();
 std::vector<std::string_view> chunkwise_backward_candidates();
+bool chunkwise_on_device(std::string_view candidate);  // whether it works on the memory of a CUDA device
 
 // Each takes a checked problem with at least one token. fit: empty, or the reason it steps aside.
 // sm90: Hopper only. cuda: every problem in the memory of a CUDA device, but f64. In a build without CUDA both

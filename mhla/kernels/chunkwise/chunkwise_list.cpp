@@ -67,6 +67,8 @@ Problem backward_problem(const ChunkwiseParams& params, const ChunkwiseGrads& gr
 std::vector<std::string_view> chunkwise_candidates() { return names_of(kForward); }
 std::vector<std::string_view> chunkwise_backward_candidates() { return names_of(kBackward); }
 
+bool chunkwise_on_device(std::string_view candidate) { return on_device_in(kForward, candidate); }
+
 void chunkwise_forward(const ChunkwiseParams& params, View out, const RunOptions& run) {
   run_call(kForward, forward_problem(params, out, run), run);
 }

@@ -48,6 +48,13 @@ std::vector<std::string_view> names_of(const List& list) {
   return names;
 }
 
+template <class List>
+bool on_device_in(const List& list, std::string_view name) {
+  for (const auto& item : list)
+    if (name == candidate_in(item).name) return candidate_in(item).on_device;
+  return false;
+}
+
 // The candidate that runs `problem`: the one called `name`, or the first that fits when `name` is empty.
 template <class List, class Problem>
 const auto& choose(const List& list, const Problem& problem, std::string_view name, const char* entry) {

@@ -70,7 +70,7 @@ TEST(WholeModel, AnySplitGivesTheLogitsOfOnePass) {
     const torch::Tensor tokens = random_tokens(length, length), want = model->forward(tokens).squeeze(0);
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
       const double off = ((in_pieces(model, tokens, seed) - want).abs().max() / want.abs().max()).item<double>();
-      EXPECT_LE(off, 1e-5) << length << " tokens, split " << seed;
+      EXPECT_LE(off, 2e-5) << length << " tokens, split " << seed;
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "mhla/core/error.h"
+#include "mhla/language/not_finite.h"
 #include "mhla/models/lm/decoder.h"
 
 namespace mhla {
@@ -70,7 +71,7 @@ Session::Session(LanguageModelImpl& model, const Tokenizer& tokenizer)
 
 Session::~Session() = default;
 
-std::vector<SequenceId> Session::add(TextContext context, const GenerateOptions& options, std::int64_t first_number) {
+std::vector<SequenceId> Session::add(TextContext&& context, const GenerateOptions& options, std::int64_t first_number) {
   const torch::NoGradGuard no_gradient;
   check(options.sampler);
   if (options.max_tokens < 0) fail("generate: max_tokens is ", options.max_tokens, ", expected 0 or more");
@@ -166,6 +167,8 @@ std::vector<Written> Session::step() {
   for (std::size_t i = 0; i < going_.size(); ++i) last.data_ptr<std::int64_t>()[i] = going_[i]->tokens.back();
   const torch::Tensor rows =
       decoder_->decode(last.to(model_.device()), state_).to(torch::kCPU, torch::kFloat).contiguous();
+  if (!rows.isfinite().all().item<bool>())
+    throw NotFinite(str("generate: the logits behind token ", steps_, " are NaN or infinite"));
   ++steps_;
   ended.clear();
   for (std::size_t i = 0; i < going_.size(); ++i) {

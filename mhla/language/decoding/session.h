@@ -62,8 +62,8 @@ class Session {
 
   // Every text of the context becomes a sequence that takes part in the next step. A token that is drawn depends on the
   // seed, the number of the text (first_number, first_number + 1, ...) and its place only, not on what else is in the
-  // session. An Error where the length policy does not allow max_tokens more: the session stays as it was.
-  std::vector<SequenceId> add(TextContext context, const GenerateOptions& options, std::int64_t first_number = 0);
+  // session. An Error where the length policy does not allow max_tokens more: session and context stay as they were.
+  std::vector<SequenceId> add(TextContext&& context, const GenerateOptions& options, std::int64_t first_number = 0);
 
   // One token of every sequence that goes on. The first step of a sequence also shows what its context had held back.
   std::vector<Written> step();

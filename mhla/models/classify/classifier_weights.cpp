@@ -1,5 +1,6 @@
 // The weights of an image model: its state, under published names, at another image size, in a folder.
 #include "mhla/core/error.h"
+#include "mhla/core/labelled.h"
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
 #include "mhla/kernels/mixing/mixing.h"
@@ -251,11 +252,8 @@ void save_classifier(const Classifier& model, const std::filesystem::path& folde
 AnyClassifier load_classifier(const std::filesystem::path& folder) {
   const ClassifierConfig config = read_classifier_config(folder / kConfigFile);
   AnyClassifier model = make_classifier(config);
-  try {
-    load_state(*model, read_weights(folder / kWeightsFile));
-  } catch (const Error& error) {
-    fail((folder / kWeightsFile).string(), ": ", error.what());
-  }
+  const std::filesystem::path file = folder / kWeightsFile;
+  labelled(file.string(), [&] { load_state(*model, read_weights(file)); });
   return model;
 }
 

@@ -124,7 +124,7 @@ const std::vector<Case>& cases() {
       {"softmax_lepe", "deit_tiny", "softmax", with([](auto& c) { c.lepe = 5, c.cpe = 0; })},
       {"linear_lepe", "deit_tiny", "linear", with([](auto& c) { c.lepe = 5, c.qk_norm = false; })},
       {"mhla_ragged", "deit_tiny", "mhla", with([](auto& c) {
-         c.blocks = {{4, 3}};
+         c.image = {28, 20}, c.blocks = {{3, 3}};
        })},
       {"mhla_one_short", "deit_tiny", "mhla", with([](auto& c) {
          c.image = {4, 28}, c.blocks = {{1, 2}};

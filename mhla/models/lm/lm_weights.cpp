@@ -1,5 +1,6 @@
 // The weights of a language model under published names, and in a folder.
 #include "mhla/core/error.h"
+#include "mhla/core/labelled.h"
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
 #include "mhla/models/lm/lm.h"
@@ -90,11 +91,7 @@ void save_language_model(const LanguageModelImpl& model, const std::filesystem::
 LanguageModel load_language_model(const std::filesystem::path& folder) {
   LanguageModel model(read_lm_config(folder / "config.json"));
   const std::filesystem::path file = folder / "model.safetensors";
-  try {
-    load_weights(*model, read_weights(file));
-  } catch (const Error& error) {
-    fail(file.string(), ": ", error.what());
-  }
+  labelled(file.string(), [&] { load_weights(*model, read_weights(file)); });
   return model;
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 TEST(ZooSize, IsThatOfTheModules) {
   for (const std::string_view name : attention_names()) {
-    for (const std::int64_t dim : {16, 48}) {
+    for (const std::int64_t dim : {16, 64}) {
       AttentionConfig image;
       image.dim = dim, image.heads = 2, image.layout = Layout::grid2d(4, 6, 2, 3);
       image.lepe = name == "softmax" ? 5 : 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mhla/core/error.h"
+#include "mhla/core/labelled.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
 
@@ -35,7 +36,8 @@ void expect_same_classes(const std::string& command, const std::filesystem::path
     fail(command, ": ", file, " has ", names.is_array() ? str(names.size(), " names") : "no list of names",
          ", expected those of the ", set.classes(), " classes of ", set.name());
   for (std::size_t i = 0; i < std::min(names.size(), set.class_names().size()); ++i) {
-    const std::string &name = set.class_names()[i], &expected = names.at(i).as_string();
+    const std::string& name = set.class_names()[i];
+    const std::string& expected = labelled(file, [&]() -> const std::string& { return names.at(i).as_string(); });
     if (name != expected && !is_number(name, i) && !is_number(expected, i))
       fail(command, ": ", set.name(), ": class ", i, " is '", name, "', expected '", expected, "' as in ", file);
   }
@@ -45,10 +47,11 @@ std::vector<std::string> class_names_of(const std::filesystem::path& run, const 
   std::vector<std::string> names;
   if (std::filesystem::exists(run / kClasses)) {
     const JsonValue saved = read_json(run / kClasses);
-    if (static_cast<std::int64_t>(saved.size()) != network.classes)
-      fail((run / kClasses).string(), ": has ", saved.size(), " names, expected the ", network.classes,
-           " classes of the model");
-    for (const JsonValue& name : saved.items()) names.push_back(name.as_string());
+    labelled((run / kClasses).string(), [&] {
+      for (const JsonValue& name : saved.items()) names.push_back(name.as_string());
+      if (static_cast<std::int64_t>(names.size()) != network.classes)
+        fail("has ", names.size(), " names, expected the ", network.classes, " classes of the model");
+    });
   } else {
     for (std::int64_t i = 0; i < network.classes; ++i) names.push_back(std::to_string(i));
   }

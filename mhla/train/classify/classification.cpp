@@ -198,7 +198,7 @@ Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment
   Batch batch;
   while (loader.next(batch)) {
     leave_when_stopped();
-    score.warnings.insert(score.warnings.end(), batch.damaged.begin(), batch.damaged.end());
+    for (const std::string& text : batch.damaged) score.warnings.push_back("left out: " + text);
     if (batch.size == 0) continue;
     const torch::Tensor labels = labels_of(batch, device);
     const torch::Tensor logits = logits_of(model, batch, options);
@@ -269,7 +269,7 @@ TrainBatch ClassificationTask::next_batch() {
   open_loader();
   do {
     if (!loader_->next(batch_)) fail("train: ", data_.train->name(), " came to an end");
-    warnings_.insert(warnings_.end(), batch_.damaged.begin(), batch_.damaged.end());
+    for (const std::string& text : batch_.damaged) warnings_.push_back("left out: " + text);
   } while (batch_.size == 0);
   TrainBatch batch{.inputs = {images_of(batch_, device_), labels_of(batch_, device_)}, .weight = batch_.size};
   if (batch_.mixed) batch.inputs.push_back(soft_targets(batch_, model_->config().classes).to(device_));
@@ -295,7 +295,11 @@ JsonValue ClassificationTask::cursor() const {
 }
 
 void ClassificationTask::seek(const JsonValue& cursor) {
-  loader_options_.start = {.epoch = cursor.at("epoch").as_int(), .position = cursor.at("position").as_int()};
+  const Cursor start{.epoch = cursor.at("epoch").as_int(), .position = cursor.at("position").as_int()};
+  if (start.epoch < 0 || start.position < 0 || start.position > data_.train->size())
+    fail("train: the cursor is at epoch ", start.epoch, ", position ", start.position,
+         ", expected a position up to the ", data_.train->size(), " items of ", data_.train->name());
+  loader_options_.start = start;
   // Older checkpoints have neither.
   if (const JsonValue* labels = cursor.find("labels"); labels != nullptr && labels->as_int() != labels_)
     fail("train: ", data_.train->name(), " has other labels than the data of the run, or in another order");

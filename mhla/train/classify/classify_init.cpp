@@ -43,7 +43,7 @@ std::vector<std::string> start_from(Classifier& model, const InitSource& source)
   const ClassifierConfig &own = model.config(), theirs = source_network(own, source, weights);
   AnyClassifier given = make_classifier(theirs);
   try {
-    if (has_own_names(state_of(*given), weights) || !source.maybe_config.empty())
+    if (!source.maybe_config.empty() || has_own_names(state_of(*given), published_weights(*given), weights))
       load_state(*given, weights);
     else
       load_published(*given, weights);

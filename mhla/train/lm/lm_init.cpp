@@ -1,6 +1,7 @@
 #include "mhla/train/lm/lm_init.h"
 
 #include "mhla/core/error.h"
+#include "mhla/data/token_set.h"
 #include "mhla/ops/tensor_view.h"
 #include "mhla/train/lm/run_tokenizer.h"
 #include "mhla/train/weights.h"
@@ -36,6 +37,14 @@ void expect_tokenizer_of(const InitSource& source, const TokenizerPtr& maybe_tok
          ") than that of the data (", fingerprint_text(*maybe_tokenizer), ")");
 }
 
+void expect_tokenizer_of(const InitSource& source, const std::string& tokenizer) {
+  if (tokenizer.empty() || source.maybe_folder.empty()) return;
+  if (trained_size(tokenizer) > 0 && known_fingerprint(source.maybe_folder))
+    fail("train: init is ", source.name, ", which has a tokenizer, but tokenizer is ", tokenizer,
+         ", expected none or that one");
+  if (trained_size(tokenizer) == 0) expect_tokenizer_of(source, open_tokenizer(tokenizer));
+}
+
 std::vector<std::string> start_from(LanguageModelImpl& model, const InitSource& source) {
   Weights weights = read_init(source);
   const NamedTensors tensors = tensors_of(model);
@@ -45,7 +54,7 @@ std::vector<std::string> start_from(LanguageModelImpl& model, const InitSource& 
     if (!source.maybe_config.empty())
       expect_same_network(source, fields_to_json(read_lm_config(source.maybe_config)), fields_to_json(model.config()),
                           kFree);
-    if (source.maybe_config.empty() && !has_own_names(own, weights)) {
+    if (source.maybe_config.empty() && !has_own_names(own, published_weights(model), weights)) {
       load_published(model, weights);
       return changes;
     }

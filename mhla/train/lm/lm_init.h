@@ -14,5 +14,7 @@ std::vector<std::string> start_from(LanguageModelImpl& model, const InitSource& 
 // An Error where the source was trained with another tokenizer than the data has; where it says nothing of one, its
 // vocabulary decides. `maybe_tokenizer`: of the data.
 void expect_tokenizer_of(const InitSource& source, const TokenizerPtr& maybe_tokenizer);
+// The same for one that is named as in the options; an empty name is none.
+void expect_tokenizer_of(const InitSource& source, const std::string& tokenizer);
 
 }  // namespace mhla::train

@@ -89,8 +89,8 @@ TEST(LmTask, GoesOnWithTheSameTokensAlone) {
   EXPECT_EQ(train_lm(moved, temporary.path("run"), stops, /*resume=*/true).step, 6);
   write_file(options.data, R"({"text": "abd )" + std::string(4000, 'x') + "\"}\n");
   Rows rows;
-  EXPECT_EQ(message_of([&] { train_lm(options, temporary.path("run"), rows, /*resume=*/true); }),
-            "train: " + options.tokens + " has other tokens than the data of the run");
+  EXPECT_TRUE(has(message_of([&] { train_lm(options, temporary.path("run"), rows, /*resume=*/true); }),
+                  "train: " + options.tokens + " has other tokens than the data of the run"));
   // One of before does not say.
   const LmDataPtr data = open_tokens(moved.data);
   const LmConfig network = network_of(moved, *data);
