@@ -83,9 +83,11 @@ void note_origin(Options& options) {
 template <class Options>
 Options located(Options options) {
   origin::each_path(options, [&](const std::string& name, std::string& value) {
-    const JsonValue* was = options.origin.find(name);
-    if (was != nullptr && (origin::leads_somewhere(was->as_string()) || !origin::leads_somewhere(value)))
-      value = was->as_string();
+    const std::string where = labelled("train.json: 'origin'", [&] {
+      const JsonValue* was = options.origin.find(name);
+      return was == nullptr ? std::string() : was->as_string();
+    });
+    if (!where.empty() && (origin::leads_somewhere(where) || !origin::leads_somewhere(value))) value = where;
   });
   return options;
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "mhla/io/file.h"
+#include "mhla/testing/messages.h"
 #include "mhla/train/lm/lm_options.h"
 #include "mhla/train/tiny_task_fixture.h"
 
@@ -44,6 +45,12 @@ TEST(Origin, WhatMovedIsLookedForWhereItWasTyped) {
   EXPECT_EQ(as_typed(located(options), options).data, "nowhere");
   options.origin = without_origin(options.origin, "data");
   EXPECT_EQ(located(options).data, "nowhere");
+}
+
+TEST(Origin, WhatNobodyWroteIsRefusedByName) {
+  LmOptions options;
+  options.origin.set("data", 0);
+  EXPECT_EQ(message_of([&] { located(options); }), "train.json: 'origin': JSON value is an integer, expected a string");
 }
 
 }  // namespace
