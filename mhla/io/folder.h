@@ -7,8 +7,8 @@
 
 namespace mhla {
 
-// Whether something is there, and is a folder. What cannot be looked at (no permission, a name that is too long, links in
-// a circle) is an Error with path and reason, where std::filesystem throws something else or says no.
+// Whether something is there, and is a folder. What cannot be looked at (no permission, a name that is too long, links
+// in a circle) is an Error with path and reason, where std::filesystem throws something else or says no.
 bool is_there(const std::filesystem::path& path);
 bool is_folder(const std::filesystem::path& path);
 

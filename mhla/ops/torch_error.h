@@ -34,7 +34,8 @@ inline std::string short_reason(const std::exception& error) {
     return str("out of memory", text.find("CUDA") != std::string::npos ? " on the GPU" : "", ": ", bytes_text(bytes),
                " could not be allocated");
   }
-  if (text.rfind("[enforce fail at ", 0) == 0) text.erase(0, text.find("] ") == std::string::npos ? 0 : text.find("] ") + 2);
+  if (text.rfind("[enforce fail at ", 0) == 0)
+    text.erase(0, text.find("] ") == std::string::npos ? 0 : text.find("] ") + 2);
   text = text.substr(0, text.find('\n'));
   constexpr std::size_t kMost = 300;
   if (torch != nullptr && text.size() > kMost) text = text.substr(0, kMost) + "...";

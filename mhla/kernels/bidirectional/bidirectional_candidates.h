@@ -29,7 +29,8 @@ void bidirectional_backward_cuda(const Problem& problem, Workspace& workspace, E
 
 std::string bidirectional_fit_simd(const Problem& problem);
 void bidirectional_forward_simd(const Problem& problem, Workspace& workspace, Executor& executor);
-void bidirectional_quadratic_simd(const Problem& problem, Workspace& workspace, Executor& executor);  // its short sequences
+void bidirectional_quadratic_simd(const Problem& problem, Workspace& workspace,
+                                  Executor& executor);  // its short sequences
 void bidirectional_backward_simd(const Problem& problem, Workspace& workspace, Executor& executor);
 
 void bidirectional_forward_ref(const Problem& problem, Workspace& workspace, Executor& executor);
