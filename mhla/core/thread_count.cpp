@@ -47,8 +47,8 @@ int startable_threads(int wanted) {
   return static_cast<int>(started.size());
 }
 
-// Pools that may have their workers at once: the kernels', ATen's, that of OpenBLAS, a loader's.
-constexpr int kPools = 4;
+// Pools that may have their workers at once: the kernels', two of ATen, that of OpenBLAS, a loader's.
+constexpr int kPools = 5;
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include "mhla/core/limits.h"
 #include "mhla/ops/ops.h"
 #include "mhla/ops/torch.h"
+#include "mhla/ops/torch_pool.h"
 
 namespace mhla::ops {
 namespace {
@@ -42,7 +43,7 @@ ThreadCount set_num_threads(std::int64_t threads) {
   const ThreadCount count =
       usable_threads(threads > 0 ? threads : std::min<std::int64_t>(environment_threads(), limits::kThreads.most));
   set_default_threads(count.threads);
-  at::set_num_threads(count.threads);
+  set_torch_threads(count.threads);
   if (void* openblas = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD)) {  // only where LibTorch brought it
     using Setter = void (*)(int);
     if (const auto set = reinterpret_cast<Setter>(dlsym(openblas, "openblas_set_num_threads"))) set(count.threads);

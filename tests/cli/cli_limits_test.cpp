@@ -38,7 +38,8 @@ void expect_too_large(const std::vector<std::string>& arguments, const std::stri
   EXPECT_EQ(lines_of(run.err).size(), 1u) << line << run.err;
   EXPECT_TRUE(has(run.err, part)) << line << run.err;
   EXPECT_FALSE(has(run.err, "Exception raised")) << line << run.err;
-  EXPECT_LT(run.seconds, 5.0) << line;
+  EXPECT_LT(run.cpu_seconds, 5.0) << line;  // of its own: the machine may be busy with other tests
+  EXPECT_LT(run.seconds, 60.0) << line;
 }
 
 constexpr const char* kEstimate = "of memory (";

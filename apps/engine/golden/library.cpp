@@ -4,6 +4,7 @@
 #include "apps/engine/golden/golden.h"
 #include "apps/engine/golden_modules.h"
 #include "mhla/core/error.h"
+#include "mhla/ops/ops.h"
 #include "mhla/ops/torch_error.h"
 
 namespace mhla::golden {
@@ -59,6 +60,7 @@ int mhla_golden_can(const char* backend) {
 int mhla_golden_compute(const struct mhla_golden_request* request, mhla_golden_result result, void* context,
                         char* reason, size_t reason_size) {
   try {
+    mhla::ops::set_num_threads(0);
     mhla::golden::run(*request, result, context);
     return 0;
   } catch (const std::exception& error) {

@@ -15,6 +15,7 @@
 
 #include "apps/engine/rivals/variants.h"
 #include "mhla/ops/torch_error.h"
+#include "mhla/ops/torch_pool.h"
 
 namespace mhla::rivals {
 namespace {
@@ -26,7 +27,7 @@ std::string blas_path() {
 }
 
 void set_threads(int threads) {
-  at::set_num_threads(threads);
+  ops::set_torch_threads(threads);
   if (auto* set = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads"))) set(threads);
 }
 
