@@ -110,8 +110,7 @@ void predict(const JsonValue& request, Observer& observer) {
     torch::Tensor probabilities, classes;
     if (batch.size > 0) {
       const torch::Tensor logits = logits_of(*run.model, batch, run.options.train);
-      if (!logits.isfinite().all().item<bool>())
-        throw RunFailed(str(kCommand, ": the logits of ", run.weights.string(), " are NaN or infinite"));
+      if (!logits.isfinite().all().item<bool>()) throw not_finite(kCommand, run.weights);
       std::tie(probabilities, classes) = logits.softmax(-1).topk(top, -1);
       probabilities = probabilities.cpu().contiguous(), classes = classes.cpu().contiguous();
     }
@@ -129,8 +128,7 @@ void predict(const JsonValue& request, Observer& observer) {
     }
   }
   if (wanted.failed > 0)
-    throw RunFailed(
-        str(kCommand, ": ", wanted.failed, wanted.failed == 1 ? " input" : " inputs", " could not be read"));
+    fail(kCommand, ": ", wanted.failed, wanted.failed == 1 ? " input" : " inputs", " could not be read");
 }
 
 }  // namespace mhla::apps

@@ -40,8 +40,8 @@ void prepare(const TrainOptions& options, Observer& observer) {
   said = fewer;
 }
 
-RunFailed not_finite(const std::string& command, const fs::path& weights) {
-  return RunFailed(str(command, ": the weights in ", weights.string(), " give NaN or infinite values"));
+Error not_finite(const std::string& command, const fs::path& weights) {
+  return Error(str(command, ": the weights in ", weights.string(), " give NaN or infinite values"));
 }
 
 RunWeights find_weights(const std::string& command, const fs::path& run, const std::string& which, Observer& observer) {

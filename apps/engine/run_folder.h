@@ -15,7 +15,7 @@ namespace mhla::apps {
 void prepare(const train::TrainOptions& options, train::Observer& observer);
 
 // For throwing: "eval lm: the weights in FILE give NaN or infinite values".
-RunFailed not_finite(const std::string& command, const std::filesystem::path& weights);
+Error not_finite(const std::string& command, const std::filesystem::path& weights);
 
 // Where the weights of a run are: the final ones, or with a warning those of the newest checkpoint. `which`: model,
 // ema or best. Errors open with `command`.

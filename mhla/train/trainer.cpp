@@ -241,16 +241,18 @@ TrainResult Trainer::run(const RunStart& start) {
     ~Unlock() { lock.reset(); }
   } unlock{loop_->lock};
   loop_->open(start);
-  const auto failed = [&](const std::string& reason) {
-    return RunFailed(str("train: step ", loop_->step, ": ", reason,
-                         "; last good checkpoint: ", loop_->last_good.empty() ? "none" : loop_->last_good));
+  const auto message = [&](const std::exception& error) {
+    return str("train: step ", loop_->step, ": ", ops::short_reason(error),
+               "; last good checkpoint: ", loop_->last_good.empty() ? "none" : loop_->last_good);
   };
   try {
     return loop_->train();
   } catch (const WholeMessage&) {
     throw;
+  } catch (const Error& error) {  // the data are wrong
+    throw Error(message(error));
   } catch (const std::exception& error) {
-    throw failed(ops::short_reason(error));
+    throw RunFailed(message(error));
   }
 }
 

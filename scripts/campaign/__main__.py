@@ -6,7 +6,7 @@
     python3 scripts/campaign --seed 7 --case 1234          # one case again, its folder stays
 
 Cases: an input is changed and a command reads it. It must end with exit code 0, or 2 and a line on stderr, within 20 s and
-2 GB, without a signal and without words of a library. Exit code 1 is for a run that failed (weights that are NaN, a
+2 GB, without a signal and without words of a library. Exit code 1 is for a run that failed (a loss that is NaN, a
 recording that does not agree); each such ending is listed. Kills: a command that writes is killed with -9 at random times;
 the same command then completes, with the bits of one that nobody killed.
 

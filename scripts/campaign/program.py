@@ -21,13 +21,8 @@ FOREIGN = re.compile(
 )
 # A refusal that names neither a file nor a field.
 NAMELESS = re.compile(r"^mhla: (JSON value|StreamingState)", re.MULTILINE)
-# Where the run itself failed (exit code 1): weights that compute no number, a recording that does not agree.
-# Inputs of `predict` that cannot be read are left out, the others are answered.
-FAILED_RUN = re.compile(
-    r"NaN|infinite|not finite|no number|overflow|tensors checked, \d+ failed|nothing was checked|inputs? could not be read"
-    r"|\.tokens: token \d+ is",
-    re.IGNORECASE,
-)
+# Where the run itself failed (exit code 1): a loss that is NaN, a recording that does not agree.
+FAILED_RUN = re.compile(r"train: step \d+: .*(NaN|infinite)|tensors checked, \d+ failed|nothing was checked", re.IGNORECASE)
 
 
 @dataclasses.dataclass

@@ -210,7 +210,7 @@ TEST_F(CliDeploy, PredictReadsWhatItCanAndNamesTheRest) {
   write_file(bad, std::string("no image"));
   fs::create_directory(empty);
   const ProgramRun mixed = run_program({"predict", "--run", run, a, bad, none, empty, images + "/c", "--top", "2"});
-  EXPECT_EQ(mixed.code, 1);
+  EXPECT_EQ(mixed.code, 2);
   ASSERT_EQ(lines_of(mixed.out).size(), 2u) << mixed.out;
   EXPECT_TRUE(has(mixed.out, a + ": ")) << mixed.out;
   EXPECT_TRUE(has(mixed.out, images + "/c/01.png: ")) << mixed.out;
@@ -220,7 +220,7 @@ TEST_F(CliDeploy, PredictReadsWhatItCanAndNamesTheRest) {
                                   std::string("predict: 3 inputs could not be read")})
     EXPECT_TRUE(has(mixed.err, part)) << part << " in " << mixed.err;
   const ProgramRun json = run_program({"predict", "--run", run, bad, a, "--json"});
-  EXPECT_EQ(json.code, 1);
+  EXPECT_EQ(json.code, 2);
   EXPECT_EQ(parse_json(lines_of(json.out).at(0), "row").at("kind").as_string(), "failed");
   EXPECT_EQ(parse_json(lines_of(json.out).at(1), "row").at("image").as_string(), a);
   // Nothing to do.

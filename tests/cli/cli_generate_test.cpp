@@ -400,7 +400,7 @@ TEST_F(CliGenerate, WeightsThatAreNoNumbersAreAnError) {
     if (evaluates) more.insert(more.begin(), {"eval", "lm"});
     more.insert(more.begin() + (evaluates ? 2 : 1), {"--run", shared->path("nan"), "--threads", "1"});
     const ProgramRun run = run_program(more);
-    EXPECT_EQ(run.code, 1) << run.err;
+    EXPECT_EQ(run.code, 2) << run.err;
     EXPECT_TRUE(has(run.err, "the weights in " + file + " give NaN or infinite values")) << run.err;
     EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
   };

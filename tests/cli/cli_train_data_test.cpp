@@ -89,7 +89,7 @@ TEST_F(CliTrainData, HeldOutImagesAreSaidToBe) {
 TEST_F(CliTrainData, ImagesOfWhichNoneCanBeReadEndTheRun) {
   const std::string data = folders("junk", {"cat", "dog"}, 20, "no image");
   const ProgramRun run = run_program(words("folder:" + data, folder.path("run"), {"--max-steps", "2"}));
-  EXPECT_EQ(run.code, 1);
+  EXPECT_EQ(run.code, 2);
   EXPECT_TRUE(has(run.err, "none of the 36 images of " + data + ", train, kept can be read: " + data + "/")) << run.err;
 }
 

@@ -268,7 +268,7 @@ TEST_F(CliTrain, WeightsThatAreNoNumbersAreNamed) {
          {std::vector<std::string>{"eval", "classify", "--run", out},
           std::vector<std::string>{"analyze", "--run", out, "--out", folder.path("page")}}) {
       const ProgramRun run = run_program(command);
-      EXPECT_EQ(run.code, 1) << run.err;
+      EXPECT_EQ(run.code, 2) << run.err;
       EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
       EXPECT_TRUE(has(run.err, "the weights in " + file + " give NaN or infinite values")) << run.err;
     }
