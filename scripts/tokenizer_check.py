@@ -108,9 +108,8 @@ def write_golden(folder, files, texts):
         with open(os.path.join(folder, name + ".json"), "w", encoding="utf-8") as out:
             json.dump(file, out, ensure_ascii=False, separators=(",", ":"))
         with open(os.path.join(folder, name + ".expected.json"), "w", encoding="utf-8") as out:
-            json.dump({"made by": "tokenizers " + tokenizers.__version__,
-                       "texts": [{"text": text, **row} for text, row in rows]}, out, indent=0)
-            out.write("\n")
+            lines = ",\n".join(json.dumps({"text": text, **row}, separators=(",", ":")) for text, row in rows)
+            out.write(f'{{"made by":"tokenizers {tokenizers.__version__}","texts":[\n{lines}\n]}}\n')
         print(f"{name}: {os.path.getsize(os.path.join(folder, name + '.json'))} bytes, {len(rows)} texts")
 
 
@@ -135,9 +134,9 @@ def main():
     texts = Texts(prose, options.seed)
     print(f"tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version}, seed {options.seed}")
     if options.golden:
-        files = known_files(prose[:200_000], 320)
-        names = ("clip", "llama", "gemma", "qwen2", "bert_bpe", "metaspace", "bloom")
-        return write_golden(options.golden, {name: files[name] for name in names}, texts.some(40, longest=60))
+        files = known_files(prose[:200_000], 800)
+        names = ("clip", "llama", "gemma", "mistral", "qwen2", "openai_gpt", "bert_bpe", "metaspace", "bloom", "roberta")
+        return write_golden(options.golden, {name: files[name] for name in names}, texts.some(60, longest=80))
     out = {key: 0 for key in ("files", "texts", "wrong", "tokenizers fails", "both refuse", "only tokenizers refuses",
                               "only mhla refuses")}
     out.update(show=options.show, reasons={})

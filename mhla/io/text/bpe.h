@@ -5,7 +5,6 @@
 #include <array>
 #include <utility>
 
-#include "mhla/core/limits.h"
 #include "mhla/io/text/pieces.h"
 #include "mhla/io/text/tokenizer.h"
 
@@ -22,7 +21,7 @@ struct BpeTable {
   std::vector<std::uint32_t> opening, closing;  // tokens before and behind a document
 };
 
-inline constexpr std::int64_t kMaxVocab = limits::kVocab.most;
+inline constexpr std::int64_t kMaxVocab = std::int64_t{1} << 24;
 
 class BpeTokenizer final : public Tokenizer {
  public:

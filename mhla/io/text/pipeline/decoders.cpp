@@ -39,7 +39,7 @@ class Suffix final : public DecodeStep {
   explicit Suffix(std::string suffix) : suffix_(std::move(suffix)) {
     if (suffix_.empty()) fail("decoder.suffix is empty, expected text");
   }
-  void apply(std::vector<std::string>& tokens, const DecodeEnds& ends) const override {
+  void apply(std::vector<std::string>& tokens, const DecodeEnds& ends, const RegexBudget& /*budget*/) const override {
     for (std::string& token : tokens)
       token = replaced(token, suffix_, ends.last && &token == &tokens.back() ? "" : " ");
   }
@@ -50,7 +50,7 @@ class Suffix final : public DecodeStep {
 
 class Spaces final : public DecodeStep {
  public:
-  void apply(std::vector<std::string>& tokens, const DecodeEnds& ends) const override {
+  void apply(std::vector<std::string>& tokens, const DecodeEnds& ends, const RegexBudget& /*budget*/) const override {
     for (std::string& token : tokens)
       if (!(ends.last && &token == &tokens.back())) token += ' ';
   }
@@ -67,7 +67,7 @@ class MetaspaceMark final : public DecodeStep {
       fail("decoder.add_prefix_space is false and its prepend_scheme ", name, ", expected never");
     prepends_ = name != "never";
   }
-  void apply(std::vector<std::string>& tokens, const DecodeEnds& ends) const override {
+  void apply(std::vector<std::string>& tokens, const DecodeEnds& ends, const RegexBudget& /*budget*/) const override {
     for (std::string& token : tokens)
       token = replaced(token, mark_, prepends_ && ends.first && &token == tokens.data() ? "" : " ");
   }
@@ -81,11 +81,11 @@ class ReplaceText final : public DecodeStep {
  public:
   explicit ReplaceText(const JsonPart& part)
       : pattern_(part.at("pattern"), "decoder.pattern"), content_(part.at("content").as_string()) {}
-  void apply(std::vector<std::string>& tokens, const DecodeEnds& /*ends*/) const override {
+  void apply(std::vector<std::string>& tokens, const DecodeEnds& /*ends*/, const RegexBudget& budget) const override {
     std::vector<Span> matches;
     for (std::string& token : tokens) {
       matches.clear();
-      pattern_.find_all(token, RegexBudget(token.size(), {}), matches);
+      pattern_.find_all(token, budget, matches);
       std::string out;
       std::size_t at = 0;
       for (const Span& match : matches) {
@@ -111,7 +111,7 @@ class StripEnds final : public DecodeStep {
         whole_(whole) {
     if (whole && stop_ > 0) fail("decoder.stop is ", stop_, " for the end of the whole text, expected 0");
   }
-  void apply(std::vector<std::string>& tokens, const DecodeEnds& ends) const override {
+  void apply(std::vector<std::string>& tokens, const DecodeEnds& ends, const RegexBudget& /*budget*/) const override {
     if (whole_ && !ends.first) return;
     for (std::string& token : tokens) {
       std::string_view rest = token;
@@ -134,7 +134,7 @@ class StripEnds final : public DecodeStep {
 // <0x41> is a byte; bytes that stand together are text.
 class Bytes final : public DecodeStep {
  public:
-  void apply(std::vector<std::string>& tokens, const DecodeEnds& ends) const override {
+  void apply(std::vector<std::string>& tokens, const DecodeEnds& ends, const RegexBudget& /*budget*/) const override {
     std::vector<std::string> out;
     std::string run;
     const auto end_run = [&] {
@@ -176,7 +176,8 @@ class Bytes final : public DecodeStep {
 class Join final : public DecodeStep {
  public:
   explicit Join(bool letters) : letters_(letters) {}
-  void apply(std::vector<std::string>& tokens, const DecodeEnds& /*ends*/) const override {
+  void apply(std::vector<std::string>& tokens, const DecodeEnds& /*ends*/,
+             const RegexBudget& /*budget*/) const override {
     std::string all, bytes;
     for (const std::string& token : tokens) all += letters_ && from_letters(token, bytes) ? bytes : token;
     tokens.assign(1, std::move(all));
@@ -226,9 +227,10 @@ TokenDecoder::TokenDecoder(const JsonValue* maybe_value) {
     steps_.push_back(std::make_unique<Spaces>());
 }
 
-std::string TokenDecoder::decode(std::vector<std::string> tokens, const DecodeEnds& ends) const {
+std::string TokenDecoder::decode(std::vector<std::string> tokens, const RegexBudget& budget,
+                                 const DecodeEnds& ends) const {
   if (tokens.empty()) return {};
-  for (const auto& step : steps_) step->apply(tokens, ends);
+  for (const auto& step : steps_) step->apply(tokens, ends, budget);
   std::string text;
   for (const std::string& token : tokens) text += token;
   return text;

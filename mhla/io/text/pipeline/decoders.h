@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mhla/io/json.h"
+#include "mhla/io/text/pipeline/regex.h"
 
 namespace mhla::pipeline {
 
@@ -19,13 +20,14 @@ struct DecodeEnds {
 class DecodeStep {
  public:
   virtual ~DecodeStep() = default;
-  virtual void apply(std::vector<std::string>& tokens, const DecodeEnds& ends) const = 0;
+  virtual void apply(std::vector<std::string>& tokens, const DecodeEnds& ends, const RegexBudget& budget) const = 0;
 };
 
 class TokenDecoder {
  public:
   explicit TokenDecoder(const JsonValue* maybe_value);  // none: tokens with spaces between them
-  [[nodiscard]] std::string decode(std::vector<std::string> tokens, const DecodeEnds& ends = {}) const;
+  [[nodiscard]] std::string decode(std::vector<std::string> tokens, const RegexBudget& budget,
+                                   const DecodeEnds& ends = {}) const;
 
  private:
   std::vector<std::unique_ptr<const DecodeStep>> steps_;

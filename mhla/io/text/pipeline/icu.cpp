@@ -140,13 +140,24 @@ bool is_word(std::uint32_t code) {
          u_hasBinaryProperty(static_cast<UChar32>(code), UCHAR_JOIN_CONTROL) != 0;
 }
 
+// Exceptions are characters that changed their category since.
 bool is_punctuation(std::uint32_t code) {
   if (code < 0x80) return code > 0x20 && code < 0x7f && class_of(code) == CharClass::kOther;
+  if (code == 0x166d || code == 0x111c9) return true;
   return (category(code) & U_GC_P_MASK) != 0 && older_than(code, 9);
 }
 
-bool is_combining(std::uint32_t code) { return (category(code) & U_GC_M_MASK) != 0 && older_than(code, 10); }
-bool is_nonspacing(std::uint32_t code) { return (category(code) & U_GC_MN_MASK) != 0 && older_than(code, 9); }
+bool is_combining(std::uint32_t code) {
+  if (code == 0x1cf2 || code == 0x1cf3 || code == 0x111c9) return code != 0x111c9;
+  return (category(code) & U_GC_M_MASK) != 0 && older_than(code, 10);
+}
+
+bool is_nonspacing(std::uint32_t code) {
+  if (code == 0x1734) return true;
+  if (code == 0x1885 || code == 0x1886 || code == 0xa9bd || code == 0x111c9) return false;
+  return (category(code) & U_GC_MN_MASK) != 0 && older_than(code, 9);
+}
+
 bool is_control(std::uint32_t code) {
   return (category(code) & (U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK)) != 0 && older_than(code, 9);
 }

@@ -1,5 +1,8 @@
 #include "mhla/io/text/pipeline/pipeline_tokenizer.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "mhla/io/file.h"
 #include "mhla/io/text/fingerprint.h"
 #include "mhla/io/text/json_part.h"
@@ -14,6 +17,9 @@
 namespace mhla {
 namespace pipeline {
 namespace {
+
+constexpr DecodeEnds kMiddle{.first = false, .last = false, .bytes = true},
+    kEnd{.first = false, .last = true, .bytes = true};
 
 // What the parts of a file make together.
 struct Steps {
@@ -128,11 +134,13 @@ class PipelineTokenizer final : public Tokenizer {
   [[nodiscard]] std::string decode(std::span<const std::uint32_t> ids) const override {
     std::vector<std::string> tokens;
     tokens.reserve(ids.size());
+    std::size_t bytes = 0;
     for (const std::uint32_t id : ids) {
       check(id);
       tokens.push_back(spelled_[id]);
+      bytes += tokens.back().size();
     }
-    return steps_.decoder->decode(std::move(tokens));
+    return steps_.decoder->decode(std::move(tokens), RegexBudget(bytes, steps_.limits));
   }
 
  private:
@@ -154,18 +162,21 @@ class PipelineTokenizer final : public Tokenizer {
       for (const std::uint32_t id : *list)
         if (spelled_[id].empty()) fail("post_processor puts token ", id, ", which is none of the vocabulary");
     add_tokens();
+    std::size_t bytes = 0;
+    for (const std::string& text : spelled_) bytes += text.size();
+    const RegexBudget budget(bytes, steps_.limits);
     for (const std::string& text : spelled_)
-      texts_.push_back(text.empty() ? ""
-                                    : steps_.decoder->decode({text}, {.first = false, .last = false, .bytes = true}));
+      texts_.push_back(text.empty() ? "" : steps_.decoder->decode({text}, budget, kMiddle));
   }
 
   // A token that is looked for in normalised text is normalised itself, and so it is when it is decoded.
   void add_tokens() {
     std::vector<std::string> as_normalized;
+    const RegexBudget budget(0, steps_.limits);
     for (const AddedToken& token : steps_.added_list) {
       StepText text{token.text, 0, false};
       if (token.normalized) {
-        normalize(steps_, text, RegexBudget(text.text.size(), steps_.limits));
+        normalize(steps_, text, budget);
         spelled_[token.id] = text.text;
       }
       as_normalized.push_back(text.text);
@@ -186,8 +197,8 @@ class PipelineTokenizer final : public Tokenizer {
   // the end of a word.
   [[nodiscard]] std::pair<std::string, std::string> split_end(std::int64_t id) const {
     const std::string all(token_text(id));
-    const std::string last =
-        steps_.decoder->decode({spelled_[static_cast<std::size_t>(id)]}, {.first = false, .last = true, .bytes = true});
+    const std::string& token = spelled_[static_cast<std::size_t>(id)];
+    const std::string last = steps_.decoder->decode({token}, RegexBudget(token.size(), steps_.limits), kEnd);
     if (all.compare(0, last.size(), last) != 0) return {all, ""};
     return {last, all.substr(last.size())};
   }

@@ -14,8 +14,9 @@ namespace {
 constexpr std::string_view kAny = R"([\x{0}-\x{10ffff}])";
 constexpr std::string_view kSpaces = R"(\p{White_Space})";
 constexpr std::string_view kHexDigits = "0-9A-Fa-f";
-// Superscript digits and fractions of Latin-1 are words to Oniguruma, those of other blocks are not.
-constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// Superscript digits and fractions of Latin-1 are words to Oniguruma's \w, but not inside of brackets.
+constexpr std::string_view kLatin1Words = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 
 using Name = std::pair<std::string_view, std::string_view>;
 
@@ -144,10 +145,10 @@ std::string escaped(std::uint32_t code) {
   return {'\\', 'x', '{', kDigits[code / 16], kDigits[code % 16], '}'};
 }
 
-CharSet set_of_letter(char letter) {
+CharSet set_of_letter(char letter, bool in_class) {
   switch (letter) {
     case 'w':
-    case 'W': return set_of(kWord, letter == 'W');
+    case 'W': return set_of(str(kWord, in_class ? "" : kLatin1Words), letter == 'W');
     case 'd':
     case 'D': return set_of(R"(\p{Nd})", letter == 'D');
     case 's':
@@ -308,7 +309,7 @@ class ClassReader {
     const std::size_t begin = at_;
     if (++at_ >= pattern_.size()) fail("the pattern ends in a backslash");
     if (pattern_[at_] == 'p' || pattern_[at_] == 'P') return read_property(pattern_, at_);
-    const CharSet set = set_of_letter(pattern_[at_]);
+    const CharSet set = set_of_letter(pattern_[at_], true);
     set.empty() ? at_ = begin : ++at_;
     return set;
   }

@@ -21,7 +21,7 @@ std::string fragment(const CharSet& set, bool negated);
 std::string escaped(std::uint32_t code);  // one character, in and outside of brackets
 
 // \w \W \d \D \s \S \h \H by their letter; empty where it names no set.
-CharSet set_of_letter(char letter);
+CharSet set_of_letter(char letter, bool in_class);
 // The set of \p{name}, \P{name}, \p{^name}: `name` as it stands between the braces. Scripts and rarer properties are
 // left to PCRE2, which refuses what it does not know.
 CharSet set_of_property(std::string_view name, bool negated);

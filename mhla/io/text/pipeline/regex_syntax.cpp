@@ -105,8 +105,9 @@ class Translator {
     if (at_ >= pattern_.size()) fail("the pattern ends in a backslash");
     const char letter = pattern_[at_];
     if (letter == 'p' || letter == 'P') return set(fragment(read_property(pattern_, at_), false), begin);
-    if (const CharSet named = set_of_letter(letter); !named.empty()) return ++at_, set(fragment(named, false), begin);
-    const std::string word = fragment(set_of_letter('w'), false);
+    if (const CharSet named = set_of_letter(letter, false); !named.empty())
+      return ++at_, set(fragment(named, false), begin);
+    const std::string word = fragment(set_of_letter('w', false), false);
     switch (letter) {
       case 'b': return ++at_, mark(str("(?:(?<=", word, ")(?!", word, ")|(?<!", word, ")(?=", word, "))"));
       case 'B': return ++at_, mark(str("(?:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word, "))"));

@@ -48,6 +48,7 @@ TEST_F(RegexTest, ClassesInsideOfClasses) {
   EXPECT_EQ(found(R"([a-z&&[^aeiou]]+)", "hello"), (Texts{"h", "ll"}));
   EXPECT_EQ(found(R"([^a-z&&[^aeiou]]+)", "hello"), (Texts{"e", "o"}));
   EXPECT_EQ(found(R"([^\W\d_]+)", "ab_1c-d"), (Texts{"ab", "c", "d"}));
+  EXPECT_EQ(found(R"([\w]+)", "x\u00b2"), (Texts{"x"}));  // unlike \w outside of brackets
   EXPECT_EQ(found(R"([\W_]+)", "ab_ -c"), (Texts{"_ -"}));
   EXPECT_EQ(found("[a-c-e]+", "ad-e"), (Texts{"a", "-e"}));
   EXPECT_EQ(found(R"([\]\-\\^]+)", "a]-\\^b"), (Texts{"]-\\^"}));
