@@ -33,7 +33,7 @@ build() {
     -DMHLA_WERROR=OFF "-DMHLA_TORCH_DIR=$torch" "-DCMAKE_CXX_FLAGS=-include cstdint -DHWY_COMPILE_ONLY_STATIC" \
     "${deps[@]}" >"$BUILD/configure.log" 2>&1 || { tail -n 20 "$BUILD/configure.log"; failed configure; return 1; }
   # shellcheck disable=SC2086  # a list of words
-  cmake --build "$BUILD" --parallel "$JOBS" --target mhla_torch ops_bench mhla mhla_golden $TESTS >"$BUILD/build.log" 2>&1 ||
+  cmake --build "$BUILD" --parallel "$JOBS" --target mhla_torch ops_bench mhla mhla_engine $TESTS >"$BUILD/build.log" 2>&1 ||
     { grep -E 'error|FAILED' "$BUILD/build.log" | head -n 20; failed build; return 1; }
   echo "built in $SECONDS s"
 }

@@ -12,7 +12,6 @@
 #include "apps/bench/timing.h"
 #include "apps/cli/host.h"
 #include "apps/cli/output.h"
-#include "apps/cli/rivals_library.h"
 
 namespace mhla::apps {
 
@@ -42,7 +41,6 @@ struct BenchMachine {
   ThreadPool pool;
   GemmRuler gemm;
   double copy_gbytes_per_s;
-  std::optional<RivalsLibrary> rivals;             // opened with the first rival that is asked for
   std::optional<double> device_copy_gbytes_per_s;  // measured with the first backend on a CUDA device
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "apps/bench/bench.h"
+#include "apps/cli/engine.h"
 #include "mhla/core/error.h"
 
 namespace mhla::apps {
@@ -39,6 +40,7 @@ JsonValue no_rivals(const std::string& reason) {
 JsonValue time_rivals(const BenchOptions& options, BenchMachine& machine, const OpShape& shape, Pass pass, DType dtype,
                       OpTensors& t, double our_ms) {
   JsonValue rivals = JsonValue::object();
+  const Engine* engine = nullptr;
   std::optional<Tensor> q, k, v, mix, dout, out;
   for (const char* rival : kRivals) {
     if (!wanted(options, rival)) {
@@ -57,9 +59,10 @@ JsonValue time_rivals(const BenchOptions& options, BenchMachine& machine, const 
                                             seconds, options.rival_limit)));
       continue;
     }
-    if (!machine.rivals) machine.rivals.emplace();
-    if (!machine.rivals->found()) {
-      rivals.set(rival, no_time(machine.rivals->reason()));
+    std::string reason;
+    engine = open_engine(reason, Cores::kOwn);
+    if (engine == nullptr) {
+      rivals.set(rival, no_time(reason));
       continue;
     }
     if (!q) {
@@ -67,21 +70,17 @@ JsonValue time_rivals(const BenchOptions& options, BenchMachine& machine, const 
       out = t.out.to(DType::kF32);
       if (t.dout.given()) dout = t.dout.to(DType::kF32);
     }
-    mhla_rival_request request{};
-    const std::string dtype_name(name_of(dtype));
+    RivalRequest request;
     request.rival = rival;
-    request.dtype = dtype_name.c_str();
-    request.causal = shape.causal() ? 1 : 0;
-    request.backward = pass == Pass::kBoth ? 1 : 0;
+    request.dtype = name_of(dtype);
+    request.causal = shape.causal();
+    request.backward = pass == Pass::kBoth;
     request.threads = machine.pool.concurrency();
     request.B = shape.B, request.N = shape.N, request.H = shape.H, request.Hkv = shape.Hkv;
     request.D = shape.D, request.E = shape.E, request.L = mix->shape().back();
     request.rank = shape.layout.rank;
     request.block_size = shape.layout.block_size;
-    for (std::size_t axis = 0; axis < 3; ++axis) {
-      request.grid[axis] = shape.layout.grid[axis];
-      request.blocks[axis] = shape.layout.blocks[axis];
-    }
+    request.grid = shape.layout.grid, request.blocks = shape.layout.blocks;
     const auto floats = [](const std::optional<Tensor>& x) {
       return x ? static_cast<const float*>(x->data()) : static_cast<const float*>(nullptr);
     };
@@ -92,9 +91,9 @@ JsonValue time_rivals(const BenchOptions& options, BenchMachine& machine, const 
     request.eps = 1e-6;
     request.min_seconds = std::min(options.min_seconds, 0.5);
     request.min_repeats = 3;
-    const mhla_rival_result result = machine.rivals->time(request);
-    if (result.reason[0] != 0) {
-      rivals.set(rival, no_time(result.reason));
+    RivalResult result;
+    if (const Outcome outcome = engine->time_rival(request, result); outcome.code != 0) {
+      rivals.set(rival, no_time(outcome.reason));
       continue;
     }
     rivals.set(rival, JsonValue()
@@ -104,7 +103,7 @@ JsonValue time_rivals(const BenchOptions& options, BenchMachine& machine, const 
                           .set("variant", result.variant)
                           .set("threads", result.threads));
   }
-  if (machine.rivals && machine.rivals->found()) rivals.set("library", machine.rivals->describe());
+  if (engine != nullptr) rivals.set("library", engine->describe());
   return rivals;
 }
 

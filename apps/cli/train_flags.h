@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/cli/request_flags.h"
+#include "apps/engine/requests.h"
 #include "mhla/core/error.h"
 #include "mhla/io/crc32c.h"
 #include "mhla/io/fields.h"
@@ -23,17 +25,12 @@ namespace mhla::apps {
 // What was given, before it becomes options.
 struct TrainFlags {
   std::string task;  // "train classify": opens errors
-  std::string out, config;
+  std::string config;
   std::vector<std::string> network;          // KEY=VALUE
   std::map<std::string, std::string> flags;  // field -> text
   std::map<std::string, bool> switches;      // field of type bool -> value
-  bool resume = false, overwrite = false, json = false;
+  bool json = false;
 };
-
-inline std::string flag_of(std::string field) {
-  std::replace(field.begin(), field.end(), '_', '-');
-  return "--" + field;
-}
 
 template <class Field>
 constexpr bool is_text = std::is_same_v<Field, std::string> || std::is_same_v<Field, std::optional<std::string>>;
@@ -44,12 +41,9 @@ constexpr bool is_whole = std::is_same_v<Field, std::int64_t> || std::is_same_v<
 
 // One flag for each field, but "network", which has --set; `example` of it.
 template <class Options>
-void add_train_flags(CLI::App& command, TrainFlags& given, const char* example) {
-  command.add_option("--out", given.out, "folder for the run")->required()->type_name("DIR");
-  command.add_flag("--resume", given.resume,
-                   "continue from the newest checkpoint in --out with the options saved there; start if there is none");
-  command.add_flag("--overwrite", given.overwrite,
-                   "start anew if --out has a run; its files are removed once the options and data are accepted");
+void add_train_flags(CLI::App& command, TrainFlags& given, TrainRequest<Options>& request, const char* example) {
+  const RequestFlags own(command, request, {}, RequestFlags::Config::kNone);
+  own["out"].required()->type_name("DIR");
   command.add_option("--config", given.config, "JSON file with options; flags override it")->type_name("FILE");
   command.add_option("--set", given.network, fmt::format("a field of the model, such as {}; repeatable", example))
       ->type_name("KEY=VALUE");
@@ -160,10 +154,11 @@ void take_network_of_init(Options& options, const std::string& given_model) {
 
 // `also_free` of the task, besides what is free in every run.
 template <class Options>
-Options train_options_of(const TrainFlags& given, const std::set<std::string>& also_free) {
+Options train_options_of(const TrainFlags& given, const TrainRequest<Options>& request,
+                         const std::set<std::string>& also_free) {
   Options options, before;
-  const std::filesystem::path saved = std::filesystem::path(given.out) / "train.json";
-  const bool goes_on = given.resume && std::filesystem::exists(saved);
+  const std::filesystem::path saved = std::filesystem::path(request.out) / "train.json";
+  const bool goes_on = request.resume && std::filesystem::exists(saved);
   if (goes_on) {
     fields_from_json(options, read_json(saved), saved.string());
     before = options;

@@ -7,8 +7,8 @@
 #include <charconv>
 #include <filesystem>
 
-#include "apps/cli/flags.h"
-#include "apps/cli/train_library.h"
+#include "apps/cli/engine.h"
+#include "apps/cli/request_flags.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-JsonValue query_of(const std::string& text) {
+std::array<std::int64_t, 2> query_of(const std::string& text) {
   const std::size_t comma = text.find(',');
   const auto whole = [&](std::string_view part) {
     std::int64_t value = 0;
@@ -28,8 +28,7 @@ JsonValue query_of(const std::string& text) {
     return value;
   };
   if (comma == std::string::npos) fail("analyze: --queries has '", text, "', expected ROW,COLUMN of a token");
-  return JsonValue::array(
-      {whole(std::string_view(text).substr(0, comma)), whole(std::string_view(text).substr(comma + 1))});
+  return {whole(std::string_view(text).substr(0, comma)), whole(std::string_view(text).substr(comma + 1))};
 }
 
 void print_runs(const AnalysisRows& rows, const Output& out) {
@@ -46,15 +45,23 @@ void print_runs(const AnalysisRows& rows, const Output& out) {
     table.row({row[0], row[4], row[5], row[6], row[7], row[8], row[9], row[10]});
 }
 
-int run_analyze(AnalyzeOptions options) {
-  const Output out(options.json);
-  if (options.out.empty()) options.out = (fs::path(options.runs.front()) / "analysis").string();
-  for (const std::string& run : options.runs)  // before LibTorch is opened and a folder made
+// What is no part of the request.
+struct AnalyzeFlags {
+  std::string out;
+  std::vector<std::string> queries;  // "ROW,COLUMN"
+  bool json = false;
+};
+
+int run_analyze(AnalyzeRequest request, const AnalyzeFlags& flags) {
+  const Output out(flags.json);
+  const std::string place = flags.out.empty() ? (fs::path(request.runs.front()) / "analysis").string() : flags.out;
+  for (const std::string& run : request.runs)  // before LibTorch is opened and a folder made
     if (!fs::exists(fs::path(run) / "train.json"))
       fail("analyze: ", run, " has no train.json, expected the folder of `mhla train classify`");
-  OutputFolder folder(options.out);
+  OutputFolder folder(place);
+  for (const std::string& text : flags.queries) request.queries.push_back(query_of(text));
   AnalysisRows rows;
-  if (const int code = collect_analysis(options, out, rows); code != kDone) return code;
+  if (const int code = collect_analysis(request, out, rows); code != kDone) return code;
   HtmlReport page(rows.runs.size() == 1 ? "Attention of a trained model" : "Attention of trained models, side by side",
                   rows.runs.front().at("data").as_string());
   page.table(run_table(rows));
@@ -63,42 +70,41 @@ int run_analyze(AnalyzeOptions options) {
   write_analysis(page, rows, folder, "analysis");
   print_runs(rows, out);
   out.line();
-  out.line(fmt::format("with plots: {0}/analysis.html, numbers: {0}/analysis.json", options.out));
+  out.line(fmt::format("with plots: {0}/analysis.html, numbers: {0}/analysis.json", place));
   return kDone;
 }
 
 }  // namespace
 
-int collect_analysis(const AnalyzeOptions& options, const Output& out, AnalysisRows& rows) {
-  JsonValue queries = JsonValue::array(), runs = JsonValue::array();
-  for (const std::string& text : options.queries) queries.push(query_of(text));
-  for (const std::string& run : options.runs) runs.push(run);
-  const JsonValue request = JsonValue()
-                                .set("command", "analyze")
-                                .set("runs", runs)
-                                .set("queries", queries)
-                                .set("data", options.data)
-                                .set("weights", options.weights)
-                                .set("batch", 0)
-                                .set("device", options.device)
-                                .set("threads", options.threads)
-                                .set("samples", options.samples)
-                                .set("maps", options.maps)
-                                .set("layer", options.layer)
-                                .set("largest", options.largest);
-  const int code = run_in_train_library(request, [&](const JsonValue& row, bool progress) {
-    if (progress) return out.progress(row.at("text").as_string());
-    if (row.at("kind").as_string() == "warning") return complain(row.at("text").as_string());
-    out.row(row);
-    rows.add(row);
-  });
+int collect_analysis(const AnalyzeRequest& request, const Output& out, AnalysisRows& rows) {
+  class Listener final : public PictureObserver {
+   public:
+    Listener(const Output& out, AnalysisRows& rows) : out_(out), rows_(rows) {}
+    void picture(const Picture& picture) override {
+      out_.row(image_row(picture));
+      rows_.pictures.push_back(picture);
+    }
+    void row(const JsonValue& row) override {
+      if (said_warning(row)) return;
+      out_.row(row);
+      rows_.add(row);
+    }
+    void progress(const JsonValue& row) override { out_.progress(row.at("text").as_string()); }
+
+   private:
+    const Output& out_;
+    AnalysisRows& rows_;
+  } listener(out, rows);
+  const int code = run_engine(&Engine::analyze, request, listener);
   out.progress_done();
   return code;
 }
 
 void write_analysis(const HtmlReport& page, const AnalysisRows& rows, OutputFolder& folder, const std::string& name) {
   JsonValue all = JsonValue::array();
-  for (const auto* kind : {&rows.runs, &rows.images, &rows.heads, &rows.maps, &rows.mixes, &rows.growths})
+  for (const JsonValue& row : rows.runs) all.push(row);
+  for (const Picture& picture : rows.pictures) all.push(image_row(picture));
+  for (const auto* kind : {&rows.heads, &rows.maps, &rows.mixes, &rows.growths})
     for (const JsonValue& row : *kind) all.push(row);
   write_file(folder.claim(name + ".json"), write_json(all) + "\n");
   page.write(folder.claim(name + ".html"));
@@ -107,30 +113,23 @@ void write_analysis(const HtmlReport& page, const AnalysisRows& rows, OutputFold
 
 void add_analyze(CLI::App& app, Job& job) {
   CLI::App* command = app.add_subcommand("analyze", "rank, entropy and maps of trained attention, with an HTML page");
-  static AnalyzeOptions o;
-  command->add_option("--run,--runs", o.runs, "folders of `mhla train classify`; several are compared side by side")
-      ->required()
+  static AnalyzeRequest request;
+  static AnalyzeFlags own;
+  const RequestFlags flags(*command, request, {{"runs", "--run,--runs"}});
+  flags["runs"].required()->type_name("DIR");
+  command
+      ->add_option("--out", own.out, "folder of analysis.html and analysis.json (default: analysis in the first run)")
       ->type_name("DIR");
-  command->add_option("--out", o.out, "folder of analysis.html and analysis.json (default: analysis in the first run)")
-      ->type_name("DIR");
-  command->add_option("--samples", o.samples, "test images to look at, the same share of every class")
-      ->check(whole_number(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--queries", o.queries, "tokens whose attention is drawn, as ROW,COLUMN (default: two)")
+  command->add_option("--queries", own.queries, "tokens whose attention is drawn, as ROW,COLUMN (default: two)")
       ->type_name("R,C");
-  command->add_option("--maps", o.maps, "images to draw the queries on, of different classes")
-      ->check(whole_number(0, 64))
-      ->capture_default_str();
-  command->add_option("--layer", o.layer, "layer to draw; -1: the last")->capture_default_str();
-  command->add_option("--largest", o.largest, "compute singular values of matrices up to this side")
-      ->check(whole_number(1, 1 << 14))
-      ->capture_default_str();
-  command->add_option("--data", o.data, "other images of the same classes (default: the run's test images)")
-      ->type_name("SET");
-  add_run_flags(*command, o.weights, o.device);
-  add_threads(*command, o.threads);
-  add_json(*command, o.json);
-  command->callback([&job] { job = [] { return run_analyze(o); }; });
+  flags.shown("samples").check(whole_number(1, 1 << 20));
+  flags.shown("maps").check(whole_number(0, 64));
+  flags.shown("layer");
+  flags.shown("largest").check(whole_number(1, 1 << 14));
+  flags["data"].type_name("SET");
+  check_open_flags(flags);
+  add_json(*command, own.json);
+  command->callback([&job] { job = [] { return run_analyze(request, own); }; });
 }
 
 }  // namespace mhla::apps

@@ -33,13 +33,7 @@ std::string side_by_side(const JsonValue& pair) {
   return fmt::format("{} x {}", pair.at(0).as_int(), pair.at(1).as_int());
 }
 
-std::string png_of(const JsonValue& row) {
-  Image image;
-  image.resize(static_cast<int>(row.at("height").as_int()), static_cast<int>(row.at("width").as_int()),
-               static_cast<int>(row.at("channels").as_int()));
-  const JsonValue::Array& pixels = row.at("pixels").items();
-  for (std::size_t i = 0; i < image.pixels.size(); ++i)
-    image.pixels[i] = static_cast<std::uint8_t>(pixels.at(i).as_int());
+std::string png_of(const Image& image) {
   const std::vector<std::byte> bytes = encode_png(image);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -104,19 +98,19 @@ void add_maps(HtmlReport& page, const AnalysisRows& rows, const std::vector<std:
       fmt::format("Weights that the framed token gives to all tokens, in {}, the mean over heads. Each picture "
                   "has its own scale; 1/N would be looking everywhere alike.",
                   rows.maps[0].at("layer").as_string()));
-  for (const JsonValue& image : rows.images) {
-    const std::string png = png_of(image);
+  for (const Picture& picture : rows.pictures) {
+    const std::string png = png_of(picture.image);
+    const auto is_of_picture = [&](const JsonValue& map) { return map.at("sample").as_int() == picture.sample; };
     std::vector<JsonValue> queries;
     for (const JsonValue& map : rows.maps)
-      if (map.at("sample") == image.at("sample") &&
-          std::find(queries.begin(), queries.end(), map.at("query")) == queries.end())
+      if (is_of_picture(map) && std::find(queries.begin(), queries.end(), map.at("query")) == queries.end())
         queries.push_back(map.at("query"));
     for (const JsonValue& query : queries) {
-      page.subheading(fmt::format("{} ({}), token {}, {}", image.at("class").as_string(), image.at("item").as_string(),
-                                  query.at(0).as_int(), query.at(1).as_int()));
+      page.subheading(fmt::format("{} ({}), token {}, {}", picture.class_name, picture.item, query.at(0).as_int(),
+                                  query.at(1).as_int()));
       std::vector<Figure> figures;
       for (const JsonValue& row : rows.maps) {
-        if (!(row.at("sample") == image.at("sample")) || !(row.at("query") == query)) continue;
+        if (!is_of_picture(row) || !(row.at("query") == query)) continue;
         HeatMap map;
         map.title = names.at(static_cast<std::size_t>(row.at("run").as_int()));
         map.rows = row.at("grid").at(0).as_int(), map.columns = row.at("grid").at(1).as_int();
@@ -220,11 +214,24 @@ void add_methods(HtmlReport& page) {
 void AnalysisRows::add(const JsonValue& row) {
   const std::string& kind = row.at("kind").as_string();
   if (kind == "run") runs.push_back(row);
-  if (kind == "image") images.push_back(row);
   if (kind == "head") heads.push_back(row);
   if (kind == "map") maps.push_back(row);
   if (kind == "mix") mixes.push_back(row);
   if (kind == "growth") growths.push_back(row);
+}
+
+JsonValue image_row(const Picture& picture) {
+  JsonValue::Array pixels;
+  for (const std::uint8_t value : picture.image.pixels) pixels.emplace_back(static_cast<std::int64_t>(value));
+  return JsonValue()
+      .set("kind", "image")
+      .set("sample", picture.sample)
+      .set("item", picture.item)
+      .set("class", picture.class_name)
+      .set("height", picture.image.height)
+      .set("width", picture.image.width)
+      .set("channels", picture.image.channels)
+      .set("pixels", pixels);
 }
 
 std::vector<std::string> run_names(const AnalysisRows& rows) {

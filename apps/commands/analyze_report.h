@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/engine/engine.h"
 #include "mhla/io/json.h"
 #include "mhla/io/report.h"
 
@@ -11,9 +12,13 @@ namespace mhla::apps {
 
 // Rows as apps/engine/analyze.cpp makes them, sorted by kind.
 struct AnalysisRows {
-  std::vector<JsonValue> runs, images, heads, maps, mixes, growths;
+  std::vector<JsonValue> runs, heads, maps, mixes, growths;
+  std::vector<Picture> pictures;
   void add(const JsonValue& row);  // of another kind: left out
 };
+
+// {"kind": "image", ..., "pixels": [...]}, as --json and analysis.json have it.
+JsonValue image_row(const Picture& picture);
 
 // What a run is called in tables and legends: its attention, with what tells it from the others of its kind.
 std::vector<std::string> run_names(const AnalysisRows& rows);

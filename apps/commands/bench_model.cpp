@@ -1,5 +1,5 @@
 // mhla bench model: whole image models, forward or a training step, by attention, image size and blocks, and language
-// models, also decoding, by attention and length. One row for every combination, measured in libmhla_train.so;
+// models, also decoding, by attention and length. One row for every combination, measured in the engine;
 // attentions of one row of sizes share a run, so their ratio means something on a noisy machine.
 #include "apps/commands/bench_model.h"
 
@@ -8,11 +8,10 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/cli/axes.h"
+#include "apps/cli/engine.h"
 #include "apps/cli/flags.h"
 #include "apps/cli/host.h"
 #include "apps/cli/limit_flags.h"
-#include "apps/cli/output.h"
-#include "apps/cli/train_library.h"
 #include "mhla/core/error.h"
 
 namespace mhla::apps {
@@ -42,32 +41,37 @@ std::string cell(const JsonValue& row, const char* key, const char* format) {
 
 // The rows of one model, one pass and one size, one for each attention. `show` gets each with its rate over that of the
 // first. One that fails, because it does not fit the machine, does not stop the others; a mistake of the caller's does.
-int each_attention(const ModelBenchOptions& o, const Output& out, const JsonValue& sizes, const char* rate_key,
+template <class Request>
+int each_attention(const ModelBenchOptions& o, const Output& out, Request request,
+                   Outcome (*Engine::*bench)(const Request&, train::Observer&), const char* rate_key,
                    const std::function<void(const JsonValue& row, double of_first)>& show) {
   double first = 0;
   int failed = kDone;
+  Rows rows(
+      [&](const JsonValue& row) {
+        if (said_warning(row)) return;
+        const double rate = row.at(rate_key).as_double();
+        if (first == 0) first = rate;
+        JsonValue kept = row;
+        out.row(kept.set("of_first", rate / first));
+        show(row, rate / first);
+      },
+      [](const JsonValue&) {});
   for (const std::string& attention : o.attentions) {
-    JsonValue request = sizes;
-    request.set("command", "bench model")
-        .set("attention", attention)
-        .set("batch", o.batch)
-        .set("device", o.device)
-        .set("precision", o.precision_used())
-        .set("threads", o.threads)
-        .set("min_seconds", o.min_seconds);
-    const int code = run_in_train_library(request, [&](const JsonValue& row, bool /*progress*/) {
-      if (const JsonValue* kind = row.find("kind"); kind != nullptr && kind->as_string() == "warning")
-        return complain(row.at("text").as_string());
-      const double rate = row.at(rate_key).as_double();
-      if (first == 0) first = rate;
-      JsonValue kept = row;
-      out.row(kept.set("of_first", rate / first));
-      show(row, rate / first);
-    });
+    request.bench.attention = attention;
+    const int code = run_engine(bench, request, rows);
     if (code == kCallersMistake) return code;
     if (failed == kDone) failed = code;
   }
   return failed;
+}
+
+// What all rows of a model and a pass have in common.
+BenchModelRequest request_of(const ModelBenchOptions& o, const std::string& model, const std::string& pass) {
+  BenchModelRequest request;
+  request.model = model, request.pass = pass, request.batch = o.batch, request.device = o.device;
+  request.precision = o.precision_used(), request.threads = o.threads, request.min_seconds = o.min_seconds;
+  return request;
 }
 
 int bench_language_model(const ModelBenchOptions& o, const Output& out, const std::string& model) {
@@ -85,19 +89,14 @@ int bench_language_model(const ModelBenchOptions& o, const Output& out, const st
   table.head();
   for (const std::int64_t length : o.lengths)
     for (const std::string& pass : o.passes) {
-      const JsonValue sizes = JsonValue()
-                                  .set("model", model)
-                                  .set("length", length)
-                                  .set("chunk", o.chunk)
-                                  .set("recompute", o.recompute)
-                                  .set("exact", o.exact)
-                                  .set("pass", pass);
-      const int code = each_attention(o, out, sizes, "tokens_per_s", [&](const JsonValue& row, double of_first) {
+      const BenchLmRequest request{request_of(o, model, pass), length, o.chunk, o.recompute, o.exact};
+      const auto show = [&](const JsonValue& row, double of_first) {
         table.row({model, row.at("attention").as_string(), cell(row, "length", "{:.0f}"), cell(row, "batch", "{:.0f}"),
                    pass, cell(row, "ms", "{:.2f}"), cell(row, "spread", "{:.2f}"), cell(row, "tokens_per_s", "{:.1f}"),
                    fmt::format("{:.2f}", of_first), cell(row, "of_roof", "{:.3f}"),
                    row.contains("peak_mib") ? cell(row, "peak_mib", "{:.0f}") : "-"});
-      });
+      };
+      const int code = each_attention(o, out, request, &Engine::bench_lm, "tokens_per_s", show);
       if (code != kDone) return code;
     }
   return kDone;
@@ -111,12 +110,13 @@ std::vector<std::int64_t> sides_of(const std::vector<std::string>& images) {
   return sides;
 }
 
-// [rows, columns], or null: the model's.
-std::vector<JsonValue> planes_of(const std::vector<std::string>& blocks) {
-  std::vector<JsonValue> planes;
+using Plane = std::optional<std::array<std::int64_t, 2>>;  // rows, columns; none: the model's
+
+std::vector<Plane> planes_of(const std::vector<std::string>& blocks) {
+  std::vector<Plane> planes;
   for (const std::string& text : blocks) {
     const auto [rows, columns] = parse_plane(text, "bench model: --blocks");
-    planes.push_back(JsonValue::array({rows, columns}));
+    planes.push_back({{rows, columns}});
   }
   if (planes.empty()) planes.emplace_back();
   return planes;
@@ -137,18 +137,18 @@ int bench_classifier(const ModelBenchOptions& o, const Output& out, const std::s
                               {"peak MiB", 9}});
   table.head();
   for (const std::int64_t image : sides_of(o.images))
-    for (const JsonValue& blocks : planes_of(o.blocks))
+    for (const Plane& blocks : planes_of(o.blocks))
       for (const std::string& pass : o.passes) {
         if (pass == "decode") fail("bench model: --pass is decode for ", model, ", expected a language model for it");
-        const JsonValue sizes =
-            JsonValue().set("model", model).set("image", image).set("blocks", blocks).set("pass", pass);
-        const int code = each_attention(o, out, sizes, "images_per_s", [&](const JsonValue& row, double of_first) {
+        const BenchClassifierRequest request{request_of(o, model, pass), image, blocks};
+        const auto show = [&](const JsonValue& row, double of_first) {
           table.row({model, row.at("attention").as_string(), cell(row, "image", "{:.0f}"),
                      cell(row, "tokens", "{:.0f}"), cell(row, "M", "{:.0f}"), cell(row, "batch", "{:.0f}"), pass,
                      cell(row, "ms", "{:.2f}"), cell(row, "spread", "{:.2f}"), cell(row, "images_per_s", "{:.1f}"),
                      fmt::format("{:.2f}", of_first),
                      row.contains("peak_mib") ? cell(row, "peak_mib", "{:.0f}") : "-"});
-        });
+        };
+        const int code = each_attention(o, out, request, &Engine::bench_classifier, "images_per_s", show);
         if (code != kDone) return code;
       }
   return kDone;

@@ -3,12 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <utility>
 
 #include "apps/cli/axes.h"
-#include "apps/cli/flags.h"
+#include "apps/cli/engine.h"
 #include "apps/cli/limit_flags.h"
-#include "apps/cli/output.h"
-#include "apps/cli/weights_library.h"
+#include "apps/cli/request_flags.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
 #include "mhla/train/model_file.h"
@@ -17,68 +17,59 @@ namespace mhla::apps {
 namespace {
 
 struct ConvertOptions {
-  std::string in, out, to = "ours", config, model, attention, family, widths, prefix, image;
-  std::vector<std::string> blocks;
-  std::int64_t classes = 0;
-  bool official = false, json = false;
+  ConvertRequest model;
+  ConvertLayersRequest layers;
+  std::string image;                // "14x14"
+  std::vector<std::string> blocks;  // of each stage
+  bool json = false;
 };
 
-JsonValue plane_of(const std::string& text, const char* option, const Limit& limit) {  // "14x14"
+std::array<std::int64_t, 2> plane_of(const std::string& text, const char* option, const Limit& limit) {  // "14x14"
   const auto [rows, columns] = parse_plane(text, option);
   for (const std::int64_t side : {rows, columns}) expect_within("convert", option, side, limit);
-  return JsonValue::array({rows, columns});
+  return {rows, columns};
 }
 
-// A published file without a description of its model has attention layers alone to be converted.
+// Of a published file without a description of its model, only the attention layers can be converted.
 bool is_model(const ConvertOptions& o) {
-  return std::filesystem::is_directory(o.in) || !o.model.empty() || !o.config.empty();
+  return std::filesystem::is_directory(o.model.in) || !o.model.model.empty() || !o.model.config.empty();
 }
 
-JsonValue request_of(const ConvertOptions& o) {
-  JsonValue request;
-  request.set("command", "convert").set("in", o.in).set("out", o.out).set("to", o.to);
-  const auto text = [&](const char* key, const std::string& value) {
-    if (!value.empty()) request.set(key, value);
-  };
-  const bool described = train::is_model_file(o.model);  // by a file
-  text("config", described ? o.model : o.config), text("model", described ? "" : o.model);
-  text("attention", o.attention);
-  text("family", o.family), text("widths", o.widths), text("prefix", o.prefix);
-  if (o.classes > 0) request.set("classes", o.classes);
-  if (o.official) request.set("official", true);
-  if (!o.image.empty()) request.set("image", plane_of(o.image, "--image", limits::kImage));
-  if (!o.blocks.empty()) {
-    JsonValue blocks = JsonValue::array();
-    for (const std::string& stage : o.blocks) blocks.push(plane_of(stage, "--blocks", limits::kBlocks));
-    request.set("blocks", blocks);
-  }
-  if (!is_model(o)) request.set("layers", true);
-  return request;
+int convert_model(const ConvertOptions& o, const Output& out) {
+  ConvertRequest request = o.model;
+  if (train::is_model_file(request.model)) request.config = std::exchange(request.model, "");  // described by a file
+  if (!o.image.empty()) request.image = plane_of(o.image, "--image", limits::kImage);
+  for (const std::string& stage : o.blocks) request.blocks.push_back(plane_of(stage, "--blocks", limits::kBlocks));
+  const auto made = engine_result(&Engine::convert_model, request);
+  out.row(fields_to_json(made));
+  out.line(fmt::format("{}: {} with {} attention, {} parameters, {} names", made.out, made.model, made.attention,
+                       made.parameters, made.names));
+  return kDone;
+}
+
+int convert_layers(const ConvertOptions& o, const Output& out) {
+  ConvertLayersRequest request = o.layers;
+  request.in = o.model.in, request.out = o.model.out, request.to = o.model.to;
+  const auto made = engine_result(&Engine::convert_layers, request);
+  out.row(fields_to_json(made));
+  out.line(fmt::format("{}: {} attention layers of {}, {} tensors", made.out, made.layers, made.family, made.tensors));
+  return kDone;
 }
 
 int convert(const ConvertOptions& o) {
   const Output out(o.json);
-  if (!std::filesystem::exists(o.in)) fail("convert: ", o.in, " does not exist");
-  if (std::filesystem::exists(std::filesystem::path(o.out) / "train.json"))
-    fail("convert: ", o.out, " is the folder of a run, expected another: its weights would be lost");
-  if (!o.config.empty() && !o.model.empty()) fail("convert: --config and --model are given, expected one of them");
+  const ConvertRequest& m = o.model;
+  const ConvertLayersRequest& l = o.layers;
+  if (!std::filesystem::exists(m.in)) fail("convert: ", m.in, " does not exist");
+  if (std::filesystem::exists(std::filesystem::path(m.out) / "train.json"))
+    fail("convert: ", m.out, " is the folder of a run, expected another: its weights would be lost");
+  if (!m.config.empty() && !m.model.empty()) fail("convert: --config and --model are given, expected one of them");
   const bool model = is_model(o);
-  if (model && (!o.family.empty() || !o.widths.empty() || !o.prefix.empty()))
+  if (model && (!l.family.empty() || !l.widths.empty() || !l.prefix.empty()))
     fail("convert: --family, --widths and --prefix are for attention layers, not for a model");
-  if (!model && (!o.attention.empty() || !o.image.empty() || !o.blocks.empty()))
+  if (!model && (!m.attention.empty() || !o.image.empty() || !o.blocks.empty()))
     fail("convert: --attention, --image and --blocks are for a model, expected a folder, --model or --config");
-  for (const JsonValue& row : WeightsLibrary().run(request_of(o))) {
-    out.row(row);
-    if (row.contains("layers")) {
-      out.line(fmt::format("{}: {} attention layers of {}, {} tensors", row.at("out").as_string(),
-                           row.at("layers").as_int(), row.at("family").as_string(), row.at("tensors").as_int()));
-    } else {
-      out.line(fmt::format("{}: {} with {} attention, {} parameters, {} names", row.at("out").as_string(),
-                           row.at("model").as_string(), row.at("attention").as_string(), row.at("parameters").as_int(),
-                           row.at("names").as_string()));
-    }
-  }
-  return kDone;
+  return model ? convert_model(o, out) : convert_layers(o, out);
 }
 
 }  // namespace
@@ -87,31 +78,22 @@ void add_convert(CLI::App& app, Job& job) {
   CLI::App* command = app.add_subcommand(
       "convert", "convert weights from and to published names, and models to another size or attention");
   static ConvertOptions o;
-  command->add_option("in", o.in, "a safetensors file, or the folder of a model")->required()->type_name("PATH");
-  command->add_option("out", o.out, "a folder for a model under our names, otherwise a file")
-      ->required()
-      ->type_name("PATH");
-  command->add_option("--to", o.to, "whose names to write: ours or published")
-      ->check(one_of({"ours", "published"}))
-      ->capture_default_str();
-  command->add_option("--model", o.model, "for a file: the model it holds, by name or as a config.json")
-      ->type_name("NAME|FILE");
-  command->add_option("--config", o.config, "older spelling of --model FILE")->type_name("FILE")->group("");
-  command
-      ->add_option("--attention", o.attention,
-                   "for a file: attention of --model; for a folder: turn a softmax model into mhla or linear")
-      ->type_name("NAME");
-  command->add_flag("--official", o.official, "for a file: --model as in the published code");
-  command->add_option("--classes", o.classes, "for a file: classes of --model")->check(within(limits::kClasses));
+  const RequestFlags flags(*command, o.model, {{"in", "in"}, {"out", "out"}}, RequestFlags::Config::kNone);
+  flags["in"].required()->type_name("PATH");
+  flags["out"].required()->type_name("PATH");
+  flags.shown("to").check(one_of({"ours", "published"}));
+  flags["model"].type_name("NAME|FILE");
+  flags["config"].type_name("FILE")->group("");
+  flags["attention"].type_name("NAME");
+  flags["classes"].check(within(limits::kClasses));
   command->add_option("--image", o.image, "image size to convert the model to")->type_name("N|RxC");
   command->add_option("--blocks", o.blocks, "MHLA's blocks per axis to convert the model to, one for each stage")
       ->type_name("N|RxC,...")
       ->delimiter(',');
-  command->add_option("--family", o.family, "attention layers: whose names they have, where that is ambiguous")
-      ->type_name("NAME");
-  command->add_option("--widths", o.widths, "attention layers: rows of q, k and v")->type_name("Q,K,V");
-  command->add_option("--prefix", o.prefix, "attention layers: convert only the one whose names start with this")
-      ->type_name("TEXT");
+  const RequestFlags layers(*command, o.layers, {}, RequestFlags::Config::kNone);
+  layers["family"].type_name("NAME");
+  layers["widths"].type_name("Q,K,V");
+  layers["prefix"].type_name("TEXT");
   add_json(*command, o.json);
   command->callback([&job] { job = [] { return convert(o); }; });
 }

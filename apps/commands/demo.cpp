@@ -9,8 +9,8 @@
 #include <set>
 
 #include "apps/bench/demo_speed.h"
+#include "apps/cli/engine.h"
 #include "apps/cli/flags.h"
-#include "apps/cli/train_library.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
 #include "apps/commands/analyze.h"
@@ -70,22 +70,21 @@ void make_room(const fs::path& run, const JsonValue& options) {
 }
 
 int train_one(const DemoOptions& demo, const std::string& attention, const fs::path& run, const Output& out) {
-  const JsonValue request = JsonValue()
-                                .set("command", "train classify")
-                                .set("out", run.string())
-                                .set("resume", false)
-                                .set("options", fields_to_json(options_of(demo, attention)));
+  TrainRequest<train::ClassifyOptions> request;
+  request.out = run.string(), request.options = options_of(demo, attention);
   const auto start = Clock::now();
-  const int code = run_in_train_library(request, [&](const JsonValue& row, bool progress) {
-    const std::string& kind = row.at("kind").as_string();
-    if (progress) return out.progress(fmt::format("{:<8}{}", attention, bar_text(row, 70)));
-    if (kind == "warning") return complain(row.at("text").as_string());
-    if (kind == "stopped" || kind == "failed") out.progress_done();  // and the ^C behind the bar
-    if (kind != "eval") return;
-    out.progress_done();
-    out.line(fmt::format("{:<8} top-1 {:.2f} % on the test images after {:.0f} s", attention,
-                         100.0 * row.at("top1").as_double(), seconds_since(start)));
-  });
+  Rows rows(
+      [&](const JsonValue& row) {
+        const std::string& kind = row.at("kind").as_string();
+        if (said_warning(row)) return;
+        if (kind == "stopped" || kind == "failed") out.progress_done();  // and the ^C behind the bar
+        if (kind != "eval") return;
+        out.progress_done();
+        out.line(fmt::format("{:<8} top-1 {:.2f} % on the test images after {:.0f} s", attention,
+                             100.0 * row.at("top1").as_double(), seconds_since(start)));
+      },
+      [&](const JsonValue& row) { out.progress(fmt::format("{:<8}{}", attention, bar_text(row, 70))); });
+  const int code = run_engine(&Engine::train_classify, request, rows);
   out.progress_done();
   return code;
 }
@@ -152,8 +151,8 @@ int run_demo(const DemoOptions& demo) {
   outlive_readers();
   const auto start = Clock::now();
   OutputFolder folder(demo.out);
-  AnalyzeOptions analysis;
-  analysis.samples = demo.samples, analysis.maps = 3, analysis.threads = demo.threads;
+  AnalyzeRequest analysis;
+  analysis.samples = demo.samples, analysis.maps = 3, analysis.open.threads = demo.threads;
   out.line(fmt::format("vit_demo (196 tokens, 3 layers, 3 heads of 32) on {} images of {}, {} epochs, seed {}:",
                        demo.images, demo.data, demo.epochs, demo.seed));
   for (const char* attention : kAttentions) {

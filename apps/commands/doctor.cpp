@@ -10,7 +10,6 @@
 #include "apps/cli/host.h"
 #include "apps/cli/openblas.h"
 #include "apps/cli/output.h"
-#include "apps/cli/rivals_library.h"
 #include "apps/commands.h"
 #include "mhla/core/cuda.h"
 #include "mhla/core/threads.h"
@@ -65,8 +64,8 @@ void report_libraries(const Output& out, JsonValue& row) {
   row.set("blas", blas_row);
 
   std::string reason;
-  const std::string path = find_rivals_library(reason);
-  out.line(fmt::format("LibTorch    {}", reason.empty() ? "rivals in " + path : reason));
+  const std::string path = find_engine(reason);
+  out.line(fmt::format("LibTorch    {}", reason.empty() ? "engine in " + path : reason));
   JsonValue torch_row;
   torch_row.set("available", reason.empty());
   if (reason.empty()) torch_row.set("path", path);

@@ -4,9 +4,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "apps/cli/flags.h"
+#include "apps/cli/engine.h"
 #include "apps/cli/limit_flags.h"
-#include "apps/cli/train_library.h"
+#include "apps/cli/request_flags.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
 #include "apps/commands/eval_lm.h"
@@ -14,12 +14,6 @@
 
 namespace mhla::apps {
 namespace {
-
-struct EvalOptions {
-  std::string run, data, weights = "model", device;
-  std::int64_t batch = 0, threads = 0;
-  bool json = false;
-};
 
 // Rows are true classes, columns predicted ones.
 void print_confusion(const JsonValue& row, const Output& out) {
@@ -42,6 +36,27 @@ void print_confusion(const JsonValue& row, const Output& out) {
   }
 }
 
+void print_score(const JsonValue& row, const Output& out) {
+  out.line(fmt::format("{}: {} with {} attention, {} images{}", row.at("weights").as_string(),
+                       row.at("model").as_string(), row.at("attention").as_string(), row.at("images").as_int(),
+                       row.at("held_out").as_bool() ? " held out of the training set" : ""));
+  out.line(fmt::format("top-1 {:.2f} %  top-5 {:.2f} %  loss {:.4f}  {:.0f} images/s", 100 * row.at("top1").as_double(),
+                       100 * row.at("top5").as_double(), row.at("loss").as_double(),
+                       row.at("images_per_s").as_double()));
+  print_confusion(row, out);
+}
+
+int run_eval_classify(const EvalClassifyRequest& request, bool json) {
+  const Output out(json);
+  Rows rows(
+      [&](const JsonValue& row) {
+        out.row(row);
+        if (!said_warning(row)) print_score(row, out);
+      },
+      [&](const JsonValue& row) { out.progress(bar_text(row, 79)); });
+  return run_engine(&Engine::eval_classify, request, rows);
+}
+
 }  // namespace
 
 void add_eval(CLI::App& app, Job& job) {
@@ -49,40 +64,15 @@ void add_eval(CLI::App& app, Job& job) {
   command->require_subcommand(1);
   add_eval_lm(*command, job);
   CLI::App* classify = command->add_subcommand("classify", "top-1, top-5, confusion matrix and speed of a classifier");
-  static EvalOptions options;
-  classify->add_option("--run", options.run, "folder of `mhla train classify`")->required()->type_name("DIR");
-  classify->add_option("--data", options.data, "other images of the same classes (default: the run's test images)")
-      ->type_name("SET");
-  classify->add_option("--batch", options.batch, "images at a time (default: as in training)")
-      ->check(within(limits::kBatch));
-  add_run_flags(*classify, options.weights, options.device);
-  add_threads(*classify, options.threads);
-  add_json(*classify, options.json, "one JSON object on stdout, text on stderr");
-  classify->callback([&job] {
-    job = [] {
-      const Output out(options.json);
-      const JsonValue request = JsonValue()
-                                    .set("command", "eval classify")
-                                    .set("run", options.run)
-                                    .set("data", options.data)
-                                    .set("weights", options.weights)
-                                    .set("batch", options.batch)
-                                    .set("device", options.device)
-                                    .set("threads", options.threads);
-      return run_in_train_library(request, [&](const JsonValue& row, bool progress) {
-        if (progress) return out.progress(bar_text(row, 79));
-        out.row(row);
-        if (row.at("kind").as_string() == "warning") return complain(row.at("text").as_string());
-        out.line(fmt::format("{}: {} with {} attention, {} images{}", row.at("weights").as_string(),
-                             row.at("model").as_string(), row.at("attention").as_string(), row.at("images").as_int(),
-                             row.at("held_out").as_bool() ? " held out of the training set" : ""));
-        out.line(fmt::format("top-1 {:.2f} %  top-5 {:.2f} %  loss {:.4f}  {:.0f} images/s",
-                             100 * row.at("top1").as_double(), 100 * row.at("top5").as_double(),
-                             row.at("loss").as_double(), row.at("images_per_s").as_double()));
-        print_confusion(row, out);
-      });
-    };
-  });
+  static EvalClassifyRequest request;
+  static bool json = false;
+  const RequestFlags flags(*classify, request);
+  flags["run"].required()->type_name("DIR");
+  flags["data"].type_name("SET");
+  flags["batch"].check(within(limits::kBatch));
+  check_open_flags(flags);
+  add_json(*classify, json, "one JSON object on stdout, text on stderr");
+  classify->callback([&job] { job = [] { return run_eval_classify(request, json); }; });
 }
 
 }  // namespace mhla::apps

@@ -5,22 +5,15 @@
 
 #include <CLI/CLI.hpp>
 
-#include "apps/cli/flags.h"
+#include "apps/cli/engine.h"
 #include "apps/cli/limit_flags.h"
-#include "apps/cli/train_library.h"
+#include "apps/cli/request_flags.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands/eval_tasks.h"
 #include "mhla/core/error.h"
 
 namespace mhla::apps {
 namespace {
-
-struct EvalLmOptions {
-  std::string run, data, tokens, weights = "model", device, packing, length_policy = "error";
-  std::int64_t batch = 0, threads = 0, length = 0, stride = 0, max_tokens = 0, bucket = 0;
-  TaskFlags tasks;
-  bool json = false;
-};
 
 void print_perplexity(const JsonValue& row, const Output& out) {
   out.line(fmt::format("{}: {} with {} attention, {} tokens of {}", row.at("weights").as_string(),
@@ -48,32 +41,18 @@ void expect_used(const CLI::App& command, bool tasks) {
       fail("eval lm: ", name, " is given ", tasks ? "with" : "without", " --task, where it has no effect");
 }
 
-int run_eval_lm(const EvalLmOptions& o) {
-  const Output out(o.json);
-  JsonValue request = JsonValue()
-                          .set("command", "eval lm")
-                          .set("run", o.run)
-                          .set("data", o.data)
-                          .set("tokens", o.tokens)
-                          .set("weights", o.weights)
-                          .set("batch", o.batch)
-                          .set("device", o.device)
-                          .set("threads", o.threads)
-                          .set("length", o.length)
-                          .set("stride", o.stride)
-                          .set("max_tokens", o.max_tokens)
-                          .set("bucket", o.bucket)
-                          .set("packing", o.packing)
-                          .set("length_policy", o.length_policy);
-  if (!o.tasks.tasks.empty()) set_tasks(o.tasks, request);
-  return run_in_train_library(request, [&](const JsonValue& row, bool progress) {
-    if (progress) return out.progress(bar_text(row, 79));
-    out.progress_done();
-    out.row(row);
-    if (row.at("kind").as_string() == "warning") return complain(row.at("text").as_string());
-    if (row.at("kind").as_string() == "task") return print_task(row, out);
-    print_perplexity(row, out);
-  });
+int run_eval_lm(const EvalLmRequest& request, bool json) {
+  const Output out(json);
+  const bool tasks = !request.tasks.names.empty();
+  Rows rows(
+      [&](const JsonValue& row) {
+        out.progress_done();
+        out.row(row);
+        if (said_warning(row)) return;
+        tasks ? print_task(row, out) : print_perplexity(row, out);
+      },
+      [&](const JsonValue& row) { out.progress(bar_text(row, 79)); });
+  return run_engine(tasks ? &Engine::eval_lm_tasks : &Engine::eval_lm, request, rows);
 }
 
 }  // namespace
@@ -81,42 +60,27 @@ int run_eval_lm(const EvalLmOptions& o) {
 void add_eval_lm(CLI::App& eval, Job& job) {
   CLI::App* lm =
       eval.add_subcommand("lm", "perplexity of a language model by position in the context, or its score in tasks");
-  static EvalLmOptions o;
-  lm->add_option("--run", o.run, "folder of `mhla train lm`, or of a model with its tokenizer.json")
-      ->required()
-      ->type_name("DIR");
-  lm->add_option("--data", o.data,
-                 "folder of `mhla data tokenize`, text as `mhla train lm` takes it, or sample: a novel that comes with "
-                 "mhla (default: the run's held-out part)")
-      ->type_name("SET");
-  lm->add_option("--tokens", o.tokens, "where --data is text: folder to keep its tokens in (default: none are kept)")
-      ->type_name("DIR");
-  lm->add_option("--context,--length", o.length, "tokens of a window (default: as in training)")
-      ->check(within(limits::kContext));
-  lm->add_option("--stride", o.stride,
-                 "tokens from one window to the next: below --context, windows overlap and each token sees a longer "
-                 "past (default: --context)")
-      ->check(is_positive());
-  lm->add_option("--bucket", o.bucket, "positions of a window in one line of the table (default: an eighth)")
-      ->check(is_positive());
-  lm->add_option("--eval-tokens,--max-tokens", o.max_tokens,
-                 "score this many tokens, rounded up to a whole window (default: all)")
-      ->check(is_positive());
-  lm->add_option("--packing", o.packing,
-                 "documents: no window crosses two documents; concatenate: windows over all (default: as in training)")
-      ->check(one_of({"documents", "concatenate"}));
-  lm->add_option("--length-policy", o.length_policy,
-                 "for windows longer than the rows of the mixing matrix: error, truncate_left, rechunk or extend")
-      ->check(one_of({"error", "truncate_left", "rechunk", "extend"}))
-      ->capture_default_str();
-  lm->add_option("--batch", o.batch, "windows at a time (default: as in training)")->check(within(limits::kBatch));
-  add_run_flags(*lm, o.weights, o.device);
-  add_threads(*lm, o.threads);
-  add_task_flags(*lm, o.tasks);
-  add_json(*lm, o.json, "one JSON object on stdout, text on stderr");
+  static EvalLmRequest request;
+  static bool json = false;
+  const RequestFlags flags(*lm, request,
+                           {{"context", "--context,--length"},
+                            {"eval_tokens", "--eval-tokens,--max-tokens"},
+                            {"mqar_pairs", "--mqar-pairs,--pairs"},
+                            {"seed", "--seed,--task-seed"}});
+  flags["run"].required()->type_name("DIR");
+  flags["data"].type_name("SET");
+  flags["tokens"].type_name("DIR");
+  flags["context"].check(within(limits::kContext));
+  for (const char* field : {"stride", "bucket", "eval_tokens"}) flags[field].check(is_positive());
+  flags["packing"].check(one_of({"documents", "concatenate"}));
+  flags.shown("length_policy").check(one_of({"error", "truncate_left", "rechunk", "extend"}));
+  flags["batch"].check(within(limits::kBatch));
+  check_open_flags(flags);
+  check_task_flags(flags);
+  add_json(*lm, json, "one JSON object on stdout, text on stderr");
   lm->callback([&job, lm] {
     expect_used(*lm, lm->count("--task") > 0);
-    job = [] { return run_eval_lm(o); };
+    job = [] { return run_eval_lm(request, json); };
   });
 }
 

@@ -8,10 +8,9 @@
 #include <iostream>
 #include <iterator>
 
-#include "apps/cli/flags.h"
+#include "apps/cli/engine.h"
 #include "apps/cli/limit_flags.h"
-#include "apps/cli/output.h"
-#include "apps/cli/train_library.h"
+#include "apps/cli/request_flags.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
@@ -23,13 +22,10 @@
 namespace mhla::apps {
 namespace {
 
+// What is no part of the request.
 struct GenerateFlags {
-  std::string run, prompts_file, weights = "model", device, length_policy = "error", precision = "f32";
-  std::string save_state, load_state;
-  std::vector<std::string> prompts, stops;
-  SamplerOptions sampler;
-  std::int64_t max_tokens = 128, threads = 0, piece = 2048;
-  bool greedy = false, past_end = false, exact = false, json = false;
+  std::string prompts_file;
+  bool greedy = false, json = false;
 };
 
 // One prompt a line, or the field "prompt" of JSON lines.
@@ -52,18 +48,18 @@ void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
   if (prompts.empty()) fail("generate: ", path, " has no prompts");
 }
 
-std::vector<std::string> prompts_of(const GenerateFlags& o) {
-  std::vector<std::string> prompts = o.prompts;
+std::vector<std::string> prompts_of(const GenerateRequest& request, const std::string& file) {
+  std::vector<std::string> prompts = request.prompts;
   if (std::count(prompts.begin(), prompts.end(), "-") > 1)
     fail("generate: --prompt - is given more than once, expected once: there is one stdin");
   for (std::string& prompt : prompts)
     if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
-  if (!o.prompts_file.empty()) read_prompts(o.prompts_file, prompts);
-  if (prompts.empty() && o.load_state.empty())
+  if (!file.empty()) read_prompts(file, prompts);
+  if (prompts.empty() && request.load_state.empty())
     fail("generate: no prompt is given, expected --prompt, --prompts or --load-state");
   for (std::size_t i = 0; i < prompts.size(); ++i)
     if (!is_utf8(prompts[i])) fail("generate: prompt ", i, " is no UTF-8, expected text");
-  for (const std::string& stop : o.stops)
+  for (const std::string& stop : request.stops)
     if (stop.empty() || !is_utf8(stop))
       fail("generate: --stop is ", stop.empty() ? "empty" : "no UTF-8", ", expected text");
   return prompts;
@@ -119,33 +115,6 @@ class Screen {
   std::size_t current_ = 0;
 };
 
-JsonValue request_of(const GenerateFlags& o) {
-  const SamplerOptions& s = o.sampler;
-  return JsonValue()
-      .set("command", "generate")
-      .set("run", o.run)
-      .set("weights", o.weights)
-      .set("batch", 0)
-      .set("device", o.device)
-      .set("threads", o.threads)
-      .set("precision", o.precision)
-      .set("prompts", json_list(prompts_of(o)))
-      .set("stops", json_list(o.stops))
-      .set("max_tokens", o.max_tokens)
-      .set("temperature", o.greedy ? 0.0 : s.temperature)
-      .set("top_k", s.top_k)
-      .set("top_p", s.top_p)
-      .set("min_p", s.min_p)
-      .set("repetition_penalty", s.repetition_penalty)
-      .set("seed", s.seed)
-      .set("past_end", o.past_end)
-      .set("piece", o.piece)
-      .set("length_policy", o.length_policy)
-      .set("save_state", o.save_state)
-      .set("load_state", o.load_state)
-      .set("exact", o.exact);
-}
-
 void say(const JsonValue& row) {
   const auto number = [&](const char* key) { return row.at(key).as_double(); };
   fmt::print(stderr, "{}: {} with {} attention, {}{}{}\n", row.at("weights").as_string(), row.at("model").as_string(),
@@ -158,81 +127,61 @@ void say(const JsonValue& row) {
              number("state_bytes") / 1048576.0);
 }
 
-int run_generate(const GenerateFlags& o) {
-  check(o.sampler);
-  const JsonValue request = request_of(o);
-  const Output out(o.json);
-  if (!o.save_state.empty()) outlive_readers();  // `| tee` dies of the same Ctrl-C that is to save the state
-  Screen screen(o.json);
-  const int code = run_in_train_library(request, [&](const JsonValue& row, bool) {
-    const std::string& kind = row.at("kind").as_string();
-    if (kind == "warning") return complain(row.at("text").as_string());
-    if (kind == "texts") return screen.begin(static_cast<std::size_t>(row.at("texts").as_int()));
-    if (kind == "piece")
-      return screen.piece(static_cast<std::size_t>(row.at("prompt").as_int()), row.at("text").as_string());
-    out.row(row);
-    if (kind == "text") return screen.ended(static_cast<std::size_t>(row.at("prompt").as_int()));
+class Listener final : public TextObserver {
+ public:
+  explicit Listener(const Output& out) : out_(out), screen_(out.json()) {}
+  void begin(std::int64_t texts) override { screen_.begin(static_cast<std::size_t>(texts)); }
+  void piece(std::int64_t text, const std::string& piece) override {
+    screen_.piece(static_cast<std::size_t>(text), piece);
+  }
+  void row(const JsonValue& row) override {
+    if (said_warning(row)) return;
+    out_.row(row);
+    if (row.at("kind").as_string() == "text") return screen_.ended(static_cast<std::size_t>(row.at("prompt").as_int()));
     say(row);
-  });
-  return code;
+  }
+  void progress(const JsonValue&) override {}
+
+ private:
+  const Output& out_;
+  Screen screen_;
+};
+
+int run_generate(GenerateRequest request, const GenerateFlags& flags) {
+  check(request.sampler);
+  if (flags.greedy) request.sampler.temperature = 0.0;
+  request.prompts = prompts_of(request, flags.prompts_file);
+  const Output out(flags.json);
+  if (!request.save_state.empty()) outlive_readers();  // `| tee` dies of the same Ctrl-C that is to save the state
+  Listener listener(out);
+  return run_engine(&Engine::generate, request, listener);
 }
 
 }  // namespace
 
 void add_generate(CLI::App& app, Job& job) {
   CLI::App* command = app.add_subcommand("generate", "write text with a language model, streaming");
-  static GenerateFlags o;
-  command->add_option("--run", o.run, "folder of `mhla train lm`, or of a model with its tokenizer")
-      ->required()
-      ->type_name("DIR");
-  command->add_option("--prompt", o.prompts, "text to continue, - for stdin; repeatable")
-      ->type_name("TEXT")
-      ->take_all()
-      ->allow_extra_args(false);
+  static GenerateRequest request;
+  static GenerateFlags own;
+  const RequestFlags flags(*command, request);
+  flags["run"].required()->type_name("DIR");
+  for (const char* field : {"prompt", "stop"}) flags[field].type_name("TEXT")->take_all()->allow_extra_args(false);
   command
-      ->add_option("--prompts", o.prompts_file,
+      ->add_option("--prompts", own.prompts_file,
                    "one prompt per line, or JSON lines with a field prompt. Several texts are printed one per line: "
                    "line breaks as \\n and \\r, a backslash as \\\\ (--json has them unchanged)")
       ->type_name("FILE");
-  command->add_option("--max-tokens", o.max_tokens, "tokens to write for each text; 0: only read the prompts")
-      ->check(within(limits::kTokens, 0))
-      ->capture_default_str();
-  command->add_option("--temperature", o.sampler.temperature, "0: always the most likely token")->capture_default_str();
-  command->add_flag("--greedy", o.greedy, "the most likely token, as --temperature 0");
-  command->add_option("--top-k", o.sampler.top_k, "draw from this many of the most likely tokens; 0: all")
-      ->capture_default_str();
-  command->add_option("--top-p", o.sampler.top_p, "draw from the most likely tokens with this total probability")
-      ->capture_default_str();
-  command->add_option("--min-p", o.sampler.min_p, "drop tokens below this share of the highest probability")
-      ->capture_default_str();
-  command->add_option("--repetition-penalty", o.sampler.repetition_penalty, "for tokens of the prompt and of the text")
-      ->capture_default_str();
-  command->add_option("--seed", o.sampler.seed, "seed of the draws")->check(is_seed())->capture_default_str();
-  command->add_option("--stop", o.stops, "string that ends a text and is not printed; repeatable")
-      ->type_name("TEXT")
-      ->take_all()
-      ->allow_extra_args(false);
-  command->add_flag("--past-end", o.past_end, "continue after the end of a document");
-  command->add_option("--load-state", o.load_state, "continue from a file of --save-state without reading it again")
-      ->type_name("FILE");
-  command
-      ->add_option("--save-state", o.save_state,
-                   "file for everything read and written, to continue from; also written on Ctrl-C")
-      ->type_name("FILE");
-  command
-      ->add_option("--length-policy", o.length_policy,
-                   "for texts longer than the rows of the mixing matrix: error or extend")
-      ->check(one_of({"error", "extend", "truncate_left", "rechunk"}))
-      ->capture_default_str();
-  command->add_option("--piece", o.piece, "tokens of a prompt to read at once")
-      ->check(within(limits::kContext))
-      ->capture_default_str();
-  command->add_flag("--exact", o.exact, "the same bits however a text is split (f32 on the CPU; slower to read)");
-  add_precision(*command, o.precision);
-  add_run_flags(*command, o.weights, o.device);
-  add_threads(*command, o.threads);
-  add_json(*command, o.json, "a JSON object for each text and one for the run on stdout, text on stderr");
-  command->callback([&job] { job = [] { return run_generate(o); }; });
+  flags.shown("max_tokens").check(within(limits::kTokens, 0));
+  for (const char* field : {"temperature", "top_k", "top_p", "min_p", "repetition_penalty"}) flags.shown(field);
+  command->add_flag("--greedy", own.greedy, "the most likely token, as --temperature 0");
+  flags.shown("seed").check(is_seed());
+  for (const char* field : {"load_state", "save_state"}) flags[field].type_name("FILE");
+  flags.shown("length_policy").check(one_of({"error", "extend", "truncate_left", "rechunk"}));
+  flags.shown("piece").check(within(limits::kContext));
+  flags.shown("precision").check(one_of({"f32", "bf16"}));
+  check_open_flags(flags);
+  add_json(*command, own.json, "a JSON object for each text and one for the run on stdout, text on stderr");
+  command->callback([&job] { job = [] { return run_generate(request, own); }; });
 }
 
 }  // namespace mhla::apps

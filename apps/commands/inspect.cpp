@@ -7,9 +7,8 @@
 #include <filesystem>
 #include <map>
 
+#include "apps/cli/engine.h"
 #include "apps/cli/flags.h"
-#include "apps/cli/output.h"
-#include "apps/cli/weights_library.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
 #include "mhla/io/json_object.h"
@@ -88,28 +87,23 @@ void list_tensors(const Safetensors& file, bool values, const Output& out, JsonV
 
 void name_layers(const Safetensors& file, const Output& out, JsonValue& row) {
   bool any = false;
-  JsonValue names = JsonValue::object();
+  std::vector<NamedShape> names;
   for (std::size_t i = 0; i < file.size(); ++i) {
     const Safetensors::Entry entry = file.entry(i);
     any = any || entry.name.find("attn.") != std::string_view::npos || entry.name.find("qkv") != std::string_view::npos;
-    JsonValue shape = JsonValue::array();
-    for (const std::int64_t size : entry.shape) shape.push(size);
-    names.set(entry.name, shape);
+    names.push_back({std::string(entry.name), entry.shape});
   }
   if (!any) return;
-  const WeightsLibrary library;
-  if (!library.reason().empty()) {
-    out.line("attention layers are not named: " + library.reason());
+  std::string reason;
+  if (open_engine(reason) == nullptr) {
+    out.line("attention layers are not named: " + reason);
     return;
   }
-  JsonValue request, layers = JsonValue::array();
-  request.set("command", "layers").set("names", names);
+  JsonValue layers = JsonValue::array();
   std::map<std::string, std::vector<std::string>> by_family;
-  for (const JsonValue& layer : library.run(request)) {
-    layers.push(layer);
-    const std::string& prefix = layer.at("prefix").as_string();
-    by_family[layer.contains("family") ? layer.at("family").as_string() : ""].push_back(prefix.empty() ? "the file"
-                                                                                                       : prefix);
+  for (const LayerName& layer : engine_result(&Engine::name_layers, names)) {
+    layers.push(layer.json());
+    by_family[layer.family].push_back(layer.prefix.empty() ? "the file" : layer.prefix);
   }
   for (const auto& [family, prefixes] : by_family) {
     out.line(fmt::format("{} attention layers {}: {}{}", prefixes.size(),

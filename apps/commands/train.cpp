@@ -2,8 +2,8 @@
 // said before LibTorch is opened.
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/engine.h"
 #include "apps/cli/train_flags.h"
-#include "apps/cli/train_library.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
 #include "mhla/train/classify/classify_options.h"
@@ -18,24 +18,22 @@ struct TrainTask {
 };
 
 template <class Options>
-void add_task(CLI::App& train, Job& job, const TrainTask& task) {
+void add_task(CLI::App& train, Job& job, const TrainTask& task,
+              Outcome (*Engine::*function)(const TrainRequest<Options>&, train::Observer&)) {
   CLI::App* command = train.add_subcommand(task.name, task.help);
   static TrainFlags given;  // one for each Options
+  static TrainRequest<Options> request;
   given.task = std::string("train ") + task.name;
-  add_train_flags<Options>(*command, given, task.example);
-  command->callback([&job, free = task.also_free] {
-    job = [free] {
+  add_train_flags(*command, given, request, task.example);
+  command->callback([&job, free = task.also_free, function] {
+    job = [free, function] {
       const Output out(given.json);
       outlive_readers();  // `| tee` dies of the same Ctrl-C that is to save the run
-      const JsonValue request = JsonValue()
-                                    .set("command", given.task)
-                                    .set("out", given.out)
-                                    .set("resume", given.resume)
-                                    .set("overwrite", given.overwrite)
-                                    .set("options", fields_to_json(train_options_of<Options>(given, free)));
+      request.options = train_options_of(given, request, free);
       TrainScreen screen(out);
-      const int code =
-          run_in_train_library(request, [&](const JsonValue& row, bool progress) { screen.show(row, progress); });
+      Rows rows([&](const JsonValue& row) { screen.show(row, /*progress=*/false); },
+                [&](const JsonValue& row) { screen.show(row, /*progress=*/true); });
+      const int code = run_engine(function, request, rows);
       out.progress_done();
       return code;
     };
@@ -51,12 +49,14 @@ void add_train(CLI::App& app, Job& job) {
                                    {"classify",
                                     "train an image classifier, with any attention of the zoo",
                                     "lepe=5 or image=[32,32]",
-                                    {"data", "max_damaged"}});
+                                    {"data", "max_damaged"}},
+                                   &Engine::train_classify);
   add_task<train::LmOptions>(*command, job,
                              {"lm",
                               "train a language model, with any causal attention of the zoo",
                               "short_conv=4 or chunk=128",
-                              {"check_tokens", "data", "eval_tokens", "recompute", "tokens"}});
+                              {"check_tokens", "data", "eval_tokens", "recompute", "tokens"}},
+                             &Engine::train_lm);
 }
 
 }  // namespace mhla::apps

@@ -1,12 +1,13 @@
 // What `mhla analyze` looks at, as rows: run, image, head, map, mix and growth. Matrices of attention are looked at one
 // head at a time, on all threads.
+#include "apps/engine/analyze.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <set>
 #include <sstream>
 
-#include "apps/engine/classify.h"
 #include "apps/engine/run_folder.h"
 #include "mhla/analysis/networks/model_attention.h"
 #include "mhla/core/error.h"
@@ -99,28 +100,22 @@ std::vector<std::int64_t> one_of_each_class(const Samples& samples, std::int64_t
   return shown;
 }
 
-void image_row(const Samples& samples, std::int64_t sample, const ImageSet& set, Observer& observer) {
+void show_image(const Samples& samples, std::int64_t sample, const ImageSet& set, PictureObserver& observer) {
   torch::Tensor pixels = samples.images[sample].to(torch::kDouble);  // stretched to the whole range, for looking at
   pixels = (pixels - pixels.min()) / (pixels.max() - pixels.min()).clamp_min(1e-12);
-  const torch::Tensor bytes = (255 * pixels).round().permute({1, 2, 0}).contiguous().to(torch::kLong);
-  JsonValue::Array list;
-  for (std::int64_t i = 0; i < bytes.numel(); ++i) list.emplace_back(bytes.data_ptr<std::int64_t>()[i]);
+  const torch::Tensor bytes = (255 * pixels).round().permute({1, 2, 0}).contiguous().to(torch::kByte);
   const auto label = static_cast<std::size_t>(samples.labels[static_cast<std::size_t>(sample)]);
-  observer.row(JsonValue()
-                   .set("kind", "image")
-                   .set("sample", sample)
-                   .set("item", samples.names[static_cast<std::size_t>(sample)])
-                   .set("class", set.class_names()[label])
-                   .set("height", bytes.size(0))
-                   .set("width", bytes.size(1))
-                   .set("channels", bytes.size(2))
-                   .set("pixels", list));
+  Picture picture{sample, samples.names[static_cast<std::size_t>(sample)], set.class_names()[label], {}};
+  picture.image.resize(static_cast<int>(bytes.size(0)), static_cast<int>(bytes.size(1)),
+                       static_cast<int>(bytes.size(2)));
+  std::copy_n(bytes.data_ptr<std::uint8_t>(), bytes.numel(), picture.image.pixels.begin());
+  observer.picture(picture);
 }
 
 // The last numbers of the log: accuracy and speed of the training.
-void add_log(const fs::path& folder, const JsonValue& request, JsonValue& row) {
-  const bool other_data = !request.at("data").as_string().empty();  // of which the log knows nothing
-  const std::string& which = request.at("weights").as_string();
+void add_log(const fs::path& folder, const AnalyzeRequest& request, JsonValue& row) {
+  const bool other_data = !request.data.empty();  // of which the log knows nothing
+  const std::string& which = request.open.weights;
   const char* key = which == "ema" ? "ema_top1" : which == "best" ? "value" : "top1";
   JsonValue top1, speed;
   if (fs::exists(folder / "log.jsonl")) {
@@ -136,7 +131,7 @@ void add_log(const fs::path& folder, const JsonValue& request, JsonValue& row) {
   row.set("top1", top1).set("images_per_s", speed);
 }
 
-JsonValue run_row(const fs::path& folder, const RunFolder& run, const Samples& samples, const JsonValue& request) {
+JsonValue run_row(const fs::path& folder, const RunFolder& run, const Samples& samples, const AnalyzeRequest& request) {
   const ClassifierConfig& c = run.network;
   const Layout& layout = run.model->attention_layers().front().layout;
   JsonValue row = JsonValue()
@@ -185,14 +180,8 @@ std::vector<std::vector<Looked>> look(const LayerAttention& layer, std::int64_t 
   return all;
 }
 
-// What the request asks of every run.
-struct Look {
-  std::int64_t samples, maps, largest;
-  std::vector<std::array<std::int64_t, 2>> queries;  // row, column of the token grid; empty: two of our choice
-  std::int64_t layer;                                // of the maps; negative: from the end
-};
-
-std::vector<std::array<std::int64_t, 2>> queries_on(const Look& look, const Layout& layout) {
+// The tokens of the request, or two of our choice.
+std::vector<std::array<std::int64_t, 2>> queries_on(const AnalyzeRequest& look, const Layout& layout) {
   const std::int64_t rows = layout.grid[1], columns = layout.grid[2];
   if (look.queries.empty()) return {{rows / 4, columns / 2}, {rows / 2, columns / 3}};
   for (const auto& [row, column] : look.queries)
@@ -204,7 +193,7 @@ std::vector<std::array<std::int64_t, 2>> queries_on(const Look& look, const Layo
 
 // Weights of chosen tokens, the mean over heads.
 void map_rows(const LayerAttention& layer, std::size_t in_batch, std::int64_t sample, std::int64_t run,
-              const Look& look, Observer& observer) {
+              const AnalyzeRequest& look, Observer& observer) {
   for (const auto& [row, column] : queries_on(look, layer.layout)) {
     const std::int64_t columns = layer.layout.grid[2], N = layer.layout.grid[1] * columns;
     std::vector<double> mean(static_cast<std::size_t>(N)), weights(static_cast<std::size_t>(N));
@@ -224,7 +213,7 @@ void map_rows(const LayerAttention& layer, std::size_t in_batch, std::int64_t sa
   }
 }
 
-std::size_t map_layer(const Look& look, std::size_t layers) {
+std::size_t map_layer(const AnalyzeRequest& look, std::size_t layers) {
   const auto count = static_cast<std::int64_t>(layers);
   const std::int64_t layer = look.layer < 0 ? count + look.layer : look.layer;
   if (layer < 0 || layer >= count)
@@ -240,7 +229,7 @@ void expect_finite(const RunFolder& run, const torch::Tensor& images) {
 }
 
 // Matrices of heads are looked at in f64, those that a thread works on at once.
-void expect_matrices_fit(const RunFolder& run, const Look& look_at, const Executor& threads) {
+void expect_matrices_fit(const RunFolder& run, const AnalyzeRequest& look_at, const Executor& threads) {
   double largest = 0;
   for (const AttentionLayer& layer : run.model->attention_layers()) {
     const std::int64_t tokens = layer.layout.grid[1] * layer.layout.grid[2];
@@ -250,8 +239,8 @@ void expect_matrices_fit(const RunFolder& run, const Look& look_at, const Execut
               MemoryEstimate().add("attention matrices", 8 * largest * largest * threads.concurrency()));
 }
 
-void head_rows(const RunFolder& run, std::int64_t index, const Samples& samples, const Look& look_at, Executor& threads,
-               Observer& observer) {
+void head_rows(const RunFolder& run, std::int64_t index, const Samples& samples, const AnalyzeRequest& look_at,
+               Executor& threads, Observer& observer) {
   const std::size_t layers = run.model->attention_layers().size(), drawn = map_layer(look_at, layers);
   queries_on(look_at, run.model->attention_layers()[drawn].layout);
   expect_matrices_fit(run, look_at, threads);
@@ -282,9 +271,7 @@ void head_rows(const RunFolder& run, std::int64_t index, const Samples& samples,
   }
   for (std::size_t l = 0; l < layers; ++l) {
     if (sums[l].empty())
-      observer.row(JsonValue()
-                       .set("kind", "warning")
-                       .set("text", str(names[l], ": ", run.network.attention, " has no attention matrix to look at")));
+      warn(observer, str(names[l], ": ", run.network.attention, " has no attention matrix to look at"));
     for (std::size_t h = 0; h < sums[l].size(); ++h) {
       const HeadSums& s = sums[l][h];
       observer.row(JsonValue()
@@ -318,7 +305,7 @@ void mix_rows(const RunFolder& run, std::int64_t index, Observer& observer) {
 
 // The middle layer of the same weights for another number of tokens or blocks, on a few images.
 void growth_row(const RunFolder& run, std::int64_t index, const char* what, const ClassifierConfig& config,
-                const Look& look_at, Executor& threads, Observer& observer) {
+                const AnalyzeRequest& look_at, Executor& threads, Observer& observer) {
   constexpr std::int64_t kImages = 2;
   const AnyClassifier model = config == run.network ? run.model : resized(*run.model, config);
   model->to(run.model->parameters()[0].device());
@@ -346,7 +333,8 @@ void growth_row(const RunFolder& run, std::int64_t index, const char* what, cons
                    .set("stable_rank", sums.stable.json()));
 }
 
-void growth_rows(const RunFolder& run, std::int64_t index, const Look& look_at, Executor& threads, Observer& observer) {
+void growth_rows(const RunFolder& run, std::int64_t index, const AnalyzeRequest& look_at, Executor& threads,
+                 Observer& observer) {
   if (run.network.family != "deit" || run.network.official) return;  // one stage: one N and one M
   const auto try_one = [&](const char* what, ClassifierConfig config) {
     const std::int64_t tokens = config.image[0] / config.patch * (config.image[1] / config.patch);
@@ -374,34 +362,29 @@ void growth_rows(const RunFolder& run, std::int64_t index, const Look& look_at, 
 
 }  // namespace
 
-void analyze(const JsonValue& request, Observer& observer) {
-  Look look_at{.samples = request.at("samples").as_int(),
-               .maps = request.at("maps").as_int(),
-               .largest = request.at("largest").as_int(),
-               .queries = {},
-               .layer = request.at("layer").as_int()};
-  for (const JsonValue& query : request.at("queries").items())
-    look_at.queries.push_back({query.at(0).as_int(), query.at(1).as_int()});
-  const std::string& first = request.at("runs").at(std::size_t{0}).as_string();
+void analyze(const AnalyzeRequest& request, PictureObserver& observer) {
+  const std::string& first = request.runs.front();
   Samples expected;
   std::int64_t index = 0;
-  for (const JsonValue& folder : request.at("runs").items()) {
-    const RunFolder run = open_run(kCommand, folder.as_string(), request, observer);
-    const Samples samples = take_samples(run, run.network, std::min(look_at.samples, run.images->size()));
+  for (const std::string& folder : request.runs) {
+    OpenOptions open = request.open;
+    open.run = folder;
+    const RunFolder run = open_run(kCommand, open, request.data, observer);
+    const Samples samples = take_samples(run, run.network, std::min(request.samples, run.images->size()));
     if (index == 0) expected.names = samples.names;
-    expect_same_images(folder.as_string(), samples, first, expected);
+    expect_same_images(folder, samples, first, expected);
     const std::string left_out = left_out_warning(*run.images);
-    if (index == 0 && !left_out.empty()) observer.row(JsonValue().set("kind", "warning").set("text", left_out));
+    if (index == 0 && !left_out.empty()) warn(observer, left_out);
     for (const std::string& text : samples.damaged)  // once: the other runs have the same
-      if (index == 0) observer.row(JsonValue().set("kind", "warning").set("text", "left out: " + text));
-    observer.row(run_row(folder.as_string(), run, samples, request));
+      if (index == 0) warn(observer, "left out: " + text);
+    observer.row(run_row(folder, run, samples, request));
     if (index == 0)
-      for (const std::int64_t sample : one_of_each_class(samples, look_at.maps))
-        image_row(samples, sample, *run.images, observer);
+      for (const std::int64_t sample : one_of_each_class(samples, request.maps))
+        show_image(samples, sample, *run.images, observer);
     const std::shared_ptr<Executor> pool = default_executor();  // of as many threads as open_run() has set
-    head_rows(run, index, samples, look_at, *pool, observer);
+    head_rows(run, index, samples, request, *pool, observer);
     mix_rows(run, index, observer);
-    growth_rows(run, index, look_at, *pool, observer);
+    growth_rows(run, index, request, *pool, observer);
     ++index;
   }
 }

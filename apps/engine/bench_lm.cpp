@@ -3,6 +3,7 @@
 // as the weights have, once for the whole batch, and the states that are read.
 #include "apps/engine/bench_lm.h"
 
+#include "apps/engine/bench_model.h"
 #include "apps/engine/run_folder.h"
 #include "apps/engine/timed.h"
 #include "mhla/core/error.h"
@@ -47,20 +48,18 @@ Timed time_training(LanguageModel& model, const TrainOptions& options, const tor
 
 }  // namespace
 
-void bench_lm(const JsonValue& request, Observer& observer) {
-  TrainOptions options;
-  options.device = request.at("device").as_string(), options.precision = request.at("precision").as_string();
-  options.threads = request.at("threads").as_int(), options.batch = request.at("batch").as_int();
-  const std::string &attention = request.at("attention").as_string(), &pass = request.at("pass").as_string();
-  const double min_seconds = request.at("min_seconds").as_double();
-  const std::int64_t length = request.at("length").as_int();
-  LmConfig config = lm_config(request.at("model").as_string(), attention);
+void bench_lm(const BenchLmRequest& request, Observer& observer) {
+  const TrainOptions options = options_of(request.bench);
+  const std::string &attention = request.bench.attention, &pass = request.bench.pass;
+  const double min_seconds = request.bench.min_seconds;
+  const std::int64_t length = request.length;
+  LmConfig config = lm_config(request.bench.model, attention);
   config.context = std::max(config.context, length);
-  if (request.at("chunk").as_int() > 0) config.chunk = request.at("chunk").as_int();
+  if (request.chunk > 0) config.chunk = request.chunk;
   check(config);
   prepare(options, observer);
   const torch::Device device = device_of(options.device);
-  const bool recompute = request.at("recompute").as_bool();
+  const bool recompute = request.recompute, exact = request.exact;
   if (pass == "train") expect_training_fits("bench model", size_of(config, length, recompute, /*alone=*/true), options);
   if (pass == "decode")
     expect_inference_fits("bench model", size_of(config, 1), options.batch, options,
@@ -71,7 +70,6 @@ void bench_lm(const JsonValue& request, Observer& observer) {
   LanguageModel model(config);
   model->to(device);
   model->set_recompute(recompute);
-  const bool exact = request.at("exact").as_bool();
   if (exact && (pass == "train" || bf16))
     fail("bench model: --exact with pass ", pass, " in ", options.precision, ", expected fwd or decode in f32");
   if (exact) model->set_exact(true);

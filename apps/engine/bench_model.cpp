@@ -2,7 +2,6 @@
 // constraint). "plain" is MHLA in LibTorch operators, held to the kernels before it is timed.
 #include "apps/engine/bench_model.h"
 
-#include "apps/engine/bench_lm.h"
 #include "apps/engine/run_folder.h"
 #include "apps/engine/timed.h"
 #include "mhla/core/error.h"
@@ -25,15 +24,12 @@ void use_plain_code(const Classifier& model, bool plain) {
   }
 }
 
-ClassifierConfig network_of(const JsonValue& request) {
-  const std::string& attention = request.at("attention").as_string();
-  ClassifierConfig config =
-      classifier_config(request.at("model").as_string(), attention == kPlain ? "mhla" : attention);
-  const std::int64_t side = request.at("image").as_int();
-  const JsonValue& blocks = request.at("blocks");
-  if (side > 0) config.image = {side, side};
-  if (!blocks.is_null()) {
-    for (auto& stage : config.blocks) stage = {blocks.at(std::size_t{0}).as_int(), blocks.at(std::size_t{1}).as_int()};
+ClassifierConfig network_of(const BenchClassifierRequest& request) {
+  const std::string& attention = request.bench.attention;
+  ClassifierConfig config = classifier_config(request.bench.model, attention == kPlain ? "mhla" : attention);
+  if (request.image > 0) config.image = {request.image, request.image};
+  if (request.blocks) {
+    for (auto& stage : config.blocks) stage = *request.blocks;
   }
   check(config);
   return config;
@@ -41,13 +37,17 @@ ClassifierConfig network_of(const JsonValue& request) {
 
 }  // namespace
 
-void bench_model(const JsonValue& request, Observer& observer) {
-  if (request.contains("length")) return bench_lm(request, observer);
+train::TrainOptions options_of(const BenchModelRequest& bench) {
   TrainOptions options;
-  options.device = request.at("device").as_string(), options.precision = request.at("precision").as_string();
-  options.threads = request.at("threads").as_int(), options.batch = request.at("batch").as_int();
-  const std::string &attention = request.at("attention").as_string(), &pass = request.at("pass").as_string();
-  const double min_seconds = request.at("min_seconds").as_double();
+  options.device = bench.device, options.precision = bench.precision;
+  options.threads = bench.threads, options.batch = bench.batch;
+  return options;
+}
+
+void bench_classifier(const BenchClassifierRequest& request, Observer& observer) {
+  const TrainOptions options = options_of(request.bench);
+  const std::string &attention = request.bench.attention, &pass = request.bench.pass;
+  const double min_seconds = request.bench.min_seconds;
   const ClassifierConfig config = network_of(request);
   prepare(options, observer);
   const torch::Device device = device_of(options.device);

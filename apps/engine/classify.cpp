@@ -13,12 +13,11 @@ namespace mhla::apps {
 using namespace mhla::train;
 namespace fs = std::filesystem;
 
-void train_classify(const JsonValue& request, Observer& observer) {
-  ClassifyOptions options;
-  fields_from_json(options, request.at("options"), "train classify");
-  const fs::path folder = request.at("out").as_string();
+void train_classify(const TrainRequest<ClassifyOptions>& request, Observer& observer) {
+  ClassifyOptions options = request.options;
+  const fs::path folder = request.out;
   check(options.train);
-  RunStart start = start_of(request);
+  RunStart start{.resume = request.resume, .overwrite = request.overwrite};
   const bool goes_on = start.resume && fs::exists(folder / "train.json");
   if (goes_on) options.test_seed = saved_options(folder).test_seed, options.model = model_of(options.model, folder);
   expect_room(folder, start);  // before anything is written into it
@@ -39,17 +38,16 @@ void train_classify(const JsonValue& request, Observer& observer) {
   run_to_end(trainer, start, folder);
 }
 
-void eval_classify(const JsonValue& request, Observer& observer) {
-  const RunFolder run = open_run("eval classify", request.at("run").as_string(), request, observer);
+void eval_classify(const EvalClassifyRequest& request, Observer& observer) {
+  const RunFolder run = open_run("eval classify", request.open, request.data, observer);
   const auto& [options, network, weights, images, held_out, model, preprocess] = run;
   const Score result =
       score(*model, images, run.augment_for(network), options, [&](std::int64_t done, std::int64_t of) {
         observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", of).set("samples", "images"));
       });
   if (!std::isfinite(result.loss)) throw not_finite("eval classify", weights);
-  if (const std::string text = left_out_warning(*images); !text.empty())
-    observer.row(JsonValue().set("kind", "warning").set("text", text));
-  for (const std::string& text : result.warnings) observer.row(JsonValue().set("kind", "warning").set("text", text));
+  if (const std::string text = left_out_warning(*images); !text.empty()) warn(observer, text);
+  for (const std::string& text : result.warnings) warn(observer, text);
   JsonValue names = JsonValue::array(), confusion = JsonValue::array();
   const auto classes = static_cast<std::size_t>(network.classes);
   for (std::size_t i = 0; i < classes; ++i) {

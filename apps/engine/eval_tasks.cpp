@@ -138,36 +138,35 @@ class Runner {
 };
 
 // As the request says, else as the run was trained on it, else up to 8192 of the model's ids.
-MqarOptions mqar_of(const JsonValue& request, const LmRun& run, const TextModel& model) {
+MqarOptions mqar_of(const LmTasks& asked, const LmRun& run, const TextModel& model) {
   MqarOptions o = is_mqar(run.options) ? mqar_options(run.options, run.options.context) : MqarOptions{};
   if (!is_mqar(run.options)) {
     o.length = run.model->config().context;
     o.vocab_size = std::min(o.vocab_size, model.vocab_size() / 2 * 2);
   }
-  const auto change = [&](const char* key, std::int64_t& field) {
-    if (const std::int64_t value = request.at(key).as_int(); value > 0) field = value;
-  };
-  change("pairs", o.pairs), change("mqar_vocab", o.vocab_size), change("mqar_skew", o.skew);
+  if (asked.pairs > 0) o.pairs = asked.pairs;
+  if (asked.mqar_vocab > 0) o.vocab_size = asked.mqar_vocab;
+  if (asked.mqar_skew > 0) o.skew = asked.mqar_skew;
   return o;
 }
 
 }  // namespace
 
-void eval_lm_tasks(const JsonValue& request, Observer& observer) {
+void eval_lm_tasks(const EvalLmRequest& request, Observer& observer) {
+  const LmTasks& asked = request.tasks;
   Settings settings;
-  settings.items = request.at("items").as_int(), settings.max_prompt = request.at("max_prompt").as_int();
-  settings.needles = request.at("needles").as_int(), settings.seed = request.at("seed").as_uint();
-  for (const JsonValue& length : request.at("lengths").items()) settings.lengths.push_back(length.as_int());
+  settings.items = asked.items, settings.max_prompt = asked.max_prompt, settings.needles = asked.needles;
+  settings.seed = asked.seed, settings.lengths = asked.lengths;
   for (const std::int64_t length : settings.lengths) expect_within(kCommand, "--lengths", length, limits::kContext);
-  LmRun run = open_lm_run(kCommand, request, observer);
+  LmRun run = open_lm_run(kCommand, request.open, observer);
   for (const std::int64_t length : settings.lengths)
     expect_inference_fits(kCommand, size_of(run.model->config(), length, false, /*alone=*/true), 1, run.options.train);
-  if (request.at("precision").as_string() == "bf16") run.model->cast(torch::kBFloat16);
+  if (asked.precision == "bf16") run.model->cast(torch::kBFloat16);
   LmTextOptions options;
-  options.policy = parse_length_policy(request.at("length_policy").as_string());
-  options.limit = request.at("length").as_int();
+  options.policy = parse_length_policy(request.length_policy);
+  options.limit = request.length;
   LmTextModel model(run.model, run.maybe_tokenizer, options);
-  settings.mqar = mqar_of(request, run, model);
+  settings.mqar = mqar_of(asked, run, model);
   settings.as_in_training = settings.lengths.empty();
   if (settings.as_in_training) settings.lengths = {settings.mqar.length};
   model.progress = [&](std::int64_t done, std::int64_t of) {
@@ -183,8 +182,10 @@ void eval_lm_tasks(const JsonValue& request, Observer& observer) {
                              .set("limit", model.limit());
   Runner runner(model, settings, head, observer);
   try {
-    for (const JsonValue& task : request.at("tasks").items())
-      runner.run(task.at("task").as_string(), task.at("data").as_string());
+    for (const std::string& task : asked.names) {
+      const std::size_t equals = task.find('=');
+      runner.run(task.substr(0, equals), equals == std::string::npos ? "" : task.substr(equals + 1));
+    }
   } catch (const NotFinite&) {
     throw not_finite(kCommand, run.weights);
   }

@@ -13,14 +13,14 @@ namespace mhla::apps {
 using namespace mhla::train;
 namespace fs = std::filesystem;
 
-void export_model(const JsonValue& request, Observer& observer) {
-  const fs::path folder = request.at("run").as_string(), out = request.at("out").as_string();
+void export_model(const ExportRequest& request, Observer& observer) {
+  const fs::path folder = request.run, out = request.out;
   if (out.extension() != ".onnx") fail("export: --out is ", out.string(), ", expected a file called *.onnx");
   { const AtomicFile begun(out); }  // can it be written?
-  const RunFolder run = open_model("export", folder, request, observer);
-  const bool with_normalize = request.at("with_normalize").as_bool();
+  const OpenOptions open{.run = request.run, .weights = request.weights, .device = "cpu"};
+  const RunFolder run = open_model("export", open, observer);
   OnnxOptions options;
-  if (with_normalize) options.mean = run.preprocess.mean, options.std = run.preprocess.std;
+  if (request.with_normalize) options.mean = run.preprocess.mean, options.std = run.preprocess.std;
   JsonValue names = JsonValue::array();
   for (const std::string& name : class_names_of(folder, run.network)) names.push(name);
   options.metadata = {{"mhla.config", write_json(fields_to_json(run.network))},
@@ -36,7 +36,7 @@ void export_model(const JsonValue& request, Observer& observer) {
                    .set("model", run.network.model)
                    .set("attention", run.network.attention)
                    .set("opset", OnnxGraph::kOpset)
-                   .set("input", with_normalize ? "pixels" : "images")
+                   .set("input", request.with_normalize ? "pixels" : "images")
                    .set("channels", run.network.channels)
                    .set("image", JsonValue::array({run.network.image[0], run.network.image[1]}))
                    .set("classes", run.network.classes)

@@ -1,12 +1,11 @@
-// `mhla export` behind apps/engine/train_interface.h.
+// `mhla export` for the table of apps/engine/engine.h.
 #pragma once
 
+#include "apps/engine/requests.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::apps {
 
-// {"run": FOLDER, "out": FILE, "with_normalize": BOOL, "weights", "batch", "device", "threads"}: a row says what was
-// written.
-void export_model(const JsonValue& request, train::Observer& observer);
+void export_model(const ExportRequest& request, train::Observer& observer);  // a row says what was written
 
 }  // namespace mhla::apps

@@ -21,23 +21,10 @@ namespace {
 
 constexpr const char* kCommand = "generate";
 
-std::vector<std::string> texts_of(const JsonValue& list) {
-  std::vector<std::string> texts;
-  for (const JsonValue& item : list.items()) texts.push_back(item.as_string());
-  return texts;
-}
-
-GenerateOptions options_of(const JsonValue& request) {
+GenerateOptions options_of(const GenerateRequest& request) {
   GenerateOptions o;
-  o.max_tokens = request.at("max_tokens").as_int();
-  o.stops = texts_of(request.at("stops"));
-  o.end_with_document = !request.at("past_end").as_bool();
-  o.sampler.temperature = request.at("temperature").as_double();
-  o.sampler.top_k = request.at("top_k").as_int();
-  o.sampler.top_p = request.at("top_p").as_double();
-  o.sampler.min_p = request.at("min_p").as_double();
-  o.sampler.repetition_penalty = request.at("repetition_penalty").as_double();
-  o.sampler.seed = request.at("seed").as_uint();
+  o.max_tokens = request.max_tokens, o.stops = request.stops, o.sampler = request.sampler;
+  o.end_with_document = !request.past_end;
   return o;
 }
 
@@ -83,27 +70,27 @@ std::int64_t tokens_in(const TextContext& context) {
 
 }  // namespace
 
-void generate_text(const JsonValue& request, Observer& observer) {
+void generate_text(const GenerateRequest& request, TextObserver& observer) {
   GenerateOptions options = options_of(request);
   expect_within(kCommand, "--max-tokens", options.max_tokens, limits::kTokens, 0);
-  expect_within(kCommand, "--piece", request.at("piece").as_int(), limits::kContext);
-  const LengthPolicy policy = parse_length_policy(request.at("length_policy").as_string());
+  expect_within(kCommand, "--piece", request.piece, limits::kContext);
+  const LengthPolicy policy = parse_length_policy(request.length_policy);
   if (needs_whole_length(policy))
     fail(kCommand, ": --length-policy ", name_of(policy),
          " needs the whole length before the first token, expected error or extend");
-  const std::string &from = request.at("load_state").as_string(), &to = request.at("save_state").as_string();
+  const std::string &from = request.load_state, &to = request.save_state;
   if (!to.empty()) check_place(to);
-  LmRun run = open_lm_run(kCommand, request, observer);
+  LmRun run = open_lm_run(kCommand, request.open, observer);
   const TokenizerPtr tokenizer = text_of(kCommand, run);
   LanguageModelImpl& model = *run.model;
   model.set_length_policy(policy);
-  if (request.at("precision").as_string() == "bf16") model.cast(torch::kBFloat16);
-  if (request.at("exact").as_bool()) model.set_exact(true);
+  if (request.precision == "bf16") model.cast(torch::kBFloat16);
+  if (request.exact) model.set_exact(true);
   const torch::NoGradGuard no_gradient;
   const StopSignal signal;
 
-  std::vector<std::string> prompts = texts_of(request.at("prompts"));
-  const std::int64_t piece = request.at("piece").as_int();
+  std::vector<std::string> prompts = request.prompts;
+  const std::int64_t piece = request.piece;
   TextContext context;
   std::int64_t known = 0;
   auto start = std::chrono::steady_clock::now();
@@ -131,14 +118,12 @@ void generate_text(const JsonValue& request, Observer& observer) {
   const std::string length = model.describe_length(context.longest() + options.max_tokens);
 
   options.goes_on = !to.empty();
-  observer.progress(JsonValue().set("kind", "texts").set("texts", context.texts()));
+  observer.begin(context.texts());
   Generated all;
   try {
     all = generate(
         model, *tokenizer, context, options,
-        [&](std::int64_t text, const std::string& more) {
-          observer.progress(JsonValue().set("kind", "piece").set("prompt", text).set("text", more));
-        },
+        [&](std::int64_t text, const std::string& more) { observer.piece(text, more); },
         [&] { return signal.name() != nullptr; });
   } catch (const NotFinite&) {
     throw not_finite(kCommand, run.weights);
@@ -161,8 +146,8 @@ void generate_text(const JsonValue& request, Observer& observer) {
                    .set("weights", run.weights.string())
                    .set("model", model.config().model)
                    .set("attention", model.config().attention)
-                   .set("precision", request.at("precision").as_string())
-                   .set("exact", request.at("exact").as_bool())
+                   .set("precision", request.precision)
+                   .set("exact", request.exact)
                    .set("length_policy", policy_of(model))
                    .set("length_plan", length)
                    .set("prompts", prompts.size())

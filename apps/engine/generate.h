@@ -1,13 +1,11 @@
-// `mhla generate` behind apps/engine/train_interface.h.
+// `mhla generate` for the table of apps/engine/engine.h.
 #pragma once
 
-#include "mhla/io/json.h"
-#include "mhla/train/trainer.h"
+#include "apps/engine/engine.h"
 
 namespace mhla::apps {
 
-// Pieces of text as they come are progress: {"kind": "piece", "prompt": i, "text": ...}; then a row {"kind": "text"}
-// for each prompt and one {"kind": "generated"}.
-void generate_text(const JsonValue& request, train::Observer& observer);
+// Pieces of text as they come, then a row {"kind": "text"} for each prompt and one {"kind": "generated"}.
+void generate_text(const GenerateRequest& request, TextObserver& observer);
 
 }  // namespace mhla::apps

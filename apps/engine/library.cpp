@@ -1,15 +1,18 @@
-// The C interface of apps/engine/train_interface.h.
-#include <cstring>
-
+// The table of apps/engine/engine.h: every function with its exceptions turned into an Outcome.
 #include "apps/commands.h"
+#include "apps/engine/analyze.h"
+#include "apps/engine/bench_lm.h"
 #include "apps/engine/bench_model.h"
 #include "apps/engine/classify.h"
+#include "apps/engine/engine.h"
 #include "apps/engine/eval_tasks.h"
 #include "apps/engine/export.h"
 #include "apps/engine/generate.h"
+#include "apps/engine/golden/golden.h"
 #include "apps/engine/lm.h"
 #include "apps/engine/predict.h"
-#include "apps/engine/train_interface.h"
+#include "apps/engine/rivals/rivals.h"
+#include "apps/engine/weights/weights.h"
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/ops/torch_error.h"
@@ -17,54 +20,61 @@
 namespace mhla::apps {
 namespace {
 
-struct Caller : train::Observer {
-  Caller(mhla_train_row to_call, void* given) : call(to_call), context(given) {}
-  void row(const JsonValue& json) override { call(context, 0, write_json(json).c_str()); }
-  void progress(const JsonValue& json) override { call(context, 1, write_json(json).c_str()); }
-  mhla_train_row call;
-  void* context;
-};
-
-void run(const JsonValue& request, train::Observer& observer) {
-  const std::string& command = request.at("command").as_string();
-  if (command == "train classify") return train_classify(request, observer);
-  if (command == "eval classify") return eval_classify(request, observer);
-  if (command == "predict") return predict(request, observer);
-  if (command == "export") return export_model(request, observer);
-  if (command == "train lm") return train_lm(request, observer);
-  if (command == "eval lm") return eval_lm(request, observer);
-  if (command == "generate") return generate_text(request, observer);
-  if (command == "eval lm tasks") return eval_lm_tasks(request, observer);
-  if (command == "bench model") return bench_model(request, observer);
-  if (command == "analyze") return analyze(request, observer);
-  fail("command '", command, "' is unknown to this library");
-}
-
-}  // namespace
-}  // namespace mhla::apps
-
-extern "C" {
-
-int mhla_train_interface(void) { return MHLA_TRAIN_INTERFACE; }
-
-int mhla_train_run(const char* request, mhla_train_row row, void* context, char* reason, size_t reason_size) {
-  using namespace mhla;
-  const auto because = [&](const char* text, int code) {
-    std::strncpy(reason, text, reason_size - 1);
-    return code;
-  };
+template <class Work>
+Outcome outcome_of(const Work& work) {
   try {
     try {
-      apps::Caller caller(row, context);
-      apps::run(parse_json(request, "request"), caller);
-      return apps::kDone;
+      work();
+      return {};
     } catch (const std::filesystem::filesystem_error& error) {
       fail_as(error);
     }
   } catch (const Error& error) {
-    return because(error.what(), apps::kCallersMistake);
+    return {kCallersMistake, error.what()};
   } catch (const std::exception& error) {
-    return because(ops::short_reason(error).c_str(), apps::kFailed);
+    return {kFailed, ops::short_reason(error)};
   }
 }
+
+template <auto work>
+struct Guarded;
+template <class Request, class Other, void (*work)(const Request&, Other&)>
+struct Guarded<work> {
+  static Outcome run(const Request& request, Other& other) {
+    return outcome_of([&] { work(request, other); });
+  }
+};
+
+template <auto work>
+constexpr auto guarded = &Guarded<work>::run;
+
+}  // namespace
+}  // namespace mhla::apps
+
+const mhla::apps::Engine* mhla_engine(void) {
+  using namespace mhla;
+  using namespace mhla::apps;
+  static const Engine engine{
+      .build = kEngineBuild,
+      .layout = engine_layout(),
+      .train_classify = guarded<apps::train_classify>,
+      .train_lm = guarded<apps::train_lm>,
+      .eval_classify = guarded<apps::eval_classify>,
+      .eval_lm = guarded<apps::eval_lm>,
+      .eval_lm_tasks = guarded<apps::eval_lm_tasks>,
+      .predict = guarded<apps::predict>,
+      .export_model = guarded<apps::export_model>,
+      .generate = guarded<apps::generate_text>,
+      .analyze = guarded<apps::analyze>,
+      .bench_classifier = guarded<apps::bench_classifier>,
+      .bench_lm = guarded<apps::bench_lm>,
+      .convert_model = guarded<weights::convert_model>,
+      .convert_layers = guarded<weights::convert_layers>,
+      .name_layers = guarded<weights::name_layers>,
+      .golden_runs_on = golden::runs_on,
+      .golden_compute = guarded<golden::compute>,
+      .describe = rivals::describe,
+      .time_rival = guarded<rivals::time_rival>,
+  };
+  return &engine;
 }

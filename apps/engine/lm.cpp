@@ -24,11 +24,10 @@ namespace mhla::apps {
 using namespace mhla::train;
 namespace fs = std::filesystem;
 
-void train_lm(const JsonValue& request, Observer& observer) {
-  LmOptions options;
-  fields_from_json(options, request.at("options"), "train lm");
-  const fs::path folder = request.at("out").as_string();
-  RunStart start = start_of(request);
+void train_lm(const TrainRequest<LmOptions>& request, Observer& observer) {
+  LmOptions options = request.options;
+  const fs::path folder = request.out;
+  RunStart start{.resume = request.resume, .overwrite = request.overwrite};
   const bool goes_on = start.resume && fs::exists(folder / "train.json");
   if (goes_on) options.model = model_of(options.model, folder);
   check(options);
@@ -73,25 +72,24 @@ TokenizerPtr text_of(const std::string& command, const LmRun& run) {
   return run.maybe_tokenizer;
 }
 
-LmRun open_lm_run(const std::string& command, const JsonValue& request, Observer& observer) {
-  const fs::path run = request.at("run").as_string();
-  const std::string& which = request.at("weights").as_string();
+LmRun open_lm_run(const std::string& command, const OpenOptions& open, Observer& observer) {
+  const fs::path run = open.run;
   LmRun opened;
-  RunWeights found{run, run / (which + ".safetensors"), ""};
+  RunWeights found{run, run / (open.weights + ".safetensors"), ""};
   if (fs::exists(run / "train.json")) {
     const JsonValue saved = read_json_object(run / "train.json");
     if (!saved.contains("packing")) fail(command, ": ", run.string(), " is no run of `mhla train lm`");
-    found = find_weights(command, run, which, observer);
+    found = find_weights(command, run, open.weights, observer);
     fields_from_json(opened.options, saved, (run / "train.json").string());
     opened.options = located(opened.options);
   } else if (!fs::exists(run / "config.json")) {
-    find_weights(command, run, which, observer);  // which names the cause
+    find_weights(command, run, open.weights, observer);  // which names the cause
   } else if (!fs::exists(found.file)) {
     fail(command, ": ", found.file.string(), " is missing, and ", run.string(), " has no train.json and no checkpoint");
   } else if (fs::exists(run / kPreprocessFile)) {
     fields_from_json(opened.options, read_json(run / kPreprocessFile), (run / kPreprocessFile).string());
   }
-  change_options(request, opened.options.train);
+  change_options(open, opened.options.train);
   prepare(opened.options.train, observer);
   opened.weights = found.file;
   const LmConfig network = read_lm_config(found.folder / "config.json");
@@ -129,10 +127,10 @@ class TemporaryFolder {
 
 // The tokens to evaluate on: those held out of the run's data, or of other tokens or text. Text becomes tokens in the
 // folder of --tokens, or in a temporary one: its files are mapped when this returns, and need no names any more.
-TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observer) {
+TokenSet tokens_of(const EvalLmRequest& request, const LmRun& run, Observer& observer) {
   const TokenizerPtr tokenizer = text_of("eval lm", run);
-  std::string data = request.at("data").as_string();
-  const fs::path folder = request.at("run").as_string();
+  std::string data = request.data;
+  const fs::path folder = request.open.run;
   if (data.empty()) {
     data = is_token_set(run.options.data)     ? run.options.data
            : is_token_set(run.options.tokens) ? run.options.tokens
@@ -140,7 +138,7 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observe
     if (!is_token_set(data))
       fail("eval lm: the tokens of the run are not at ", data, " any more, expected --data, tokens or text");
   }
-  const std::string& into = request.at("tokens").as_string();
+  const std::string& into = request.tokens;
   std::optional<TemporaryFolder> temporary;
   if (is_token_set(data) && !into.empty() && into != data)
     fail("eval lm: tokens is ", into, ", but ", data, " is a folder of tokens already, expected text in --data");
@@ -157,8 +155,7 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observe
       };
       const TokenSetInfo made = tokenize_corpus(how, leave);
       leave(0);
-      for (const std::string& line : text_warnings(made))
-        observer.row(JsonValue().set("kind", "warning").set("text", line));
+      for (const std::string& line : text_warnings(made)) warn(observer, line);
     }
     expect_tokens_of("eval lm", how.out, TokenSet::open(how.out).info(), how.data);
     data = how.out;
@@ -167,43 +164,36 @@ TokenSet tokens_of(const JsonValue& request, const LmRun& run, Observer& observe
   if (info.fingerprint != tokenizer->fingerprint())
     fail("eval lm: ", data,
          " has tokens of another tokenizer than the run's, expected text or tokens of the run's own");
-  if (info.valid.documents == 0 && request.at("data").as_string().empty())
-    observer.row(
-        JsonValue()
-            .set("kind", "warning")
-            .set("text", str("nothing was held out of ", data, ": these are the tokens the run was trained on")));
+  if (info.valid.documents == 0 && request.data.empty())
+    warn(observer, str("nothing was held out of ", data, ": these are the tokens the run was trained on"));
   TokenSet set = TokenSet::open(data, info.valid.documents > 0);
   set.verify_checksums();
   return set;
 }
 
 // What was evaluated, for people: a folder of tokens that is kept, or the text.
-std::string name_of_data(const JsonValue& request, const TokenSet& set) {
-  const std::string &data = request.at("data").as_string(), &into = request.at("tokens").as_string();
-  return data.empty() || is_token_set(data) || !into.empty() ? set.folder() : data;
+std::string name_of_data(const EvalLmRequest& request, const TokenSet& set) {
+  const std::string& data = request.data;
+  return data.empty() || is_token_set(data) || !request.tokens.empty() ? set.folder() : data;
 }
 
 }  // namespace
 
-void eval_lm(const JsonValue& request, Observer& observer) {
-  LmRun run = open_lm_run("eval lm", request, observer);
+void eval_lm(const EvalLmRequest& request, Observer& observer) {
+  LmRun run = open_lm_run("eval lm", request.open, observer);
   const TokenSet set = tokens_of(request, run, observer);
   PerplexityOptions o;
   const LmConfig& network = run.model->config();
-  const auto number = [&](const char* key, std::int64_t otherwise) {
-    const std::int64_t value = request.at(key).as_int();
-    return value > 0 ? value : otherwise;
-  };
-  o.length = number("length", run.options.context > 0 ? run.options.context : network.context);
-  o.stride = number("stride", 0), o.tokens = number("max_tokens", 0), o.bucket = number("bucket", 0);
+  const std::int64_t trained_on = run.options.context > 0 ? run.options.context : network.context;
+  o.length = request.length > 0 ? request.length : trained_on;
+  o.stride = request.stride, o.tokens = request.max_tokens, o.bucket = request.bucket;
   o.batch = run.options.train.batch;
   expect_within("eval lm", "--length", o.length, limits::kContext);
   const std::int64_t at_once = std::min(o.batch * o.length, set.tokens());
   expect_inference_fits("eval lm", size_of(network, at_once), 1, run.options.train);
-  const std::string packing =
-      request.at("packing").as_string().empty() ? run.options.packing : request.at("packing").as_string();
+  const std::string packing = request.packing.empty() ? run.options.packing : request.packing;
   o.documents = packing == "documents";
-  run.model->set_length_policy(parse_length_policy(request.at("length_policy").as_string()));
+  run.model->set_length_policy(parse_length_policy(request.length_policy));
   const torch::Device device = run.model->device();
   Perplexity result;
   {

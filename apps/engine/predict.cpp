@@ -42,11 +42,10 @@ std::vector<std::byte> read_stdin() {
 }
 
 // Folders become the images below them. What gives no image is told, and the others go on.
-Wanted wanted_of(const JsonValue& images, Observer& observer) {
+Wanted wanted_of(const std::vector<std::string>& images, Observer& observer) {
   Wanted wanted;
   bool stdin_read = false;
-  for (const JsonValue& item : images.items()) {
-    const std::string& given = item.as_string();
+  for (const std::string& given : images) {
     std::error_code none;
     if (given == "-") {
       if (stdin_read) fail(kCommand, ": - is given more than once, expected once: there is one stdin");
@@ -87,16 +86,15 @@ void tell_classes(const ImageFile& file, const float* probabilities, const std::
 
 }  // namespace
 
-void predict(const JsonValue& request, Observer& observer) {
-  Wanted wanted = wanted_of(request.at("images"), observer);
-  const fs::path folder = request.at("run").as_string();
-  const RunFolder run = open_model(kCommand, folder, request, observer);
-  const std::vector<std::string> names = class_names_of(folder, run.network);
-  const auto top = std::min<std::int64_t>(request.at("top").as_int(), run.network.classes);
+void predict(const PredictRequest& request, Observer& observer) {
+  Wanted wanted = wanted_of(request.images, observer);
+  const RunFolder run = open_model(kCommand, request.open, observer);
+  const std::vector<std::string> names = class_names_of(request.open.run, run.network);
+  const auto top = std::min<std::int64_t>(request.top, run.network.classes);
 
   const auto total = static_cast<std::int64_t>(wanted.files.size());
   LoaderOptions o;
-  o.batch_size = request.at("batch").as_int() > 0 ? request.at("batch").as_int() : kBatch;
+  o.batch_size = request.open.batch > 0 ? request.open.batch : kBatch;
   o.epochs = 1, o.shuffle = o.drop_last = false;
   o.threads = static_cast<int>(run.options.train.threads);
   o.max_damaged = total, o.give_empty = true;

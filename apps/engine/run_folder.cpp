@@ -36,7 +36,7 @@ void expect_options(const std::string& command, const fs::path& run) {
 void prepare(const TrainOptions& options, Observer& observer) {
   static std::string said;  // once, however many runs a command opens
   const std::string fewer = train::prepare(options);
-  if (!fewer.empty() && fewer != said) observer.row(JsonValue().set("kind", "warning").set("text", fewer));
+  if (!fewer.empty() && fewer != said) warn(observer, fewer);
   said = fewer;
 }
 
@@ -59,19 +59,11 @@ RunWeights find_weights(const std::string& command, const fs::path& run, const s
   if (fs::exists(final_file)) return {run, final_file, ""};
   std::vector<std::string> complaints;
   const std::optional<Checkpoint> newest = CheckpointFolder(run / "checkpoints", 1).newest(complaints);
-  for (const std::string& text : complaints) observer.row(JsonValue().set("kind", "warning").set("text", text));
+  for (const std::string& text : complaints) warn(observer, text);
   if (!newest) fail(command, ": ", final_file.string(), " is not there, and ", run.string(), " has no checkpoint");
-  observer.row(JsonValue()
-                   .set("kind", "warning")
-                   .set("text", str("the run is not at its end: these are the weights of ", newest->path.string())));
+  warn(observer, str("the run is not at its end: these are the weights of ", newest->path.string()));
   if (which == "ema") return {newest->path, newest->path / "trainer.safetensors", "ema."};
   return {newest->path, newest->path / "model.safetensors", ""};
-}
-
-RunStart start_of(const JsonValue& request) {
-  RunStart start{.resume = request.at("resume").as_bool()};
-  if (const JsonValue* overwrite = request.find("overwrite")) start.overwrite = overwrite->as_bool();
-  return start;
 }
 
 std::optional<InitSource> init_source(const std::string& command, const TrainOptions& options, const fs::path& folder,
@@ -118,10 +110,10 @@ void run_to_end(Trainer& trainer, const RunStart& start, const fs::path& folder)
                         ", which is saved; go on with --resume --out ", folder.string()));
 }
 
-void change_options(const JsonValue& request, TrainOptions& options) {
-  if (request.at("batch").as_int() > 0) options.batch = request.at("batch").as_int();
-  options.threads = request.at("threads").as_int();
-  if (!request.at("device").as_string().empty()) options.device = request.at("device").as_string();
+void change_options(const OpenOptions& open, TrainOptions& options) {
+  if (open.batch > 0) options.batch = open.batch;
+  options.threads = open.threads;
+  if (!open.device.empty()) options.device = open.device;
   if (options.device == "cpu") options.precision = "f32";
 }
 
@@ -145,18 +137,19 @@ bool is_alone(const fs::path& run) {
 }
 
 // All but the images and the weights. `data` replaces that of the run where it is not empty.
-RunFolder described(const std::string& command, const fs::path& run, const JsonValue& request, const std::string& data,
-                    RunWeights& found, Observer& observer) {
+RunFolder described(const std::string& command, const OpenOptions& open, const std::string& data, RunWeights& found,
+                    Observer& observer) {
+  const fs::path run = open.run;
   RunFolder opened;
   ClassifyOptions& options = opened.options;
-  const std::string& which = request.at("weights").as_string();
   const bool alone = is_alone(run);
   if (alone) {
-    if (which != "model") fail(command, ": --weights is ", which, ", but ", run.string(), " is a model without a run");
+    if (open.weights != "model")
+      fail(command, ": --weights is ", open.weights, ", but ", run.string(), " is a model without a run");
     found = {run, run / "model.safetensors", ""};
     options.augment = "none";
   } else {
-    found = find_weights(command, run, which, observer);
+    found = find_weights(command, run, open.weights, observer);
     options = saved_options(run);
   }
   opened.network = read_classifier_config(found.folder / "config.json");
@@ -167,7 +160,7 @@ RunFolder described(const std::string& command, const fs::path& run, const JsonV
                                       static_cast<int>(opened.network.channels));
   }
   if (!data.empty()) options.data = data, options.test_images = options.train_images = 0;
-  change_options(request, options.train);
+  change_options(open, options.train);
   prepare(options.train, observer);
   opened.weights = found.file;
   return opened;
@@ -183,18 +176,18 @@ void load_weights(const std::string& command, const RunWeights& found, std::int6
 
 }  // namespace
 
-RunFolder open_model(const std::string& command, const fs::path& run, const JsonValue& request, Observer& observer) {
+RunFolder open_model(const std::string& command, const OpenOptions& open, Observer& observer) {
   RunWeights found;
-  RunFolder opened = described(command, run, request, "", found, observer);
+  RunFolder opened = described(command, open, "", found, observer);
   load_weights(command, found, opened.options.train.batch, opened);
   return opened;
 }
 
-RunFolder open_run(const std::string& command, const fs::path& run, const JsonValue& request, Observer& observer) {
-  const std::string& data = request.at("data").as_string();
+RunFolder open_run(const std::string& command, const OpenOptions& open, const std::string& data, Observer& observer) {
+  const fs::path run = open.run;
   if (is_alone(run) && data.empty()) fail(command, ": ", run.string(), " is a model without a run, expected --data");
   RunWeights found;
-  RunFolder opened = described(command, run, request, data, found, observer);
+  RunFolder opened = described(command, open, data, found, observer);
   const ClassifyOptions& options = opened.options;
   const bool other = !data.empty() && (is_alone(run) || folder_of(data) != folder_of(saved_options(run).data));
   if (other && needs_hold_out(data)) {  // all of it: the model has seen none

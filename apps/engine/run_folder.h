@@ -7,6 +7,7 @@
 #include "mhla/train/classify/class_names.h"
 #include "mhla/train/classify/classification.h"
 #include "mhla/train/init_source.h"
+#include "mhla/train/runs/open_options.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::apps {
@@ -25,11 +26,9 @@ struct RunWeights {
 };
 RunWeights find_weights(const std::string& command, const std::filesystem::path& run, const std::string& which,
                         train::Observer& observer);
-// "batch" and "device" of a request, where they are not 0 or empty, instead of the run's; "threads" always, 0: all.
-void change_options(const JsonValue& request, train::TrainOptions& options);
+// Batch and device, where they are not 0 or empty, instead of the run's; threads always, 0: all.
+void change_options(const train::OpenOptions& open, train::TrainOptions& options);
 
-// "resume" and "overwrite" of a request.
-train::RunStart start_of(const JsonValue& request);
 // Where the weights of `init` are, or none: there is no init, or the run goes on from a checkpoint in `folder`.
 std::optional<train::InitSource> init_source(const std::string& command, const train::TrainOptions& options,
                                              const std::filesystem::path& folder, const train::RunStart& start,
@@ -52,7 +51,7 @@ train::ClassifyOptions saved_options(const std::filesystem::path& run);
 std::string model_of(const std::string& model, const std::filesystem::path& run);
 
 struct RunFolder {
-  train::ClassifyOptions options;  // of train.json, with what the request changes
+  train::ClassifyOptions options;  // of train.json, with what OpenOptions change
   ClassifierConfig network;
   std::filesystem::path weights;  // the file they came from
   ImageSetPtr images;             // to test on; open_model: none
@@ -67,11 +66,10 @@ struct RunFolder {
 };
 
 // The classifier of a run of `mhla train classify`, or of a folder with config.json and model.safetensors, without any
-// data. `request` has "weights" (model, ema or best) and what change_options() takes.
-RunFolder open_model(const std::string& command, const std::filesystem::path& run, const JsonValue& request,
-                     train::Observer& observer);
-// The same with images: "data" of the request, or where it is empty those of the run.
-RunFolder open_run(const std::string& command, const std::filesystem::path& run, const JsonValue& request,
+// data.
+RunFolder open_model(const std::string& command, const train::OpenOptions& open, train::Observer& observer);
+// The same with images: `data`, or where it is empty those of the run.
+RunFolder open_run(const std::string& command, const train::OpenOptions& open, const std::string& data,
                    train::Observer& observer);
 
 }  // namespace mhla::apps

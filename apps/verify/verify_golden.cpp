@@ -1,6 +1,6 @@
 // err = max |got - want| / max |want| over a tensor, NaN counting as failure; limit 1e-4, 3e-4 for the LM layer, which
 // was recorded on a GPU. All results of a case are computed first; only then are its expected values opened. The causal
-// operator runs here, whole modules in libmhla_golden.so.
+// operator runs here, whole modules in the engine.
 #include "apps/verify/verify_golden.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "apps/cli/candidates.h"
-#include "apps/cli/golden_library.h"
+#include "apps/cli/engine.h"
 #include "apps/commands.h"
 #include "apps/verify/golden_case.h"
 #include "mhla/core/error.h"
@@ -126,7 +126,7 @@ class GoldenRun {
       } else {
         const ModuleCase c = read_module_case(file, entry);
         for (const std::string& backend : module_backends())
-          results.push_back({backend, library_->compute(name_of(family), entry.config, backend, c.inputs)});
+          results.push_back({backend, compute_module({name_of(family), backend, config, c.inputs})});
         judged = c.judged;
         check_names(judged, results.front().tensors);
       }
@@ -141,13 +141,18 @@ class GoldenRun {
     }
   }
 
-  // The backends of the operator that can run a whole module. Opens the library on first use.
-  std::vector<std::string> module_backends() {
-    if (!library_) library_.emplace();
-    if (!library_->reason().empty()) fail(library_->reason());
+  static std::map<std::string, Tensor> compute_module(const GoldenRequest& request) {
+    std::map<std::string, Tensor> results;
+    const Outcome outcome = open_engine().golden_compute(request, results);
+    if (outcome.code != kDone) fail(outcome.reason);
+    return results;
+  }
+
+  // The backends of the operator that can run a whole module. Opens the engine on first use.
+  std::vector<std::string> module_backends() const {
     std::vector<std::string> able;
     for (const std::string& backend : backends_) {
-      if (library_->can(backend)) able.push_back(backend);
+      if (open_engine().golden_runs_on(backend)) able.push_back(backend);
     }
     if (able.empty()) fail("a module cannot be run by ", fmt::format("{}", fmt::join(backends_, ", ")), " here");
     return able;
@@ -204,7 +209,6 @@ class GoldenRun {
   const Output& out_;
   std::vector<std::string> backends_;
   TextTable table_;
-  std::optional<GoldenLibrary> library_;
 };
 
 std::vector<std::filesystem::path> golden_files(const std::string& path) {

@@ -14,19 +14,12 @@
 
 #include "mhla/core/run_failed.h"
 #include "mhla/io/json.h"
+#include "mhla/train/observer.h"
 #include "mhla/train/options.h"
 #include "mhla/train/run_start.h"
 #include "mhla/train/task.h"
 
 namespace mhla::train {
-
-// What the screen may show. Rows are those of log.jsonl; progress comes several times a second and is not logged.
-class Observer {
- public:
-  virtual ~Observer() = default;
-  virtual void row(const JsonValue& row) = 0;
-  virtual void progress(const JsonValue& row) = 0;
-};
 
 struct TrainResult {
   std::int64_t step = 0;

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "apps/engine/engine.h"
 #include "mhla/io/json.h"
 #include "mhla/modules/weight_names.h"
 
@@ -27,6 +28,10 @@ struct Case {
   [[nodiscard]] std::string text(const char* key, const char* otherwise) const;
   void expect_keys(std::initializer_list<const char*> known) const;
 };
+
+// For the table of apps/engine/engine.h.
+bool runs_on(const std::string& backend);
+void compute(const apps::GoldenRequest& request, std::map<std::string, Tensor>& results);
 
 // Results by the names of the file: "out", "init.mixing", "grad.in.x", "grad.param.to_qkv.weight", ...
 Tensors compute_lm_layer(const Case& c);

@@ -10,7 +10,7 @@ at::Tensor repeat_heads(const at::Tensor& x, int64_t heads) {
   return x.size(2) == heads ? x : x.repeat_interleave(heads / x.size(2), 2);
 }
 
-Blocks::Blocks(const mhla_rival_request& request) : M(1), C(1), N(request.N), padded(request.N) {
+Blocks::Blocks(const RivalRequest& request) : M(1), C(1), N(request.N), padded(request.N) {
   if (request.rank == 1) {
     C = request.block_size;
     M = (N + C - 1) / C;

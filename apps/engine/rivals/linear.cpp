@@ -7,7 +7,7 @@ namespace {
 // [B, H, N, D], copied so that every head is contiguous.
 at::Tensor by_head(const at::Tensor& x) { return x.transpose(1, 2).contiguous(); }
 
-at::Tensor bidirectional(const mhla_rival_request& r, const Inputs& in, bool copied) {
+at::Tensor bidirectional(const RivalRequest& r, const Inputs& in, bool copied) {
   const auto arrange = [&](const at::Tensor& x) { return copied ? by_head(x) : x.transpose(1, 2); };
   const at::Tensor q = arrange(features(in.q)), k = arrange(features(repeat_heads(in.k, r.H)));
   const at::Tensor v = arrange(repeat_heads(in.v, r.H));
@@ -16,14 +16,14 @@ at::Tensor bidirectional(const mhla_rival_request& r, const Inputs& in, bool cop
   return (at::matmul(q, S) * r.scale / den).transpose(1, 2).contiguous();
 }
 
-at::Tensor bidirectional_einsum(const mhla_rival_request& r, const Inputs& in) {
+at::Tensor bidirectional_einsum(const RivalRequest& r, const Inputs& in) {
   const at::Tensor q = features(in.q), k = features(repeat_heads(in.k, r.H)), v = repeat_heads(in.v, r.H);
   const at::Tensor S = at::einsum("bnhd,bnhe->bhde", {k, v});
   const at::Tensor den = at::einsum("bnhd,bhd->bnh", {q, k.sum(1)}).unsqueeze(-1) + r.eps;
   return at::einsum("bnhd,bhde->bnhe", {q, S}) * r.scale / den;
 }
 
-at::Tensor causal(const mhla_rival_request& r, const Blocks& blocks, const Inputs& in) {
+at::Tensor causal(const RivalRequest& r, const Blocks& blocks, const Inputs& in) {
   const at::Tensor q = blocks.split(features(in.q)), k = blocks.split(features(repeat_heads(in.k, r.H)));
   const at::Tensor v = blocks.split(repeat_heads(in.v, r.H));
   const at::Tensor S = at::matmul(k.transpose(-1, -2), v);  // [B, H, M, D, E]
@@ -34,7 +34,7 @@ at::Tensor causal(const mhla_rival_request& r, const Blocks& blocks, const Input
 
 }  // namespace
 
-std::vector<Variant> linear_variants(const mhla_rival_request& request) {
+std::vector<Variant> linear_variants(const RivalRequest& request) {
   std::vector<Variant> variants;
   if (request.causal) {
     const Blocks blocks(request);

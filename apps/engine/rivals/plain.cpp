@@ -10,7 +10,7 @@ at::Tensor mix_blocks(const at::Tensor& mix, const at::Tensor& S) {  // S [B, H,
 }
 
 // [B, H, M, C, D]: three batched products, z beside S.
-at::Tensor bidirectional_heads(const mhla_rival_request& r, const Blocks& blocks, const Inputs& in) {
+at::Tensor bidirectional_heads(const RivalRequest& r, const Blocks& blocks, const Inputs& in) {
   const at::Tensor q = blocks.split(features(in.q)), k = blocks.split(features(repeat_heads(in.k, r.H)));
   const at::Tensor v = blocks.split(repeat_heads(in.v, r.H));
   const at::Tensor S = mix_blocks(in.mix, at::matmul(k.transpose(-1, -2), v));  // [B, H, M, D, E]
@@ -20,7 +20,7 @@ at::Tensor bidirectional_heads(const mhla_rival_request& r, const Blocks& blocks
 }
 
 // The same with a column of ones at the end of v: z is the last column of S.
-at::Tensor bidirectional_ones(const mhla_rival_request& r, const Blocks& blocks, const Inputs& in) {
+at::Tensor bidirectional_ones(const RivalRequest& r, const Blocks& blocks, const Inputs& in) {
   const at::Tensor q = blocks.split(features(in.q)), k = blocks.split(features(repeat_heads(in.k, r.H)));
   const at::Tensor v = at::constant_pad_nd(blocks.split(repeat_heads(in.v, r.H)), {0, 1}, 1.0);
   const at::Tensor S = mix_blocks(in.mix, at::matmul(k.transpose(-1, -2), v));
@@ -29,7 +29,7 @@ at::Tensor bidirectional_ones(const mhla_rival_request& r, const Blocks& blocks,
 }
 
 // einsum over [B, M, C, H, D], leaving the order of the products to LibTorch.
-at::Tensor bidirectional_einsum(const mhla_rival_request& r, const Blocks& blocks, const Inputs& in) {
+at::Tensor bidirectional_einsum(const RivalRequest& r, const Blocks& blocks, const Inputs& in) {
   const at::Tensor q = blocks.gather(features(in.q)), k = blocks.gather(features(repeat_heads(in.k, r.H)));
   const at::Tensor v = blocks.gather(repeat_heads(in.v, r.H));
   const at::Tensor S = at::einsum("bmchd,bmche->bmhde", {k, v});
@@ -40,7 +40,7 @@ at::Tensor bidirectional_einsum(const mhla_rival_request& r, const Blocks& block
 }
 
 // Blocks first: the mixing of all heads and batch elements is one product [M, M] x [M, B H D E].
-at::Tensor bidirectional_blocks_first(const mhla_rival_request& r, const Blocks& blocks, const Inputs& in) {
+at::Tensor bidirectional_blocks_first(const RivalRequest& r, const Blocks& blocks, const Inputs& in) {
   const auto arrange = [&](const at::Tensor& x) {
     return blocks.gather(x).permute({1, 0, 3, 2, 4}).contiguous();  // [M, B, H, C, D]
   };
@@ -55,7 +55,7 @@ at::Tensor bidirectional_blocks_first(const mhla_rival_request& r, const Blocks&
 }
 
 // Token by token: A = (q~ k~^T) * mix, no summaries. Only for short sequences.
-at::Tensor bidirectional_quadratic(const mhla_rival_request& r, const Blocks& blocks, const Inputs& in) {
+at::Tensor bidirectional_quadratic(const RivalRequest& r, const Blocks& blocks, const Inputs& in) {
   const auto arrange = [&](const at::Tensor& x) { return blocks.split(x).flatten(2, 3); };  // [B, H, N, D]
   const at::Tensor q = arrange(features(in.q)), k = arrange(features(repeat_heads(in.k, r.H)));
   const at::Tensor v = arrange(repeat_heads(in.v, r.H));
@@ -66,7 +66,7 @@ at::Tensor bidirectional_quadratic(const mhla_rival_request& r, const Blocks& bl
 }
 
 // The causal form: the prefix through strictly earlier chunks, the open chunk with a triangular mask.
-at::Tensor causal_heads(const mhla_rival_request& r, const Blocks& blocks, const Inputs& in) {
+at::Tensor causal_heads(const RivalRequest& r, const Blocks& blocks, const Inputs& in) {
   const at::Tensor q = blocks.split(features(in.q)), k = blocks.split(features(repeat_heads(in.k, r.H)));
   const at::Tensor v = blocks.split(repeat_heads(in.v, r.H));
   const at::Tensor mix = in.mix.narrow(0, 0, blocks.M).narrow(1, 0, blocks.M);
@@ -76,7 +76,7 @@ at::Tensor causal_heads(const mhla_rival_request& r, const Blocks& blocks, const
   return blocks.merge((at::matmul(q, prefix) + at::matmul(A, v)) * r.scale);
 }
 
-at::Tensor causal_einsum(const mhla_rival_request& r, const Blocks& blocks, const Inputs& in) {
+at::Tensor causal_einsum(const RivalRequest& r, const Blocks& blocks, const Inputs& in) {
   const at::Tensor q = blocks.gather(features(in.q)), k = blocks.gather(features(repeat_heads(in.k, r.H)));
   const at::Tensor v = blocks.gather(repeat_heads(in.v, r.H));
   const at::Tensor mix = in.mix.narrow(0, 0, blocks.M).narrow(1, 0, blocks.M);
@@ -87,11 +87,11 @@ at::Tensor causal_einsum(const mhla_rival_request& r, const Blocks& blocks, cons
   return blocks.scatter((at::einsum("bmchd,bmhde->bmche", {q, prefix}) + inside) * r.scale);
 }
 
-using Function = at::Tensor (*)(const mhla_rival_request&, const Blocks&, const Inputs&);
+using Function = at::Tensor (*)(const RivalRequest&, const Blocks&, const Inputs&);
 
 }  // namespace
 
-std::vector<Variant> plain_variants(const mhla_rival_request& request) {
+std::vector<Variant> plain_variants(const RivalRequest& request) {
   const Blocks blocks(request);
   std::vector<Variant> variants;
   const auto add = [&](const char* name, Function function) {

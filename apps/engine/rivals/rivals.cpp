@@ -1,20 +1,17 @@
-// The C interface: builds the tensors once, times every variant of a rival at one thread and at the asked count, and
+// Builds the tensors once, times every variant of a rival at one thread and at the asked count, and
 // reports the fastest. LibTorch starts with one ATen thread and all OpenBLAS threads: both are set.
-#include "apps/engine/rivals.h"
+#include "apps/engine/rivals/rivals.h"
 
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <set>
 #include <stdexcept>
 #include <thread>
 
 #include "apps/engine/rivals/variants.h"
-#include "mhla/ops/torch_error.h"
 #include "mhla/ops/torch_pool.h"
 
 namespace mhla::rivals {
@@ -31,8 +28,6 @@ void set_threads(int threads) {
   if (auto* set = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads"))) set(threads);
 }
 
-void put(char* to, std::size_t capacity, const std::string& text) { std::snprintf(to, capacity, "%s", text.c_str()); }
-
 at::Tensor borrow(const float* data, std::vector<int64_t> shape, at::ScalarType type) {
   return at::from_blob(const_cast<float*>(data), shape, at::kFloat).to(type);
 }
@@ -42,7 +37,7 @@ struct Timed {
 };
 
 template <class Work>
-Timed time_it(const mhla_rival_request& r, const Work& work) {
+Timed time_it(const RivalRequest& r, const Work& work) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> ms;
   const auto start = Clock::now();
@@ -67,8 +62,12 @@ double error_against(const at::Tensor& out, const float* expected) {
   return off / want.abs().max().item<double>();
 }
 
-void run(const mhla_rival_request& r, mhla_rival_result& result) {
-  const std::string rival = r.rival, dtype = r.dtype;
+}  // namespace
+
+std::string describe() { return "LibTorch " TORCH_VERSION ", BLAS " + blas_path(); }
+
+void time_rival(const RivalRequest& r, apps::RivalResult& result) {
+  const std::string &rival = r.rival, &dtype = r.dtype;
   if (dtype != "f32" && dtype != "bf16") throw std::runtime_error("LibTorch has no " + dtype + " products on the CPU");
   const at::ScalarType type = dtype == "bf16" ? at::kBFloat16 : at::kFloat;
   const std::vector<Variant> variants = rival == "plain"     ? plain_variants(r)
@@ -109,35 +108,11 @@ void run(const mhla_rival_request& r, mhla_rival_result& result) {
         result.ms = timed.median_ms;
         result.best_ms = timed.best_ms;
         result.threads = threads;
-        put(result.variant, sizeof result.variant, variant.name);
+        result.variant = variant.name;
       }
     }
   }
   if (variants.empty() || !std::isfinite(result.ms)) throw std::runtime_error("no variant takes this problem");
 }
 
-}  // namespace
 }  // namespace mhla::rivals
-
-#define MHLA_EXPORT __attribute__((visibility("default")))
-
-extern "C" {
-
-MHLA_EXPORT int mhla_rivals_interface(void) { return MHLA_RIVALS_INTERFACE; }
-
-MHLA_EXPORT void mhla_rivals_describe(char* text, int capacity) {
-  const std::string version = "LibTorch " TORCH_VERSION ", BLAS " + mhla::rivals::blas_path();
-  std::snprintf(text, static_cast<std::size_t>(capacity), "%s", version.c_str());
-}
-
-MHLA_EXPORT int mhla_rivals_time(const struct mhla_rival_request* request, struct mhla_rival_result* result) {
-  std::memset(result, 0, sizeof *result);
-  try {
-    mhla::rivals::run(*request, *result);
-    return 0;
-  } catch (const std::exception& error) {
-    mhla::rivals::put(result->reason, sizeof result->reason, mhla::ops::short_reason(error));
-    return 1;
-  }
-}
-}

@@ -11,14 +11,14 @@ struct Heads {
   at::Tensor q, k, v;  // [B, H, N, D]
 };
 
-Heads by_head(const mhla_rival_request& r, const Inputs& in) {
+Heads by_head(const RivalRequest& r, const Inputs& in) {
   return {in.q.transpose(1, 2).contiguous(), repeat_heads(in.k, r.H).transpose(1, 2).contiguous(),
           repeat_heads(in.v, r.H).transpose(1, 2).contiguous()};
 }
 
 at::Tensor by_token(const at::Tensor& out) { return out.transpose(1, 2).contiguous(); }
 
-at::Tensor library_call(const mhla_rival_request& r, const Inputs& in) {
+at::Tensor library_call(const RivalRequest& r, const Inputs& in) {
   const Heads heads = by_head(r, in);
 #if TORCH_VERSION_MAJOR >= 2
   return by_token(at::scaled_dot_product_attention(heads.q, heads.k, heads.v, {}, 0.0, r.causal != 0));
@@ -28,7 +28,7 @@ at::Tensor library_call(const mhla_rival_request& r, const Inputs& in) {
 #endif
 }
 
-at::Tensor sliced(const mhla_rival_request& r, const Inputs& in, int64_t rows) {
+at::Tensor sliced(const RivalRequest& r, const Inputs& in, int64_t rows) {
   const Heads heads = by_head(r, in);
   const at::Tensor q = heads.q * (1.0 / std::sqrt(static_cast<double>(r.D)));
   const at::Tensor keys = heads.k.transpose(-1, -2);
@@ -48,7 +48,7 @@ at::Tensor sliced(const mhla_rival_request& r, const Inputs& in, int64_t rows) {
 
 }  // namespace
 
-std::vector<Variant> softmax_variants(const mhla_rival_request& request) {
+std::vector<Variant> softmax_variants(const RivalRequest& request) {
   std::vector<Variant> variants;
   const double score_bytes = 4.0 * static_cast<double>(request.B * request.H) * static_cast<double>(request.N) *
                              static_cast<double>(request.N);

@@ -2,14 +2,18 @@
 // inputs in the caller's layout [B, N, H, D] to the output [B, N, H, E].
 #pragma once
 
+#include <torch/version.h>
+
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "apps/engine/rivals.h"
-#include "apps/engine/rivals/torch.h"
+#include "apps/engine/rivals/request.h"
+#include "mhla/modules/torch.h"
 
 namespace mhla::rivals {
+
+using apps::RivalRequest;
 
 struct Inputs {
   at::Tensor q, k, v;  // [B, N, H, D], [B, N, Hkv, D], [B, N, Hkv, E]
@@ -22,9 +26,9 @@ struct Variant {
 };
 
 // Throw std::runtime_error with a reason when the rival cannot take the problem.
-std::vector<Variant> plain_variants(const mhla_rival_request& request);
-std::vector<Variant> linear_variants(const mhla_rival_request& request);
-std::vector<Variant> softmax_variants(const mhla_rival_request& request);
+std::vector<Variant> plain_variants(const RivalRequest& request);
+std::vector<Variant> linear_variants(const RivalRequest& request);
+std::vector<Variant> softmax_variants(const RivalRequest& request);
 
 // relu(x) + 1e-6, the feature map of the timed operator.
 at::Tensor features(const at::Tensor& x);
@@ -35,7 +39,7 @@ at::Tensor repeat_heads(const at::Tensor& x, int64_t heads);
 // [B, N, H, D] to [B, H, M, C, D] and back: blocks of the layout, all of one size. A ragged last block of a line is
 // filled up with zeros (after the feature map, so that they add nothing).
 struct Blocks {
-  explicit Blocks(const mhla_rival_request& request);
+  explicit Blocks(const RivalRequest& request);
   [[nodiscard]] at::Tensor split(const at::Tensor& x) const;    // [B, N, H, D] -> [B, H, M, C, D], contiguous
   [[nodiscard]] at::Tensor merge(const at::Tensor& x) const;    // [B, H, M, C, E] -> [B, N, H, E], contiguous
   [[nodiscard]] at::Tensor gather(const at::Tensor& x) const;   // [B, N, H, D] -> [B, M, C, H, D], a view or a copy

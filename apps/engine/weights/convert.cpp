@@ -9,21 +9,21 @@
 #include "mhla/models/lm/lm.h"
 #include "mhla/models/model_size.h"
 #include "mhla/modules/zoo/zoo.h"
+#include "mhla/ops/ops.h"
 
 namespace mhla::weights {
 namespace {
 
-std::array<std::int64_t, 2> pair_of(const JsonValue& json) {
-  return {json.at(std::size_t{0}).as_int(), json.at(std::size_t{1}).as_int()};
+using apps::ConvertRequest;
+
+std::string attention_of(const ConvertRequest& request) {
+  return request.attention.empty() ? "mhla" : request.attention;
 }
 
-ClassifierConfig described(const JsonValue& request) {
-  const std::string file = text_of(request, "config");
-  if (!file.empty()) return read_classifier_config(file);
-  const std::string attention = text_of(request, "attention");
-  ClassifierConfig config = classifier_config(text_of(request, "model"), attention.empty() ? "mhla" : attention,
-                                              request.contains("official") && request.at("official").as_bool());
-  if (request.contains("classes")) config.classes = request.at("classes").as_int();
+ClassifierConfig described(const ConvertRequest& request) {
+  if (!request.config.empty()) return read_classifier_config(request.config);
+  ClassifierConfig config = classifier_config(request.model, attention_of(request), request.official);
+  if (request.classes > 0) config.classes = request.classes;
   return config;
 }
 
@@ -39,29 +39,25 @@ void expect_room(const ModelSize& size, double models, const std::filesystem::pa
 }
 
 // The model of a folder with the attention and the size that are asked for.
-AnyClassifier changed(AnyClassifier model, const JsonValue& request) {
+AnyClassifier changed(AnyClassifier model, const std::string& attention, const ConvertRequest& request) {
   ClassifierConfig config = model->config();
-  const std::string attention = text_of(request, "attention");
   if (!attention.empty() && attention != config.attention) config.attention = attention, config.qkv_bias = true;
-  if (request.contains("image")) config.image = pair_of(request.at("image"));
-  if (request.contains("blocks")) {
-    config.blocks.clear();
-    for (const JsonValue& blocks : request.at("blocks").items()) config.blocks.push_back(pair_of(blocks));
-  }
+  if (request.image) config.image = *request.image;
+  if (!request.blocks.empty()) config.blocks = request.blocks;
   check(config);
   if (config == model->config()) return model;
-  expect_room(size_of(config), 2, text_of(request, "in"));
+  expect_room(size_of(config), 2, request.in);
   return adapted(std::move(model), config);
 }
 
 // A language model: its config.json says so, or its name.
-bool is_language_model(const JsonValue& request) {
-  const std::filesystem::path in = text_of(request, "in"), folder_config = in / "config.json";
-  std::filesystem::path config = text_of(request, "config");
+bool is_language_model(const ConvertRequest& request) {
+  const std::filesystem::path in = request.in, folder_config = in / "config.json";
+  std::filesystem::path config = request.config;
   if (std::filesystem::is_directory(in) && std::filesystem::exists(folder_config)) config = folder_config;
   if (config.empty()) {
     for (const std::string& name : lm_names()) {
-      if (name == text_of(request, "model")) return true;
+      if (name == request.model) return true;
     }
     return false;
   }
@@ -70,82 +66,68 @@ bool is_language_model(const JsonValue& request) {
   return family != nullptr && family->is_string() && family->as_string() == "lm";
 }
 
-JsonValue convert_language_model(const JsonValue& request) {
-  const std::string in = text_of(request, "in"), out = text_of(request, "out"), config = text_of(request, "config");
-  for (const char* key : {"image", "blocks", "classes"}) {
-    if (request.contains(key)) fail("convert: ", key, " is given, but ", in, " is a language model");
-  }
-  const std::string attention = text_of(request, "attention");
+void convert_language_model(const ConvertRequest& request, apps::ConvertResult& result) {
+  const std::string &in = request.in, &out = request.out, &config = request.config;
+  const auto refuse = [&](bool given, const char* what) {
+    if (given) fail("convert: ", what, " is given, but ", in, " is a language model");
+  };
+  refuse(request.image.has_value(), "image"), refuse(!request.blocks.empty(), "blocks");
+  refuse(request.classes > 0, "classes");
   LanguageModel model{nullptr};
   Companions companions;
   if (std::filesystem::is_directory(in)) {
-    if (!attention.empty()) fail("convert: attention is given, but ", in, " says it in its config.json");
+    if (!request.attention.empty()) fail("convert: attention is given, but ", in, " says it in its config.json");
     expect_room(size_of(read_lm_config(std::filesystem::path(in) / "config.json"), 1), 1, in);
     model = load_language_model(in);
     companions = companions_in(in, /*language=*/true);
   } else {
-    const LmConfig network = !config.empty()
-                                 ? read_lm_config(config)
-                                 : lm_config(text_of(request, "model"), attention.empty() ? "mhla" : attention,
-                                             request.contains("official") && request.at("official").as_bool());
+    const LmConfig network =
+        !config.empty() ? read_lm_config(config) : lm_config(request.model, attention_of(request), request.official);
     expect_room(size_of(network, 1), 1, in);
     model = LanguageModel(network);
     labelled(in, [&] { load_published(*model, read_weights(in)); });
     companions = companions_of_file(in, config, /*language=*/true);
   }
-  const bool published = text_of(request, "to") == "published";
+  const bool published = request.to == "published";
   write_to(out, /*folder=*/!published, [&] {
     if (published) return write_weights(out, published_weights(*model), companions_metadata(companions));
     save_language_model(*model, out);
     write_companions(companions, out);
   });
-  return JsonValue()
-      .set("out", out)
-      .set("names", published ? "published" : "ours")
-      .set("model", model->config().model)
-      .set("attention", model->config().attention)
-      .set("parameters", count_parameters(*model));
+  result = {out, published ? "published" : "ours", model->config().model, model->config().attention,
+            count_parameters(*model)};
 }
 
 }  // namespace
 
-JsonValue convert_model(const JsonValue& request) {
-  if (is_language_model(request)) return convert_language_model(request);
-  const std::string in = text_of(request, "in"), out = text_of(request, "out");
+void convert_model(const ConvertRequest& request, apps::ConvertResult& result) {
+  ops::set_num_threads(0);
+  if (is_language_model(request)) return convert_language_model(request, result);
+  const std::string &in = request.in, &out = request.out;
   AnyClassifier model;
   Companions companions;
   if (std::filesystem::is_directory(in)) {
     expect_room(size_of(read_classifier_config(std::filesystem::path(in) / "config.json")), 1, in);
     model = load_classifier(in);
     companions = companions_in(in, /*language=*/false);
-    model = changed(model, request);
+    model = changed(model, request.attention, request);
   } else {
     const ClassifierConfig network = described(request);
     check(network);
     expect_room(size_of(network), 1, in);
     model = make_classifier(network);
     labelled(in, [&] { load_published(*model, read_weights(in)); });
-    JsonValue sizes;  // what the published file was trained with is in the description already
-    for (const char* key : {"image", "blocks"}) {
-      if (request.contains(key)) sizes.set(key, request.at(key));
-    }
-    if (!sizes.is_null()) model = changed(model, sizes);
-    companions = companions_of_file(in, text_of(request, "config"), /*language=*/false);
+    model = changed(model, "", request);  // the attention of the published file is in the description already
+    companions = companions_of_file(in, request.config, /*language=*/false);
   }
-  const bool published = text_of(request, "to") == "published";
+  const bool published = request.to == "published";
   write_to(out, /*folder=*/!published, [&] {
     if (published) return write_weights(out, published_weights(*model), companions_metadata(companions));
     save_classifier(*model, out);
     write_companions(companions, out);
   });
   const ClassifierConfig& c = model->config();
-  JsonValue row;
-  row.set("out", out)
-      .set("names", published ? "published" : "ours")
-      .set("model", c.model)
-      .set("attention", c.attention);
-  row.set("parameters", count_parameters(*model));
-  return row;
+  result = {out, published ? "published" : "ours", c.model, c.attention, count_parameters(*model)};
 }
 
 }  // namespace mhla::weights

@@ -3,6 +3,7 @@
 #include "apps/engine/weights/weights.h"
 #include "mhla/core/error.h"
 #include "mhla/io/folder.h"
+#include "mhla/ops/ops.h"
 
 namespace mhla::weights {
 namespace {
@@ -65,10 +66,6 @@ void write_to(const std::filesystem::path& out, bool folder, const std::function
   place.keep();
 }
 
-std::string text_of(const JsonValue& request, const char* key) {
-  return request.contains(key) ? request.at(key).as_string() : std::string();
-}
-
 std::vector<std::string> layer_prefixes(const Weights& weights) {
   std::set<std::string> prefixes;
   for (const auto& [name, value] : weights) {
@@ -82,31 +79,32 @@ std::vector<std::string> layer_prefixes(const Weights& weights) {
   return {prefixes.begin(), prefixes.end()};
 }
 
-JsonValue describe_layer(const Weights& weights, const std::string& prefix) {
-  JsonValue row;
-  row.set("prefix", prefix);
-  const Weights layer = layer_of(weights, prefix);
-  try {
-    row.set("family", weight_family_of(layer));
-  } catch (const Error& error) {
-    const bool ours = layer.count("qkv.weight") != 0 && layer.count("out.weight") != 0 && layer.count("mix") != 0;
-    ours ? row.set("family", "mhla") : row.set("reason", error.what());
+void name_layers(const std::vector<apps::NamedShape>& names, std::vector<apps::LayerName>& layers) {
+  Weights weights;
+  for (const apps::NamedShape& tensor : names) weights[tensor.name] = torch::empty(tensor.shape, torch::kMeta);
+  for (const std::string& prefix : layer_prefixes(weights)) {
+    apps::LayerName& named = layers.emplace_back();
+    named.prefix = prefix;
+    const Weights layer = layer_of(weights, prefix);
+    try {
+      named.family = weight_family_of(layer);
+    } catch (const Error& error) {
+      const bool ours = layer.count("qkv.weight") != 0 && layer.count("out.weight") != 0 && layer.count("mix") != 0;
+      (ours ? named.family : named.reason) = ours ? "mhla" : error.what();
+    }
   }
-  return row;
 }
 
-JsonValue convert_layers(const JsonValue& request) {
-  const std::string in = text_of(request, "in"), out = text_of(request, "out");
+void convert_layers(const apps::ConvertLayersRequest& request, apps::ConvertLayersResult& result) {
+  ops::set_num_threads(0);
+  const std::string &in = request.in, &out = request.out;
   const Safetensors file = Safetensors::read(in);
   Weights weights = weights_in(file);
   Metadata metadata = file.metadata();
-  std::string family = text_of(request, "family"), widths = text_of(request, "widths");
-  const bool back = text_of(request, "to") == "published";
-  std::vector<std::string> prefixes;
-  if (const std::string given = text_of(request, "prefix"); !given.empty())
-    prefixes = {given};
-  else
-    prefixes = layer_prefixes(weights);
+  std::string family = request.family, widths = request.widths;
+  const bool back = request.to == "published";
+  const std::vector<std::string> prefixes =
+      request.prefix.empty() ? layer_prefixes(weights) : std::vector<std::string>{request.prefix};
   const auto stored = [&](const char* key) {
     const auto found = metadata.find(key);
     return found == metadata.end() ? std::string() : found->second;
@@ -141,9 +139,7 @@ JsonValue convert_layers(const JsonValue& request) {
   else
     metadata[kFamilyKey] = family, metadata[kWidthsKey] = widths;
   write_to(out, /*folder=*/false, [&] { write_weights(out, weights, metadata); });
-  JsonValue row;
-  row.set("out", out).set("family", family).set("layers", prefixes.size()).set("tensors", weights.size());
-  return row;
+  result = {out, family, static_cast<std::int64_t>(prefixes.size()), static_cast<std::int64_t>(weights.size())};
 }
 
 }  // namespace mhla::weights

@@ -1,0 +1,50 @@
+// A golden case from the program's memory to LibTorch and back.
+#include "apps/engine/golden/golden.h"
+
+#include <cstring>
+
+#include "mhla/core/error.h"
+#include "mhla/ops/ops.h"
+
+namespace mhla::golden {
+namespace {
+
+Tensors compute_family(const std::string& family, const Case& c) {
+  if (family == "LM layer") return compute_lm_layer(c);
+  if (family == "video module") return compute_video(c);
+  if (family == "DiT module") return compute_window(c, /*dit=*/true);
+  if (family == "image classification module") return compute_window(c, /*dit=*/false);
+  if (family == "linear attention module") return compute_linear_attention(c);
+  if (family == "DeiT model") return compute_deit(c);
+  fail("family '", family, "' is unknown to this library");
+}
+
+torch::TensorOptions place_of(const std::string& backend) {
+  if (backend == "simd") return torch::kFloat;
+  if (backend == "ref") return torch::kDouble;
+  if (backend != "cuda") fail("backend '", backend, "' cannot run a module in f32, expected simd, ref or cuda");
+  if (!torch::cuda::is_available()) fail("backend cuda: this LibTorch sees no CUDA device");
+  return torch::TensorOptions(torch::kFloat).device(torch::kCUDA, 0);
+}
+
+}  // namespace
+
+bool runs_on(const std::string& backend) {
+  return backend == "simd" || backend == "ref" || (backend == "cuda" && torch::cuda::is_available());
+}
+
+void compute(const apps::GoldenRequest& request, std::map<std::string, Tensor>& results) {
+  ops::set_num_threads(0);
+  const torch::TensorOptions place = place_of(request.backend);
+  Case c{.config = request.config, .tensors = {}};
+  for (const auto& [name, given] : request.inputs)
+    c.tensors[name] = torch::from_blob(given.data(), given.shape(), torch::kDouble).to(place, false, true);
+  for (const auto& [name, value] : compute_family(request.family, c)) {
+    const torch::Tensor wide = value.detach().to(torch::kCPU, torch::kDouble).contiguous();
+    Tensor tensor(DType::kF64, wide.sizes().vec());
+    std::memcpy(tensor.data(), wide.data_ptr<double>(), static_cast<std::size_t>(wide.numel()) * sizeof(double));
+    results.insert_or_assign(name, std::move(tensor));
+  }
+}
+
+}  // namespace mhla::golden

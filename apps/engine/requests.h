@@ -1,0 +1,308 @@
+// What the program asks the engine for: one struct a command, its fields listed once. Flags, config files and the
+// engine read the same struct. Plain values without LibTorch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mhla/io/fields.h"
+#include "mhla/language/sampler.h"
+#include "mhla/train/runs/open_options.h"
+
+namespace mhla::apps {
+
+// `mhla train TASK`; Options of the task have fields of their own.
+template <class Options>
+struct TrainRequest {
+  std::string out;
+  bool resume = false, overwrite = false;
+  Options options;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("out", r.out, "folder for the run");
+    visit("resume", r.resume,
+          "continue from the newest checkpoint in --out with the options saved there; start if there is none");
+    visit("overwrite", r.overwrite,
+          "start anew if --out has a run; its files are removed once the options and data are accepted");
+  }
+};
+
+struct EvalClassifyRequest {
+  train::OpenOptions open;
+  std::string data;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("run", r.open.run, "folder of `mhla train classify`");
+    visit("data", r.data, "other images of the same classes (default: the run's test images)");
+    visit("batch", r.open.batch, "images at a time (default: as in training)");
+    train::OpenOptions::fields(r.open, visit);
+  }
+};
+
+struct PredictRequest {
+  train::OpenOptions open;
+  std::vector<std::string> images;
+  std::int64_t top = 5;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("run", r.open.run, "folder of `mhla train classify` or `mhla convert`");
+    visit("images", r.images, "image files, folders of them (at any depth), - for stdin; repeatable");
+    visit("top", r.top, "classes to show of each image");
+    visit("batch", r.open.batch, "images at a time (default: 32)");
+    train::OpenOptions::fields(r.open, visit);
+  }
+};
+
+struct ExportRequest {
+  std::string to = "onnx", run, out, weights = "model";
+  bool with_normalize = false;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("to", r.to, "format: onnx");
+    visit("run", r.run, "folder of `mhla train classify` or `mhla convert`");
+    visit("out", r.out, "the file to write, *.onnx");
+    visit("weights", r.weights,
+          "model, ema: the running average of the weights, or best: those of the best evaluation");
+    visit("with_normalize", r.with_normalize, "put mean and deviation into the graph: its input is pixels from 0 to 1");
+  }
+};
+
+struct AnalyzeRequest {
+  std::vector<std::string> runs;
+  std::int64_t samples = 64, maps = 3, layer = -1, largest = 1024;
+  std::vector<std::array<std::int64_t, 2>> queries;  // row, column of the token grid
+  std::string data;
+  train::OpenOptions open;  // of every run
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("runs", r.runs, "folders of `mhla train classify`; several are compared side by side");
+    visit("samples", r.samples, "test images to look at, the same share of every class");
+    visit("queries", r.queries, "tokens whose attention is drawn, as ROW,COLUMN (default: two)");
+    visit("maps", r.maps, "images to draw the queries on, of different classes");
+    visit("layer", r.layer, "layer to draw; -1: the last");
+    visit("largest", r.largest, "compute singular values of matrices up to this side");
+    visit("data", r.data, "other images of the same classes (default: the run's test images)");
+    train::OpenOptions::fields(r.open, visit);
+  }
+};
+
+// Tasks of `mhla eval lm --task`.
+struct LmTasks {
+  std::vector<std::string> names;  // NAME or NAME=PATH; empty: perplexity
+  std::vector<std::int64_t> lengths;
+  std::int64_t items = 0, max_prompt = 0, pairs = 0, needles = 8, mqar_vocab = 0, mqar_skew = 0;
+  std::uint64_t seed = 0;
+  std::string precision = "f32";
+
+  template <class Self, class Visit>
+  static void fields(Self& t, Visit&& visit) {
+    visit("task", t.names,
+          "score a task instead of perplexity; repeatable. NAME=PATH of piqa, winogrande, arc_easy, arc_challenge, "
+          "obqa, boolq, mmlu, choices, lambada, wikitext or longbench (a folder); or mqar, passkey, needle, which need "
+          "no file");
+    visit("items", t.items, "tasks: use the first so many items (default: all; 32 of mqar, passkey and needle)");
+    visit("lengths", t.lengths,
+          "tasks mqar, passkey, needle: tokens of a sequence, joined by commas (default: as in training)");
+    visit("mqar_pairs", t.pairs, "task mqar: keys and values of a sequence (default: as in training on mqar, else 16)");
+    visit("mqar_vocab", t.mqar_vocab, "task mqar: number of ids (default: as in training on mqar, else up to 8192)");
+    visit("mqar_skew", t.mqar_skew,
+          "task mqar: 1, keys come back anywhere; more, mostly early (default: as in training on mqar, else 1)");
+    visit("needles", t.needles, "task needle: numbers hidden in the text");
+    visit("max_prompt", t.max_prompt,
+          "task longbench: tokens of a prompt; longer ones lose their middle (default: no limit)");
+    visit("seed", t.seed, "tasks mqar, passkey, needle: seed of the sequences");
+    visit("precision", t.precision, "tasks: precision of the weights, f32 or bf16");
+  }
+};
+
+struct EvalLmRequest {
+  train::OpenOptions open;
+  std::string data, tokens, packing, length_policy = "error";
+  std::int64_t length = 0, stride = 0, max_tokens = 0, bucket = 0;
+  LmTasks tasks;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("run", r.open.run, "folder of `mhla train lm`, or of a model with its tokenizer.json");
+    visit("data", r.data,
+          "folder of `mhla data tokenize`, text as `mhla train lm` takes it, or sample: a novel that comes with mhla "
+          "(default: the run's held-out part)");
+    visit("tokens", r.tokens, "where --data is text: folder to keep its tokens in (default: none are kept)");
+    visit("context", r.length, "tokens of a window (default: as in training)");
+    visit("stride", r.stride,
+          "tokens from one window to the next: below --context, windows overlap and each token sees a longer past "
+          "(default: --context)");
+    visit("bucket", r.bucket, "positions of a window in one line of the table (default: an eighth)");
+    visit("eval_tokens", r.max_tokens, "score this many tokens, rounded up to a whole window (default: all)");
+    visit("packing", r.packing,
+          "documents: no window crosses two documents; concatenate: windows over all (default: as in training)");
+    visit("length_policy", r.length_policy,
+          "for windows longer than the rows of the mixing matrix: error, truncate_left, rechunk or extend");
+    visit("batch", r.open.batch, "windows at a time (default: as in training)");
+    train::OpenOptions::fields(r.open, visit);
+    LmTasks::fields(r.tasks, visit);
+  }
+};
+
+struct GenerateRequest {
+  train::OpenOptions open;
+  std::vector<std::string> prompts, stops;
+  SamplerOptions sampler;
+  std::int64_t max_tokens = 128, piece = 2048;
+  bool past_end = false, exact = false;
+  std::string load_state, save_state, length_policy = "error", precision = "f32";
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("run", r.open.run, "folder of `mhla train lm`, or of a model with its tokenizer");
+    visit("prompt", r.prompts, "text to continue, - for stdin; repeatable");
+    visit("max_tokens", r.max_tokens, "tokens to write for each text; 0: only read the prompts");
+    visit("temperature", r.sampler.temperature, "0: always the most likely token");
+    visit("top_k", r.sampler.top_k, "draw from this many of the most likely tokens; 0: all");
+    visit("top_p", r.sampler.top_p, "draw from the most likely tokens with this total probability");
+    visit("min_p", r.sampler.min_p, "drop tokens below this share of the highest probability");
+    visit("repetition_penalty", r.sampler.repetition_penalty, "for tokens of the prompt and of the text");
+    visit("seed", r.sampler.seed, "seed of the draws");
+    visit("stop", r.stops, "string that ends a text and is not printed; repeatable");
+    visit("past_end", r.past_end, "continue after the end of a document");
+    visit("load_state", r.load_state, "continue from a file of --save-state without reading it again");
+    visit("save_state", r.save_state, "file for everything read and written, to continue from; also written on Ctrl-C");
+    visit("length_policy", r.length_policy, "for texts longer than the rows of the mixing matrix: error or extend");
+    visit("piece", r.piece, "tokens of a prompt to read at once");
+    visit("exact", r.exact, "the same bits however a text is split (f32 on the CPU; slower to read)");
+    visit("precision", r.precision, "of the weights: f32 or bf16");
+    train::OpenOptions::fields(r.open, visit);
+  }
+};
+
+// One row of `mhla bench model`.
+struct BenchModelRequest {
+  std::string model = "deit_tiny", attention = "mhla", pass = "fwd", device = "cpu", precision = "f32";
+  std::int64_t batch = 8, threads = 0;
+  double min_seconds = 2.0;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("model", r.model, "model to time");
+    visit("attention", r.attention, "of the zoo, or plain: MHLA in LibTorch operators");
+    visit("pass", r.pass, "fwd; train: a whole step; decode: one token of every sequence (language models)");
+    visit("batch", r.batch, "images or sequences");
+    visit("device", r.device, "cpu, cuda or cuda:N");
+    visit("precision", r.precision, "f32, or bf16: autocast");
+    visit("threads", r.threads, "CPU threads; 0: all");
+    visit("min_seconds", r.min_seconds, "seconds of timed work");
+  }
+};
+
+struct BenchClassifierRequest {
+  BenchModelRequest bench;
+  std::int64_t image = 0;                             // a side; 0: the model's
+  std::optional<std::array<std::int64_t, 2>> blocks;  // none: the model's
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    BenchModelRequest::fields(r.bench, visit);
+    visit("image", r.image, "pixels of a side; 0: the model's");
+    visit("blocks", r.blocks, "MHLA's blocks per axis (default: the model's)");
+  }
+};
+
+struct BenchLmRequest {
+  BenchModelRequest bench;
+  std::int64_t length = 2048, chunk = 0;
+  bool recompute = false, exact = false;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    BenchModelRequest::fields(r.bench, visit);
+    visit("length", r.length, "tokens of a sequence");
+    visit("chunk", r.chunk, "tokens of one of MHLA's chunks; 0: the model's");
+    visit("recompute", r.recompute, "recompute blocks in the backward pass to save memory");
+    visit("exact", r.exact, "results that do not depend on the batch or on how a text is split");
+  }
+};
+
+// `mhla convert` of a whole model.
+struct ConvertRequest {
+  std::string in, out, to = "ours", model, config, attention;
+  bool official = false;
+  std::int64_t classes = 0;                          // 0: as the model has them
+  std::optional<std::array<std::int64_t, 2>> image;  // none: as it is
+  std::vector<std::array<std::int64_t, 2>> blocks;   // for each stage; empty: as they are
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("in", r.in, "a safetensors file, or the folder of a model");
+    visit("out", r.out, "a folder for a model under our names, otherwise a file");
+    visit("to", r.to, "whose names to write: ours or published");
+    visit("model", r.model, "for a file: the model it holds, by name or as a config.json");
+    visit("config", r.config, "older spelling of --model FILE");
+    visit("attention", r.attention,
+          "for a file: attention of --model; for a folder: turn a softmax model into mhla or linear");
+    visit("official", r.official, "for a file: --model as in the published code");
+    visit("classes", r.classes, "for a file: classes of --model");
+    visit("image", r.image, "image size to convert the model to");
+    visit("blocks", r.blocks, "MHLA's blocks per axis to convert the model to, one for each stage");
+  }
+};
+
+struct ConvertResult {
+  std::string out, names, model, attention;
+  std::int64_t parameters = 0;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("out", r.out, "what was written"), visit("names", r.names, "ours or published");
+    visit("model", r.model, "the model"), visit("attention", r.attention, "its attention");
+    visit("parameters", r.parameters, "numbers in it");
+  }
+};
+
+// `mhla convert` of a file whose model nobody described: its attention layers.
+struct ConvertLayersRequest {
+  std::string in, out, to = "ours", family, widths, prefix;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("family", r.family, "attention layers: whose names they have, where that is ambiguous");
+    visit("widths", r.widths, "attention layers: rows of q, k and v");
+    visit("prefix", r.prefix, "attention layers: convert only the one whose names start with this");
+  }
+};
+
+struct ConvertLayersResult {
+  std::string out, family;
+  std::int64_t layers = 0, tensors = 0;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("out", r.out, "what was written"), visit("family", r.family, "whose names the layers had or got");
+    visit("layers", r.layers, "attention layers"), visit("tensors", r.tensors, "in the file");
+  }
+};
+
+// The names and shapes of a file, to find its attention layers.
+struct NamedShape {
+  std::string name;
+  std::vector<std::int64_t> shape;
+};
+
+struct LayerName {
+  std::string prefix;
+  std::string family, reason;  // one of the two
+
+  [[nodiscard]] JsonValue json() const {
+    JsonValue row = JsonValue().set("prefix", prefix);
+    return family.empty() ? row.set("reason", reason) : row.set("family", family);
+  }
+};
+
+}  // namespace mhla::apps
