@@ -29,8 +29,8 @@ bool is_check(std::string_view path) {
 
 // LibTorch begins at ops/: below it, and in analysis' plain arrays, none of its headers.
 bool below_torch(std::string_view room) {
-  constexpr std::array<std::string_view, 9> kBelow = {"core",    "io",       "codecs", "text",    "kernels",
-                                                      "testing", "analysis", "data",   "language"};
+  constexpr std::array<std::string_view, 10> kBelow = {"core",    "io",       "codecs", "text",     "kernels",
+                                                       "testing", "analysis", "data",   "language", "runs"};
   return std::find(kBelow.begin(), kBelow.end(), room) != kBelow.end();
 }
 
@@ -75,7 +75,8 @@ const Arrows& direct_arrows() {
       {"ops", {"kernels", "core"}},
       {"modules", {"ops"}},
       {"models", {"modules", "io"}},
-      {"train", {"models", "data"}},
+      {"runs", {"io", "core"}},
+      {"train", {"models", "data", "runs"}},
       {"analysis", {"core"}},
       {"networks", {"analysis", "models"}},
       {"decoding", {"language", "models"}},
@@ -106,7 +107,7 @@ std::string room_on_cycle(const Arrows& direct) {
 std::string room_of(std::string_view path) {
   // Rooms inside rooms: a folder with a CMakeLists.txt, and so a target, of its own.
   for (const std::string_view inner :
-       {"mhla/io/codecs/", "mhla/io/text/", "mhla/analysis/networks/", "mhla/language/decoding/"}) {
+       {"mhla/io/codecs/", "mhla/io/text/", "mhla/analysis/networks/", "mhla/language/decoding/", "mhla/train/runs/"}) {
     if (!starts_with(path, inner)) continue;
     path.remove_suffix(path.size() - inner.size() + 1);
     return std::string(path.substr(path.rfind('/') + 1));

@@ -4,7 +4,7 @@
 #include "mhla/io/crc32c.h"
 #include "mhla/io/json_object.h"
 #include "mhla/train/best.h"
-#include "mhla/train/checkpoints.h"
+#include "mhla/train/runs/checkpoints.h"
 #include "mhla/train/classify/class_names.h"
 #include "mhla/train/memory.h"
 #include "mhla/train/model_file.h"

@@ -1,5 +1,5 @@
 // Checkpoint folders: complete or not there, rotated, and damage found by file.
-#include "mhla/train/checkpoints.h"
+#include "mhla/train/runs/checkpoints.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <iterator>
 
 #include "mhla/core/error.h"
-#include "mhla/train/checkpoints.h"
+#include "mhla/train/runs/checkpoints.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::train {

@@ -9,7 +9,7 @@
 #include "mhla/io/file.h"
 #include "mhla/testing/messages.h"
 #include "mhla/train/best.h"
-#include "mhla/train/checkpoints.h"
+#include "mhla/train/runs/checkpoints.h"
 #include "mhla/train/tiny_task_fixture.h"
 
 namespace mhla::train {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "mhla/io/file.h"
-#include "mhla/train/checkpoints.h"
+#include "mhla/train/runs/checkpoints.h"
 #include "mhla/train/tiny_task_fixture.h"
 
 namespace mhla::train {

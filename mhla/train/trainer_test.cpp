@@ -11,8 +11,8 @@
 #include "mhla/io/crc32c.h"
 #include "mhla/io/file.h"
 #include "mhla/testing/messages.h"
-#include "mhla/train/checkpoints.h"
 #include "mhla/train/run_lock.h"
+#include "mhla/train/runs/checkpoints.h"
 #include "mhla/train/tiny_task_fixture.h"
 
 namespace mhla::train {

@@ -1,4 +1,4 @@
-#include "mhla/train/checkpoints.h"
+#include "mhla/train/runs/checkpoints.h"
 
 #include <unistd.h>
 
