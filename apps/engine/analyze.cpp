@@ -8,13 +8,14 @@
 #include <set>
 #include <sstream>
 
-#include "apps/engine/run_folder.h"
+#include "apps/engine/training.h"
 #include "mhla/analysis/networks/model_attention.h"
 #include "mhla/core/error.h"
 #include "mhla/core/memory.h"
 #include "mhla/core/threads.h"
 #include "mhla/io/file.h"
 #include "mhla/modules/zoo/zoo.h"
+#include "mhla/train/classify/open_classifier.h"
 
 namespace mhla::apps {
 
@@ -55,7 +56,7 @@ struct Samples {
   std::vector<std::string> names, damaged;  // damaged: left out
 };
 
-Samples take_samples(const RunFolder& run, const ClassifierConfig& network, std::int64_t count) {
+Samples take_samples(const ClassifierRun& run, const ClassifierConfig& network, std::int64_t count) {
   const ImageSetPtr chosen = count < run.images->size() ? subset(run.images, count, /*seed=*/0) : run.images;
   LoaderOptions o;
   o.batch_size = chosen->size(), o.epochs = 1, o.shuffle = o.drop_last = false;
@@ -131,7 +132,8 @@ void add_log(const fs::path& folder, const AnalyzeRequest& request, JsonValue& r
   row.set("top1", top1).set("images_per_s", speed);
 }
 
-JsonValue run_row(const fs::path& folder, const RunFolder& run, const Samples& samples, const AnalyzeRequest& request) {
+JsonValue run_row(const fs::path& folder, const ClassifierRun& run, const Samples& samples,
+                  const AnalyzeRequest& request) {
   const ClassifierConfig& c = run.network;
   const Layout& layout = run.model->attention_layers().front().layout;
   JsonValue row = JsonValue()
@@ -222,14 +224,14 @@ std::size_t map_layer(const AnalyzeRequest& look, std::size_t layers) {
 }
 
 // What is not finite anywhere is not in the logits either.
-void expect_finite(const RunFolder& run, const torch::Tensor& images) {
+void expect_finite(const ClassifierRun& run, const torch::Tensor& images) {
   const torch::NoGradGuard no_gradient;
   run.model->eval();
   if (!run.model->forward(images).isfinite().all().item<bool>()) throw not_finite(kCommand, run.weights);
 }
 
 // Matrices of heads are looked at in f64, those that a thread works on at once.
-void expect_matrices_fit(const RunFolder& run, const AnalyzeRequest& look_at, const Executor& threads) {
+void expect_matrices_fit(const ClassifierRun& run, const AnalyzeRequest& look_at, const Executor& threads) {
   double largest = 0;
   for (const AttentionLayer& layer : run.model->attention_layers()) {
     const std::int64_t tokens = layer.layout.grid[1] * layer.layout.grid[2];
@@ -239,7 +241,7 @@ void expect_matrices_fit(const RunFolder& run, const AnalyzeRequest& look_at, co
               MemoryEstimate().add("attention matrices", 8 * largest * largest * threads.concurrency()));
 }
 
-void head_rows(const RunFolder& run, std::int64_t index, const Samples& samples, const AnalyzeRequest& look_at,
+void head_rows(const ClassifierRun& run, std::int64_t index, const Samples& samples, const AnalyzeRequest& look_at,
                Executor& threads, Observer& observer) {
   const std::size_t layers = run.model->attention_layers().size(), drawn = map_layer(look_at, layers);
   queries_on(look_at, run.model->attention_layers()[drawn].layout);
@@ -290,7 +292,7 @@ void head_rows(const RunFolder& run, std::int64_t index, const Samples& samples,
   }
 }
 
-void mix_rows(const RunFolder& run, std::int64_t index, Observer& observer) {
+void mix_rows(const ClassifierRun& run, std::int64_t index, Observer& observer) {
   for (const MixState& state : mix_states(*run.model)) {
     observer.row(JsonValue()
                      .set("kind", "mix")
@@ -304,7 +306,7 @@ void mix_rows(const RunFolder& run, std::int64_t index, Observer& observer) {
 }
 
 // The middle layer of the same weights for another number of tokens or blocks, on a few images.
-void growth_row(const RunFolder& run, std::int64_t index, const char* what, const ClassifierConfig& config,
+void growth_row(const ClassifierRun& run, std::int64_t index, const char* what, const ClassifierConfig& config,
                 const AnalyzeRequest& look_at, Executor& threads, Observer& observer) {
   constexpr std::int64_t kImages = 2;
   const AnyClassifier model = config == run.network ? run.model : resized(*run.model, config);
@@ -333,7 +335,7 @@ void growth_row(const RunFolder& run, std::int64_t index, const char* what, cons
                    .set("stable_rank", sums.stable.json()));
 }
 
-void growth_rows(const RunFolder& run, std::int64_t index, const AnalyzeRequest& look_at, Executor& threads,
+void growth_rows(const ClassifierRun& run, std::int64_t index, const AnalyzeRequest& look_at, Executor& threads,
                  Observer& observer) {
   if (run.network.family != "deit" || run.network.official) return;  // one stage: one N and one M
   const auto try_one = [&](const char* what, ClassifierConfig config) {
@@ -369,7 +371,7 @@ void analyze(const AnalyzeRequest& request, PictureObserver& observer) {
   for (const std::string& folder : request.runs) {
     OpenOptions open = request.open;
     open.run = folder;
-    const RunFolder run = open_run(kCommand, open, request.data, observer);
+    const ClassifierRun run = open_classifier_run(kCommand, open, request.data, observer);
     const Samples samples = take_samples(run, run.network, std::min(request.samples, run.images->size()));
     if (index == 0) expected.names = samples.names;
     expect_same_images(folder, samples, first, expected);
@@ -381,7 +383,7 @@ void analyze(const AnalyzeRequest& request, PictureObserver& observer) {
     if (index == 0)
       for (const std::int64_t sample : one_of_each_class(samples, request.maps))
         show_image(samples, sample, *run.images, observer);
-    const std::shared_ptr<Executor> pool = default_executor();  // of as many threads as open_run() has set
+    const std::shared_ptr<Executor> pool = default_executor();  // of as many threads as open_classifier_run() has set
     head_rows(run, index, samples, request, *pool, observer);
     mix_rows(run, index, observer);
     growth_rows(run, index, request, *pool, observer);

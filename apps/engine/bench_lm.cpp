@@ -4,7 +4,6 @@
 #include "apps/engine/bench_lm.h"
 
 #include "apps/engine/bench_model.h"
-#include "apps/engine/run_folder.h"
 #include "apps/engine/timed.h"
 #include "mhla/core/error.h"
 #include "mhla/models/lm/decoder.h"
@@ -15,6 +14,7 @@
 #include "mhla/train/gradients.h"
 #include "mhla/train/machine_rate.h"
 #include "mhla/train/memory.h"
+#include "mhla/train/opening.h"
 
 namespace mhla::apps {
 namespace {

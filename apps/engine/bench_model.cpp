@@ -2,7 +2,6 @@
 // constraint). "plain" is MHLA in LibTorch operators, held to the kernels before it is timed.
 #include "apps/engine/bench_model.h"
 
-#include "apps/engine/run_folder.h"
 #include "apps/engine/timed.h"
 #include "mhla/core/error.h"
 #include "mhla/models/classify/classifier.h"
@@ -10,6 +9,7 @@
 #include "mhla/train/adamw.h"
 #include "mhla/train/gradients.h"
 #include "mhla/train/memory.h"
+#include "mhla/train/opening.h"
 
 namespace mhla::apps {
 namespace {

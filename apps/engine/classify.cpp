@@ -2,10 +2,12 @@
 
 #include <cmath>
 
-#include "apps/engine/run_folder.h"
+#include "apps/engine/training.h"
 #include "mhla/core/error.h"
 #include "mhla/train/classify/class_names.h"
 #include "mhla/train/classify/classify_init.h"
+#include "mhla/train/classify/open_classifier.h"
+#include "mhla/train/opening.h"
 #include "mhla/train/origin.h"
 
 namespace mhla::apps {
@@ -39,7 +41,7 @@ void train_classify(const TrainRequest<ClassifyOptions>& request, Observer& obse
 }
 
 void eval_classify(const EvalClassifyRequest& request, Observer& observer) {
-  const RunFolder run = open_run("eval classify", request.open, request.data, observer);
+  const ClassifierRun run = open_classifier_run("eval classify", request.open, request.data, observer);
   const auto& [options, network, weights, images, held_out, model, preprocess] = run;
   const Score result =
       score(*model, images, run.augment_for(network), options, [&](std::int64_t done, std::int64_t of) {

@@ -4,8 +4,7 @@
 #include <filesystem>
 #include <map>
 
-#include "apps/engine/lm.h"
-#include "apps/engine/run_folder.h"
+#include "apps/engine/training.h"
 #include "mhla/core/limits.h"
 #include "mhla/language/choices.h"
 #include "mhla/language/decoding/lm_text_model.h"
@@ -13,6 +12,7 @@
 #include "mhla/language/not_finite.h"
 #include "mhla/language/prose.h"
 #include "mhla/language/recall.h"
+#include "mhla/train/lm/open_lm.h"
 #include "mhla/train/memory.h"
 
 namespace mhla::apps {

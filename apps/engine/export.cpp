@@ -2,11 +2,12 @@
 
 #include <filesystem>
 
-#include "apps/engine/run_folder.h"
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/io/onnx.h"
 #include "mhla/models/export/export_onnx.h"
+#include "mhla/train/classify/class_names.h"
+#include "mhla/train/classify/open_classifier.h"
 
 namespace mhla::apps {
 
@@ -18,7 +19,7 @@ void export_model(const ExportRequest& request, Observer& observer) {
   if (out.extension() != ".onnx") fail("export: --out is ", out.string(), ", expected a file called *.onnx");
   { const AtomicFile begun(out); }  // can it be written?
   const OpenOptions open{.run = request.run, .weights = request.weights, .device = "cpu"};
-  const RunFolder run = open_model("export", open, observer);
+  const ClassifierRun run = open_classifier("export", open, observer);
   OnnxOptions options;
   if (request.with_normalize) options.mean = run.preprocess.mean, options.std = run.preprocess.std;
   JsonValue names = JsonValue::array();

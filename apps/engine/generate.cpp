@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <chrono>
 
-#include "apps/engine/lm.h"
-#include "apps/engine/run_folder.h"
+#include "apps/engine/training.h"
 #include "mhla/core/limits.h"
 #include "mhla/core/memory.h"
 #include "mhla/io/file.h"
 #include "mhla/language/decoding/generator.h"
 #include "mhla/language/not_finite.h"
 #include "mhla/models/model_size.h"
+#include "mhla/train/lm/open_lm.h"
 #include "mhla/train/stop_signal.h"
 
 namespace mhla::apps {

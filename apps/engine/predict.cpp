@@ -6,8 +6,9 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "apps/engine/run_folder.h"
 #include "mhla/core/error.h"
+#include "mhla/train/classify/class_names.h"
+#include "mhla/train/classify/open_classifier.h"
 
 namespace mhla::apps {
 
@@ -88,7 +89,7 @@ void tell_classes(const ImageFile& file, const float* probabilities, const std::
 
 void predict(const PredictRequest& request, Observer& observer) {
   Wanted wanted = wanted_of(request.images, observer);
-  const RunFolder run = open_model(kCommand, request.open, observer);
+  const ClassifierRun run = open_classifier(kCommand, request.open, observer);
   const std::vector<std::string> names = class_names_of(request.open.run, run.network);
   const auto top = std::min<std::int64_t>(request.top, run.network.classes);
 

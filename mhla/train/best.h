@@ -3,12 +3,11 @@
 
 #include <optional>
 
+#include "mhla/train/runs/run.h"
 #include "mhla/train/task.h"
 #include "mhla/train/weights.h"
 
 namespace mhla::train {
-
-inline constexpr const char* kBestFile = "best.safetensors";
 
 struct Best {
   std::string metric;

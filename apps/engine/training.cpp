@@ -1,0 +1,62 @@
+#include "apps/engine/training.h"
+
+#include "mhla/core/error.h"
+#include "mhla/io/crc32c.h"
+#include "mhla/train/model_file.h"
+#include "mhla/train/opening.h"
+
+namespace mhla::apps {
+
+using namespace mhla::train;
+namespace fs = std::filesystem;
+
+std::optional<InitSource> init_source(const std::string& command, const TrainOptions& options, const fs::path& folder,
+                                      const RunStart& start, Observer& observer) {
+  const fs::path init = options.init;
+  const bool goes_on = start.resume && !CheckpointFolder(folder / "checkpoints", 1).list().empty();
+  if (init.empty() || goes_on) return {};
+  if (!fs::exists(init)) fail(command, ": --init is ", options.init, ", which is not there");
+  if (!fs::is_directory(init)) {
+    if (options.init_weights != "model")
+      fail(command, ": --init-weights is ", options.init_weights, ", but --init is a file, expected a folder");
+    return InitSource{options.init, init, "", {}, {}};
+  }
+  std::error_code none;
+  if (fs::equivalent(init, folder, none))
+    fail(command, ": --init is ", options.init, ", expected another folder than --out");
+  RunWeights found{init, init / (options.init_weights + ".safetensors"), "", {}};
+  if (fs::exists(init / "train.json")) {
+    found = find_weights(command, init, options.init_weights, observer);
+  } else if (!fs::exists(init / "config.json") || !fs::exists(found.file)) {
+    fail(command, ": --init is ", options.init, ", which has not both config.json and ", found.file.filename().string(),
+         ", expected a run, a folder of mhla convert or a .safetensors file");
+  }
+  return InitSource{options.init, found.file, found.prefix, found.folder / "config.json", init};
+}
+
+void note_init(const InitSource& source, const std::vector<std::string>& changes, JsonValue& origin, RunStart& start) {
+  origin.set("init_crc32c", static_cast<std::int64_t>(file_crc32c(source.file)));
+  JsonValue lines = JsonValue::array();
+  for (const std::string& change : changes) lines.push(change);
+  start.said.set("init", source.file.string()).set("changed", lines);
+}
+
+void settle_warmup(const Task& task, TrainOptions& options, RunStart& start) {
+  if (options.warmup_steps) return;
+  options.warmup_steps = warmup_of(options, total_steps(task, options));
+  if (*options.warmup_steps < options.usual_warmup) start.said.set("warmup_steps", *options.warmup_steps);
+}
+
+void run_to_end(Trainer& trainer, const RunStart& start, const fs::path& folder) {
+  const TrainResult result = trainer.run(start);
+  if (!result.stopped.empty())
+    throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
+                        ", which is saved; go on with --resume --out ", folder.string()));
+}
+
+std::string model_of(const std::string& model, const fs::path& run) {
+  const fs::path own = run / "config.json";
+  return is_model_file(model) && !fs::exists(model) && fs::exists(own) ? own.string() : model;
+}
+
+}  // namespace mhla::apps
