@@ -19,6 +19,7 @@
 #include "mhla/io/fields.h"
 #include "mhla/train/model_file.h"
 #include "mhla/train/origin.h"
+#include "mhla/train/runs/options_file.h"
 
 namespace mhla::apps {
 
@@ -160,7 +161,7 @@ Options train_options_of(const TrainFlags& given, const TrainRequest<Options>& r
   const std::filesystem::path saved = std::filesystem::path(request.out) / "train.json";
   const bool goes_on = request.resume && std::filesystem::exists(saved);
   if (goes_on) {
-    fields_from_json(options, read_json(saved), saved.string());
+    train::options_from_json(options, read_json(saved), saved.string());
     before = options;
   }
   const JsonValue config = given.config.empty() ? JsonValue::object() : read_config(given.config);
@@ -169,7 +170,7 @@ Options train_options_of(const TrainFlags& given, const TrainRequest<Options>& r
     const Options fresh;
     options.attention = fresh.attention, options.official = fresh.official, options.network = fresh.network;
   }
-  fields_from_json(options, config, given.config);
+  train::options_from_json(options, config, given.config);
   for (const std::string& name : Options::paths()) {
     const bool anew = given.flags.count(name) != 0 || (config.contains(name) && !config.contains("origin"));
     if (anew) options.origin = train::without_origin(options.origin, name);

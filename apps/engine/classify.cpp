@@ -9,6 +9,7 @@
 #include "mhla/train/classify/open_classifier.h"
 #include "mhla/train/opening.h"
 #include "mhla/train/origin.h"
+#include "mhla/train/runs/options_file.h"
 
 namespace mhla::apps {
 
@@ -36,7 +37,7 @@ void train_classify(const TrainRequest<ClassifyOptions>& request, Observer& obse
   ClassificationTask task(options, data, network);
   if (init) note_init(*init, start_from(task.classifier(), *init), options.origin, start);
   settle_warmup(task, options.train, start);
-  Trainer trainer(task, options.train, folder, fields_to_json(as_typed(options, typed)), observer);
+  Trainer trainer(task, options.train, folder, options_to_json(as_typed(options, typed)), observer);
   run_to_end(trainer, start, folder);
 }
 

@@ -17,6 +17,7 @@
 #include "mhla/train/memory.h"
 #include "mhla/train/opening.h"
 #include "mhla/train/origin.h"
+#include "mhla/train/runs/options_file.h"
 #include "mhla/train/stop_signal.h"
 
 namespace mhla::apps {
@@ -56,7 +57,7 @@ void train_lm(const TrainRequest<LmOptions>& request, Observer& observer) {
   LmTask task(options, std::move(data), network);
   if (init) note_init(*init, start_from(task.language_model(), *init), options.origin, start);
   settle_warmup(task, options.train, start);
-  Trainer trainer(task, options.train, folder, fields_to_json(as_typed(options, typed)), observer);
+  Trainer trainer(task, options.train, folder, options_to_json(as_typed(options, typed)), observer);
   run_to_end(trainer, start, folder);
 }
 

@@ -12,6 +12,7 @@
 namespace mhla::train {
 
 struct ClassifyOptions {
+  static constexpr const char* kTask = "classify";  // in train.json, and after `mhla train`
   std::string model = "deit_tiny";
   std::optional<std::string> attention;  // none: mhla, or what the file of the model says
   bool official = false;

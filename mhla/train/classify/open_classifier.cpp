@@ -5,6 +5,7 @@
 #include "mhla/train/memory.h"
 #include "mhla/train/opening.h"
 #include "mhla/train/origin.h"
+#include "mhla/train/runs/options_file.h"
 #include "mhla/train/weights.h"
 
 namespace mhla::train {
@@ -13,7 +14,7 @@ namespace fs = std::filesystem;
 
 ClassifyOptions saved_options(const fs::path& run) {
   ClassifyOptions options;
-  fields_from_json(options, read_json(run / "train.json"), (run / "train.json").string());
+  options_from_json(options, read_json(run / kOptionsFile), (run / kOptionsFile).string());
   if (!options.test_seed) options.test_seed = options.train.seed;
   return located(options);
 }
@@ -39,6 +40,8 @@ ClassifierRun described(const std::string& command, const OpenOptions& open, con
     options.augment = "none";
   } else {
     found = find_weights(command, run, open.weights, observer);
+    if (Run::open(command, run).task() != ClassifyOptions::kTask)
+      fail(command, ": ", run.string(), " is no run of `mhla train classify`");
     options = saved_options(run);
   }
   opened.network = read_classifier_config(found.folder / "config.json");

@@ -10,6 +10,7 @@
 namespace mhla::train {
 
 struct LmOptions {
+  static constexpr const char* kTask = "lm";  // in train.json, and after `mhla train`
   std::string model = "mhla_30m";
   std::optional<std::string> attention;  // none: mhla, or what the file of the model says
   bool official = false;

@@ -2,11 +2,11 @@
 
 #include "mhla/core/error.h"
 #include "mhla/data/preprocess.h"
-#include "mhla/io/json_object.h"
 #include "mhla/train/lm/run_tokenizer.h"
 #include "mhla/train/memory.h"
 #include "mhla/train/opening.h"
 #include "mhla/train/origin.h"
+#include "mhla/train/runs/options_file.h"
 #include "mhla/train/trainer.h"
 #include "mhla/train/weights.h"
 
@@ -31,10 +31,10 @@ LmRun open_lm_run(const std::string& command, const OpenOptions& open, Observer&
   LmRun opened;
   RunWeights found{run, run / (open.weights + ".safetensors"), "", {}};
   if (fs::exists(run / "train.json")) {
-    const JsonValue saved = read_json_object(run / "train.json");
-    if (!saved.contains("packing")) fail(command, ": ", run.string(), " is no run of `mhla train lm`");
+    const Run saved = Run::open(command, run);
+    if (saved.task() != LmOptions::kTask) fail(command, ": ", run.string(), " is no run of `mhla train lm`");
     found = find_weights(command, run, open.weights, observer);
-    fields_from_json(opened.options, saved, (run / "train.json").string());
+    options_from_json(opened.options, saved.options(), (run / kOptionsFile).string());
     opened.options = located(opened.options);
   } else if (!fs::exists(run / "config.json")) {
     find_weights(command, run, open.weights, observer);  // which names the cause

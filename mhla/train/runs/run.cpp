@@ -1,6 +1,7 @@
 #include "mhla/train/runs/run.h"
 
 #include "mhla/core/error.h"
+#include "mhla/core/labelled.h"
 #include "mhla/io/json_object.h"
 
 namespace mhla::train {
