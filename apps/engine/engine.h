@@ -47,7 +47,7 @@ class PictureObserver : public train::Observer {
 
 // A golden case of a whole module. Everything but the expected values: in.*, param.* and dout, all f64.
 struct GoldenRequest {
-  std::string family;   // name_of(GoldenFamily)
+  std::string family;   // of apps/verify/golden_families.h
   std::string backend;  // "simd": f32 on the CPU, "ref": f64 on the CPU, "cuda": f32 on device 0
   JsonValue config;
   const std::map<std::string, Tensor>& inputs;  // by their names in the file, without "<case>/"

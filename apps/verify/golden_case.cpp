@@ -79,30 +79,15 @@ void refuse_unknown_tensors(const GoldenEntry& entry) {
 
 }  // namespace
 
-const char* name_of(GoldenFamily family) {
-  switch (family) {
-    case GoldenFamily::kCausalOp: return "causal operator";
-    case GoldenFamily::kLmLayer: return "LM layer";
-    case GoldenFamily::kVideo: return "video module";
-    case GoldenFamily::kDit: return "DiT module";
-    case GoldenFamily::kImage: return "image classification module";
-    case GoldenFamily::kDeit: return "DeiT model";
-    case GoldenFamily::kLinearAttention: return "linear attention module";
-  }
-  return "";
-}
-
-GoldenFamily family_of(const JsonValue& config) {
-  if (config.contains("chunk")) return GoldenFamily::kCausalOp;
-  if (config.contains("hidden_size")) return GoldenFamily::kLmLayer;
-  if (config.contains("block_layout")) return GoldenFamily::kVideo;
-  if (config.contains("block_size")) return GoldenFamily::kDit;
-  if (config.contains("window_size")) return config.contains("patch_size") ? GoldenFamily::kDeit : GoldenFamily::kImage;
-  if (config.contains("dim") && config.contains("heads")) return GoldenFamily::kLinearAttention;
-  std::vector<std::string> keys;
+const GoldenFamily& family_of(const JsonValue& config) {
+  const auto has_key = [&](std::string_view key) { return key.empty() || config.contains(key); };
+  for (const GoldenFamily& family : kGoldenFamilies)
+    if (std::all_of(family.keys.begin(), family.keys.end(), has_key)) return family;
+  std::vector<std::string> keys, known;
   for (const JsonValue::Member& member : config.members()) keys.push_back(member.key);
-  fail("metadata has the keys [", joined(keys),
-       "], which name no family: expected chunk, hidden_size, block_layout, block_size, window_size, or dim and heads");
+  for (const GoldenFamily& family : kGoldenFamilies)
+    known.push_back(str(family.keys[0], family.keys[1].empty() ? "" : " and ", family.keys[1]));
+  fail("metadata has the keys [", joined(keys), "], which name no family: expected ", joined(known));
 }
 
 std::vector<GoldenEntry> golden_entries(const Safetensors& file) {

@@ -7,16 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "apps/verify/golden_families.h"
 #include "mhla/io/json.h"
 #include "mhla/io/safetensors.h"
 #include "mhla/testing/tensor.h"
 
 namespace mhla::apps {
 
-// The family follows from the keys of the metadata, never from names. Throws when no rule fits.
-enum class GoldenFamily { kCausalOp, kLmLayer, kVideo, kDit, kImage, kDeit, kLinearAttention };
-const char* name_of(GoldenFamily family);
-GoldenFamily family_of(const JsonValue& config);
+const GoldenFamily& family_of(const JsonValue& config);  // throws when no family has these keys
 
 // The cases of a file in the order of its metadata, each with its tensors' names ("in.q", "grad.in.k", ...).
 // A tensor whose case has no metadata, and metadata of a case without tensors, are errors; metadata that is no

@@ -25,8 +25,6 @@
 namespace mhla::apps {
 namespace {
 
-double limit_of(GoldenFamily family) { return family == GoldenFamily::kLmLayer ? 3e-4 : 1e-4; }
-
 struct Tally {
   int files = 0, cases = 0, checked = 0, failed = 0, not_judged = 0;
 };
@@ -116,17 +114,17 @@ class GoldenRun {
     try {
       const JsonValue config = parse_json(entry.config, "metadata");
       if (!config.is_object()) fail("metadata is no JSON object");
-      const GoldenFamily family = family_of(config);
+      const GoldenFamily& family = family_of(config);
       std::vector<Result> results;
       std::vector<std::string> judged;
-      if (family == GoldenFamily::kCausalOp) {
+      if (family.name == kCausalOperator) {
         const CausalCase c = read_causal_case(file, entry, config);
         for (const std::string& backend : backends_) results.push_back(compute(c, backend));
         judged = c.judged;
       } else {
         const ModuleCase c = read_module_case(file, entry);
         for (const std::string& backend : module_backends())
-          results.push_back({backend, compute_module({name_of(family), backend, config, c.inputs})});
+          results.push_back({backend, compute_module({std::string(family.name), backend, config, c.inputs})});
         judged = c.judged;
         check_names(judged, results.front().tensors);
       }
@@ -169,9 +167,9 @@ class GoldenRun {
     }
   }
 
-  void judge_tensor(const std::filesystem::path& path, const std::string& name, GoldenFamily family,
+  void judge_tensor(const std::filesystem::path& path, const std::string& name, const GoldenFamily& family,
                     const std::string& backend, const std::string& tensor, const Tensor& got, const Tensor& want) {
-    const double error = golden_error(got, want), limit = limit_of(family);
+    const double error = golden_error(got, want), limit = family.limit;
     const bool good = error <= limit;  // false for NaN
     ++tally.checked;
     if (!good) ++tally.failed;
@@ -181,7 +179,7 @@ class GoldenRun {
                  .set("kind", "check")
                  .set("file", path.string())
                  .set("case", name)
-                 .set("family", name_of(family))
+                 .set("family", family.name)
                  .set("backend", backend)
                  .set("tensor", tensor)
                  .set("error", error)

@@ -4,6 +4,7 @@
 #include "mhla/models/classify/classifier.h"
 
 namespace mhla::golden {
+namespace {
 
 Tensors compute_deit(const Case& c) {
   c.expect_keys({"patch_size", "img_size", "input", "embed_dim", "depth", "num_heads", "num_classes", "qk_norm",
@@ -44,4 +45,7 @@ Tensors compute_deit(const Case& c) {
   return results;
 }
 
+const Family kFamily("DeiT model", compute_deit);
+
+}  // namespace
 }  // namespace mhla::golden

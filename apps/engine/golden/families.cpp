@@ -29,8 +29,6 @@ Features lm_features(const std::string& name) {
   return parse_features(name);
 }
 
-}  // namespace
-
 Tensors compute_lm_layer(const Case& c) {
   c.expect_keys({"hidden_size", "expand_k", "expand_v", "num_heads", "num_kv_heads", "feature_map", "use_output_gate",
                  "norm_eps", "gate_fn"});
@@ -80,6 +78,7 @@ Tensors compute_video(const Case& c) {
   return run(c, loaded, [&](const torch::Tensor& x) { return loaded.layer->forward(x); });
 }
 
+// The image and the DiT module: input in block order.
 Tensors compute_window(const Case& c, bool dit) {
   const char* window = dit ? "block_size" : "window_size";
   c.expect_keys(
@@ -112,4 +111,13 @@ Tensors compute_linear_attention(const Case& c) {
   return results;
 }
 
+const Family kFamilies[] = {
+    {"LM layer", compute_lm_layer},
+    {"video module", compute_video},
+    {"DiT module", [](const Case& c) { return compute_window(c, /*dit=*/true); }},
+    {"image classification module", [](const Case& c) { return compute_window(c, /*dit=*/false); }},
+    {"linear attention module", compute_linear_attention},
+};
+
+}  // namespace
 }  // namespace mhla::golden

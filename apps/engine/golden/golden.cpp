@@ -9,14 +9,9 @@
 namespace mhla::golden {
 namespace {
 
-Tensors compute_family(const std::string& family, const Case& c) {
-  if (family == "LM layer") return compute_lm_layer(c);
-  if (family == "video module") return compute_video(c);
-  if (family == "DiT module") return compute_window(c, /*dit=*/true);
-  if (family == "image classification module") return compute_window(c, /*dit=*/false);
-  if (family == "linear attention module") return compute_linear_attention(c);
-  if (family == "DeiT model") return compute_deit(c);
-  fail("family '", family, "' is unknown to this library");
+std::map<std::string, Family::Compute>& families() {
+  static std::map<std::string, Family::Compute> all;
+  return all;
 }
 
 torch::TensorOptions place_of(const std::string& backend) {
@@ -29,6 +24,8 @@ torch::TensorOptions place_of(const std::string& backend) {
 
 }  // namespace
 
+Family::Family(const std::string& name, Compute compute) { families()[name] = compute; }
+
 bool runs_on(const std::string& backend) {
   return backend == "simd" || backend == "ref" || (backend == "cuda" && torch::cuda::is_available());
 }
@@ -39,7 +36,9 @@ void compute(const apps::GoldenRequest& request, std::map<std::string, Tensor>& 
   Case c{.config = request.config, .tensors = {}};
   for (const auto& [name, given] : request.inputs)
     c.tensors[name] = torch::from_blob(given.data(), given.shape(), torch::kDouble).to(place, false, true);
-  for (const auto& [name, value] : compute_family(request.family, c)) {
+  const auto family = families().find(request.family);
+  if (family == families().end()) fail("family '", request.family, "' is unknown to the engine");
+  for (const auto& [name, value] : family->second(c)) {
     const torch::Tensor wide = value.detach().to(torch::kCPU, torch::kDouble).contiguous();
     Tensor tensor(DType::kF64, wide.sizes().vec());
     std::memcpy(tensor.data(), wide.data_ptr<double>(), static_cast<std::size_t>(wide.numel()) * sizeof(double));

@@ -34,11 +34,12 @@ bool runs_on(const std::string& backend);
 void compute(const apps::GoldenRequest& request, std::map<std::string, Tensor>& results);
 
 // Results by the names of the file: "out", "init.mixing", "grad.in.x", "grad.param.to_qkv.weight", ...
-Tensors compute_lm_layer(const Case& c);
-Tensors compute_video(const Case& c);
-Tensors compute_window(const Case& c, bool dit);  // the image and the DiT module: input in block order
-Tensors compute_linear_attention(const Case& c);
-Tensors compute_deit(const Case& c);
+// A file that recomputes a family of apps/verify/golden_families.h announces it:
+//   const Family family("LM layer", compute_lm_layer);
+struct Family {
+  using Compute = Tensors (*)(const Case&);
+  Family(const std::string& name, Compute compute);
+};
 
 // An attention layer of those options with published weights, in the dtype and on the device of the case's.
 struct Loaded {
