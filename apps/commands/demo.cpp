@@ -15,6 +15,7 @@
 #include "apps/commands.h"
 #include "apps/commands/analyze.h"
 #include "mhla/core/error.h"
+#include "mhla/core/seconds.h"
 #include "mhla/train/classify/classify_options.h"
 
 namespace mhla::apps {
@@ -32,8 +33,6 @@ struct DemoOptions {
   double rival_limit = 1.0;
   bool speed = true, json = false;
 };
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Attention is all there is to tell the three apart.
 train::ClassifyOptions options_of(const DemoOptions& demo, const std::string& attention) {

@@ -6,6 +6,7 @@
 
 #include "apps/engine/training.h"
 #include "mhla/core/limits.h"
+#include "mhla/core/seconds.h"
 #include "mhla/language/choices.h"
 #include "mhla/language/decoding/lm_text_model.h"
 #include "mhla/language/longbench.h"
@@ -85,8 +86,7 @@ class Runner {
     JsonValue row = head_;
     row.set("task", result.task).set("items", result.items);
     for (const JsonValue::Member& member : more.members()) row.set(member.key, member.value);
-    row.set("figures", figures)
-        .set("seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    row.set("figures", figures).set("seconds", seconds_since(begin));
     observer_.row(row);
   }
 

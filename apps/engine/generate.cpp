@@ -6,6 +6,7 @@
 #include "apps/engine/training.h"
 #include "mhla/core/limits.h"
 #include "mhla/core/memory.h"
+#include "mhla/core/seconds.h"
 #include "mhla/io/file.h"
 #include "mhla/language/decoding/generator.h"
 #include "mhla/language/not_finite.h"
@@ -56,10 +57,6 @@ void check_place(const std::string& to) {
   } catch (const Error& error) {
     fail(kCommand, ": --save-state: ", error.what());
   }
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 std::int64_t tokens_in(const TextContext& context) {

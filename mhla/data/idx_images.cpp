@@ -3,6 +3,7 @@
 #include <array>
 
 #include "mhla/core/error.h"
+#include "mhla/core/hex.h"
 #include "mhla/data/sets.h"
 #include "mhla/io/folder.h"
 
@@ -22,12 +23,6 @@ std::uint32_t big_endian(std::span<const std::byte> bytes, std::size_t at) {
   return value;
 }
 
-std::string hex(std::uint32_t value) {
-  std::ostringstream text;
-  text << "0x" << std::hex << value;
-  return text.str();
-}
-
 // The bytes behind the head, after the head was found to say `magic` and the length to be exactly what the sizes ask
 // for.
 std::span<const std::byte> body_of(const FileBytes& file, std::uint32_t magic, std::size_t rank,
@@ -36,7 +31,7 @@ std::span<const std::byte> body_of(const FileBytes& file, std::uint32_t magic, s
   const std::size_t head = 4 + 4 * rank;
   if (bytes.size() < head) fail(file.path(), ": ", bytes.size(), " bytes, expected an IDX file of at least ", head);
   if (big_endian(bytes, 0) != magic)
-    fail(file.path(), ": begins with ", hex(big_endian(bytes, 0)), ", expected ", hex(magic), " (IDX, ",
+    fail(file.path(), ": begins with 0x", hex(big_endian(bytes, 0)), ", expected 0x", hex(magic), " (IDX, ",
          magic == kImageMagic ? "images" : "labels", ")");
   std::uint64_t want = 1;
   for (std::size_t i = 0; i < rank; ++i) {

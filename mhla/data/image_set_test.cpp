@@ -66,8 +66,8 @@ TEST(IdxImages, WrongFilesAreSaid) {
     EXPECT_TRUE(has(said, file) && has(said, message)) << said;
   };
   const std::string images = "train-images-idx3-ubyte", labels = "train-labels-idx1-ubyte";
-  expect(images, idx_labels(12), "begins with 0x801, expected 0x803 (IDX, images)");
-  expect(labels, idx_images(12, 5, 7), "begins with 0x803, expected 0x801 (IDX, labels)");
+  expect(images, idx_labels(12), "begins with 0x00000801, expected 0x00000803 (IDX, images)");
+  expect(labels, idx_images(12, 5, 7), "begins with 0x00000803, expected 0x00000801 (IDX, labels)");
   ByteList cut = idx_images(12, 5, 7);
   cut.resize(cut.size() - 1);
   expect(images, cut, "419 bytes after the head, expected 420 for its 12 images: the file is cut short");

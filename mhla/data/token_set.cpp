@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 
+#include "mhla/core/hex.h"
 #include "mhla/core/limits.h"
 #include "mhla/io/crc32c.h"
 #include "mhla/io/file.h"
@@ -14,14 +14,6 @@ namespace mhla {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string hex(std::uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
-std::string hex(std::uint32_t value) { return hex(std::uint64_t{value}).substr(8); }
 
 template <class Value>
 Value from_hex(const std::string& text, const char* name) {

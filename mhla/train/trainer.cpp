@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "mhla/core/error.h"
+#include "mhla/core/seconds.h"
 #include "mhla/ops/torch_error.h"
 #include "mhla/train/gradients.h"
 #include "mhla/train/stop_signal.h"
@@ -18,8 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 }  // namespace
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 
 #include "mhla/core/error.h"
+#include "mhla/core/hex.h"
 
 namespace mhla {
 namespace {
@@ -26,12 +26,6 @@ void feed(LanguageModelImpl& model, LmState& state, const Ids& tokens, std::int6
     count = std::min(piece, end - at);
     model.prefill(tensor_of(tokens.data() + at, count, model.device()), state, piece);
   }
-}
-
-std::string hex(std::uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
 }
 
 std::string join_numbers(const Ids& ids) {
