@@ -1,4 +1,4 @@
-// PNG through libpng.
+// PNG through libpng: pixels, and the texts beside them.
 #include <png.h>
 
 #include <algorithm>
@@ -7,6 +7,8 @@
 #include "mhla/core/error.h"
 #include "mhla/io/codecs/attempt.h"
 #include "mhla/io/codecs/image_checks.h"
+#include "mhla/io/codecs/png_text.h"
+#include "mhla/io/utf8.h"
 
 namespace mhla {
 namespace {
@@ -69,7 +71,88 @@ class Decompress {
   png_infop info_ = nullptr;
 };
 
+// Reads up to the first pixels. Texts may come many to a file: 64 chunks of 8 MiB at most.
+void read_head(Decompress& decompress, Source& source, const ImageLimits& limits) {
+  png_structp png = decompress.png();
+  decompress.run([&] {
+    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // check_image_size() decides
+    png_set_chunk_malloc_max(png, static_cast<png_alloc_size_t>(std::min<std::uint64_t>(limits.max_memory, 8u << 20)));
+    png_set_chunk_cache_max(png, 64);
+    png_set_read_fn(png, &source, take_bytes);
+    png_read_info(png, decompress.info());
+  });
+}
+
+constexpr std::size_t kMaxTexts = 60;
+
+void check_text(const ImageText& text) {
+  if (text.size() > kMaxTexts) fail("encode_png: ", text.size(), " texts, expected at most ", kMaxTexts);
+  for (const auto& [key, value] : text) {
+    const bool plain = std::all_of(key.begin(), key.end(), [](char c) { return c >= ' ' && c < 127; });
+    if (key.empty() || key.size() > 79 || !plain || key.front() == ' ' || key.back() == ' ' ||
+        key.find("  ") != std::string::npos)
+      fail("encode_png: a key of ", key.size(), " bytes, expected 1 to 79 ASCII characters without spaces at its ends");
+    if (!is_utf8(value) || value.find('\0') != std::string::npos || value.size() > (1u << 20))
+      fail("encode_png: the text of '", key, "' is not UTF-8 without zero bytes of at most 1 MiB");
+  }
+}
+
+// tEXt for ASCII, iTXt for the rest of Unicode. The result points into `text`.
+std::vector<png_text> text_chunks(const ImageText& text) {
+  static char none[] = "";
+  std::vector<png_text> chunks;
+  for (const auto& [key, value] : text) {
+    png_text chunk{};
+    const bool ascii = std::all_of(value.begin(), value.end(), [](char c) { return static_cast<signed char>(c) > 0; });
+    chunk.compression = ascii ? PNG_TEXT_COMPRESSION_NONE : PNG_ITXT_COMPRESSION_NONE;
+    chunk.key = const_cast<char*>(key.c_str());
+    chunk.text = const_cast<char*>(value.c_str());
+    if (!ascii) chunk.lang = chunk.lang_key = none;
+    (ascii ? chunk.text_length : chunk.itxt_length) = value.size();
+    chunks.push_back(chunk);
+  }
+  return chunks;
+}
+
+// tEXt and zTXt are Latin-1.
+std::string utf8_of_latin1(const char* text, std::size_t size) {
+  std::string out;
+  for (std::size_t i = 0; i < size; ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c < 0x80)
+      out += static_cast<char>(c);
+    else
+      out += {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 0x3f))};
+  }
+  return out;
+}
+
 }  // namespace
+
+ImageText decode_png_text(std::span<const std::byte> bytes, const std::string& label, const ImageLimits& limits) {
+  check_image_file(bytes.size(), label, limits);
+  Decompress decompress(label);
+  Source source{bytes};
+  read_head(decompress, source, limits);
+  png_textp chunks = nullptr;
+  int count = 0;
+  decompress.run([&] { png_get_text(decompress.png(), decompress.info(), &chunks, &count); });
+  ImageText text;
+  for (int i = 0; i < count; ++i) {
+    const png_text& chunk = chunks[i];
+    const bool unicode = chunk.compression >= PNG_ITXT_COMPRESSION_NONE;
+    const std::size_t size = unicode ? chunk.itxt_length : chunk.text_length;
+    const char* value = chunk.text != nullptr ? chunk.text : "";
+    std::string key = utf8_of_latin1(chunk.key, std::strlen(chunk.key));
+    if (!unicode) {
+      text.emplace_back(std::move(key), utf8_of_latin1(value, size));
+      continue;
+    }
+    if (!is_utf8({value, size})) fail(label, ": damaged PNG: the text of '", key, "' is not UTF-8");
+    text.emplace_back(std::move(key), std::string(value, size));
+  }
+  return text;
+}
 
 void decode_png(std::span<const std::byte> bytes, const std::string& label, Image& image, const ImageLimits& limits) {
   check_image_file(bytes.size(), label, limits);
@@ -77,13 +160,7 @@ void decode_png(std::span<const std::byte> bytes, const std::string& label, Imag
   png_structp png = decompress.png();
   png_infop info = decompress.info();
   Source source{bytes};
-  decompress.run([&] {
-    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // check_image_size() decides
-    png_set_chunk_malloc_max(png, static_cast<png_alloc_size_t>(std::min<std::uint64_t>(limits.max_memory, 8u << 20)));
-    png_set_chunk_cache_max(png, 64);
-    png_set_read_fn(png, &source, take_bytes);
-    png_read_info(png, info);
-  });
+  read_head(decompress, source, limits);
   check_image_size(png_get_image_height(png, info), png_get_image_width(png, info), label, limits);
   const int color = png_get_color_type(png, info);
   const bool grey = (color & PNG_COLOR_MASK_COLOR) == 0;
@@ -107,8 +184,10 @@ void decode_png(std::span<const std::byte> bytes, const std::string& label, Imag
   });
 }
 
-std::vector<std::byte> encode_png(const Image& image) {
+std::vector<std::byte> encode_png(const Image& image, const ImageText& text) {
   check_encodable(image, "encode_png");
+  check_text(text);
+  const std::vector<png_text> chunks = text_chunks(text);
   struct Compress {
     Trouble trouble;
     png_structp png = nullptr;
@@ -124,6 +203,7 @@ std::vector<std::byte> encode_png(const Image& image) {
     png_set_IHDR(job.png, job.info, static_cast<png_uint_32>(image.width), static_cast<png_uint_32>(image.height), 8,
                  image.channels == 1 ? PNG_COLOR_TYPE_GRAY : PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE,
                  PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    if (!chunks.empty()) png_set_text(job.png, job.info, chunks.data(), static_cast<int>(chunks.size()));
     png_write_info(job.png, job.info);
     for (int y = 0; y < image.height; ++y) png_write_row(job.png, image.row(y));
     png_write_end(job.png, nullptr);
@@ -131,5 +211,7 @@ std::vector<std::byte> encode_png(const Image& image) {
   if (!written) fail("encode_png: ", job.trouble.message.data());
   return bytes;
 }
+
+std::vector<std::byte> encode_png(const Image& image) { return encode_png(image, {}); }
 
 }  // namespace mhla
