@@ -29,8 +29,8 @@ bool is_check(std::string_view path) {
 
 // LibTorch begins at ops/: below it, and in analysis' plain arrays, none of its headers.
 bool below_torch(std::string_view room) {
-  constexpr std::array<std::string_view, 10> kBelow = {"core",    "io",       "codecs", "text",     "kernels",
-                                                       "testing", "analysis", "data",   "language", "runs"};
+  constexpr std::array<std::string_view, 11> kBelow = {"core",     "io",   "codecs",   "text", "kernels", "testing",
+                                                       "analysis", "data", "language", "runs", "metrics"};
   return std::find(kBelow.begin(), kBelow.end(), room) != kBelow.end();
 }
 
@@ -78,9 +78,10 @@ const Arrows& direct_arrows() {
       {"runs", {"io", "core"}},
       {"train", {"models", "data", "runs"}},
       {"analysis", {"core"}},
+      {"metrics", {"analysis", "codecs", "io", "core"}},
       {"networks", {"analysis", "models"}},
       {"decoding", {"language", "models"}},
-      {"apps", {"train", "networks", "decoding", "io", "codecs", "text", "testing"}},
+      {"apps", {"train", "networks", "decoding", "metrics", "io", "codecs", "text", "testing"}},
       {"examples", {"kernels", "io", "models"}},
       {"tests", {"apps", "examples"}},
   };
@@ -106,8 +107,8 @@ std::string room_on_cycle(const Arrows& direct) {
 
 std::string room_of(std::string_view path) {
   // Rooms inside rooms: a folder with a CMakeLists.txt, and so a target, of its own.
-  for (const std::string_view inner :
-       {"mhla/io/codecs/", "mhla/io/text/", "mhla/analysis/networks/", "mhla/language/decoding/", "mhla/train/runs/"}) {
+  for (const std::string_view inner : {"mhla/io/codecs/", "mhla/io/text/", "mhla/analysis/networks/",
+                                       "mhla/language/decoding/", "mhla/train/runs/", "mhla/diffusion/metrics/"}) {
     if (!starts_with(path, inner)) continue;
     path.remove_suffix(path.size() - inner.size() + 1);
     return std::string(path.substr(path.rfind('/') + 1));
