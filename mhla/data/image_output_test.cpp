@@ -55,13 +55,24 @@ TEST(AdmCrop, SizesAtTheBorders) {
 }
 
 TEST(ToU8, ThreeWaysToRound) {
-  const ConstView x = golden().view("to_uint8/in.x");
-  const std::span<const float> values(data_as<float>(x), static_cast<std::size_t>(x.numel()));
+  const ConstView given = golden().view("to_uint8/in.x");
+  const std::span<const float> values(data_as<float>(given), static_cast<std::size_t>(given.numel()));
   for (const std::string name : {"adm", "save_image", "diffusers"}) {
     std::vector<std::uint8_t> got(values.size());
     to_u8(values, to_u8_called(name), got.data());
     EXPECT_EQ(std::memcmp(got.data(), golden().view("to_uint8/out." + name).data, got.size()), 0) << name;
   }
+  // 255 (x / 2 + 0.5) at n + 0.5 exactly, n even: diffusers rounds down.
+  int halves = 0;
+  for (int n = 128; n < 254; n += 2) {
+    const float place = (static_cast<float>(n) + 0.5f) / 255.0f, x = 2.0f * place - 1.0f;
+    if ((x / 2.0f + 0.5f) * 255.0f != static_cast<float>(n) + 0.5f) continue;
+    std::uint8_t level = 0;
+    to_u8(std::span(&x, 1), ToU8::kDiffusers, &level);
+    EXPECT_EQ(level, n);
+    ++halves;
+  }
+  EXPECT_GT(halves, 10);
   const std::vector<float> wrong = {0.0f, std::nanf("")};
   std::uint8_t out[2];
   EXPECT_THROW(to_u8(wrong, ToU8::kAdm, out), RunFailed);

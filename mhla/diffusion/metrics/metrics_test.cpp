@@ -197,17 +197,21 @@ TEST(Neighbours, BlocksAgainstPlainDistances) {
 }
 
 TEST(Neighbours, CopiesAreAtDistanceZero) {
-  const MadeFeatures made(300, 64, 9, 50.0);  // far from the origin, where |a|^2 + |b|^2 - 2 a.b cancels
-  const std::vector<Nearest> nearest = nearest_rows(made.view(), made.view());
+  // Far from the origin, where |a|^2 + |b|^2 - 2 a.b cancels, and in f64, where its products are rounded.
+  const MadeFeatures made(300, 64, 9, 50.0);
+  std::vector<double> thirds;
+  for (const float value : made.values) thirds.push_back(value / 3.0);
+  const ConstView rows(thirds.data(), DType::kF64, {300, 64});
+  const std::vector<Nearest> nearest = nearest_rows(rows, rows);
   for (std::size_t i = 0; i < nearest.size(); ++i) {
     EXPECT_EQ(nearest[i].index, static_cast<std::int64_t>(i));
     EXPECT_EQ(nearest[i].squared_distance, 0.0);
   }
-  const NeighbourMetrics same = neighbour_metrics(made.view(), made.view());
+  const NeighbourMetrics same = neighbour_metrics(rows, rows);
   EXPECT_EQ(same.precision, 1.0);
   EXPECT_EQ(same.recall, 1.0);
   EXPECT_EQ(same.coverage, 1.0);
-  EXPECT_EQ(message_of([&] { neighbour_metrics(MadeFeatures(3, 64, 1).view(), made.view()); }),
+  EXPECT_EQ(message_of([&] { neighbour_metrics(MadeFeatures(3, 64, 1).view(), rows); }),
             "neighbours: samples has 3 images, expected at least 4");
 }
 
