@@ -29,6 +29,14 @@ void check_same_size(std::int64_t samples, std::int64_t reference, const char* e
          ", expected features of the same network and layer");
 }
 
+void check_sets(const ConstView& samples, const ConstView& reference, std::int64_t least, const char* entry) {
+  check_features(samples, entry, "samples");
+  check_features(reference, entry, "reference");
+  check_same_size(samples.shape[1], reference.shape[1], entry);
+  check_enough(samples.shape[0], least, entry, "samples");
+  check_enough(reference.shape[0], least, entry, "reference");
+}
+
 void widen_rows(const ConstView& features, std::int64_t first, std::int64_t count, double* out, const char* entry,
                 const std::string& name) {
   const std::int64_t d = features.shape[1];

@@ -19,6 +19,9 @@ void check_enough(std::int64_t images, std::int64_t least, const char* entry, co
 // Refuses features of different sizes.
 void check_same_size(std::int64_t samples, std::int64_t reference, const char* entry);
 
+// All of these for the features of two sets.
+void check_sets(const ConstView& samples, const ConstView& reference, std::int64_t least, const char* entry);
+
 // Rows [first, first + count) as f64, [count, d], contiguous. A NaN or an infinity is refused, named by its row.
 void widen_rows(const ConstView& features, std::int64_t first, std::int64_t count, double* out, const char* entry,
                 const std::string& name);

@@ -78,18 +78,10 @@ double distance(const RowBlocks& x, const RowBlocks& y) {
          2.0 * kernel_sum(x, y, false) / (n * m);
 }
 
-void check_both(const ConstView& samples, const ConstView& reference, std::int64_t least) {
-  check_features(samples, kEntry, "samples");
-  check_features(reference, kEntry, "reference");
-  check_same_size(samples.shape[1], reference.shape[1], kEntry);
-  check_enough(samples.shape[0], least, kEntry, "samples");
-  check_enough(reference.shape[0], least, kEntry, "reference");
-}
-
 }  // namespace
 
 double kernel_distance(const ConstView& samples, const ConstView& reference) {
-  check_both(samples, reference, 2);
+  check_sets(samples, reference, 2, kEntry);
   return distance({samples, "samples"}, {reference, "reference"});
 }
 
@@ -97,7 +89,7 @@ KernelDistance subset_kernel_distance(const ConstView& samples, const ConstView&
                                       const KernelSubsets& options) {
   if (options.subsets < 1 || options.size < 2)
     fail(kEntry, ": ", options.subsets, " subsets of ", options.size, ", expected at least one, of at least 2 images");
-  check_both(samples, reference, options.size);
+  check_sets(samples, reference, options.size, kEntry);
   NumpyShuffle shuffle(options.seed);
   std::vector<double> values;
   for (std::int64_t i = 0; i < options.subsets; ++i) {

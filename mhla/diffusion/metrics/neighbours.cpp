@@ -65,14 +65,6 @@ void each_pair(const ConstView& a, const char* a_name, const ConstView& b, const
   }
 }
 
-void check_both(const ConstView& samples, const ConstView& reference, std::int64_t least) {
-  check_features(samples, kEntry, "samples");
-  check_features(reference, kEntry, "reference");
-  check_same_size(samples.shape[1], reference.shape[1], kEntry);
-  check_enough(samples.shape[0], least, kEntry, "samples");
-  check_enough(reference.shape[0], least, kEntry, "reference");
-}
-
 std::vector<double> radii_of(const ConstView& features, const char* name, std::int64_t k) {
   // The k smallest so far of every row, ascending.
   std::vector<double> best(static_cast<std::size_t>(features.shape[0] * k), std::numeric_limits<double>::infinity());
@@ -104,7 +96,7 @@ std::vector<double> squared_radii(const ConstView& features, std::int64_t k) {
 
 NeighbourMetrics neighbour_metrics(const ConstView& samples, const ConstView& reference, std::int64_t k) {
   if (k < 1) fail(kEntry, ": k is ", k, ", expected at least 1");
-  check_both(samples, reference, k + 1);
+  check_sets(samples, reference, k + 1, kEntry);
   const std::vector<double> own = radii_of(samples, "samples", k), theirs = radii_of(reference, "reference", k);
   std::vector<char> precise(own.size(), 0), recalled(theirs.size(), 0), covered(theirs.size(), 0);
   std::int64_t inside = 0;
@@ -121,7 +113,7 @@ NeighbourMetrics neighbour_metrics(const ConstView& samples, const ConstView& re
 }
 
 std::vector<Nearest> nearest_rows(const ConstView& samples, const ConstView& reference) {
-  check_both(samples, reference, 1);
+  check_sets(samples, reference, 1, kEntry);
   std::vector<Nearest> nearest(static_cast<std::size_t>(samples.shape[0]),
                                {0, std::numeric_limits<double>::infinity()});
   each_pair(samples, "samples", reference, "reference", [&](std::int64_t i, std::int64_t j, double squared) {
