@@ -1,4 +1,4 @@
-// In a LibTorch program: mhla::MhlaAttention in the place of softmax attention in a network of one's own, trained for a
+// In a LibTorch program: mhla::MhlaAttention instead of softmax attention in a network of one's own, trained for a
 // few steps; then a whole classifier by name, saved to a folder and loaded from it. A folder of `mhla train classify`
 // or `mhla convert` is loaded the same way: torch_model FOLDER prints what it says about noise.
 #include <cstdio>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """check_prose.py [FILE ...]: phrases that read oddly in documents, help texts, messages and comments, with what to say
-instead, and spelling where codespell is installed. Without files: everything that git tracks. Exit code 1: something was
-found."""
+instead, and spelling by codespell, whose settings are in .codespellrc. Without files: everything that git tracks. Exit
+code 1: something was found."""
 
 from __future__ import annotations
 
@@ -26,9 +26,6 @@ PHRASES = [
 PROSE = {".md"}
 CODE = {".cpp", ".h", ".c", ".cu", ".cuh", ".py", ".sh", ".cmake"}
 SKIPPED = ("CHANGELOG.md", "LICENSE", "scripts/check_prose.py", "mhla/data/sample/")
-SPELLING_SKIPS = "*.safetensors,*.json,*.txt,*/fuzz_corpus/*,LICENSE"
-# Names of ours that codespell takes for mistakes.
-SPELLING_WORDS = "nd,te,fo,ba,ot,som,inout,dout,als,ue,parm,hist,strat,numer,sie"
 
 
 def tracked() -> list[str]:
@@ -60,8 +57,7 @@ def check_spelling(paths: list[str]) -> int:
         print("check_prose: spelling is not checked, codespell is not installed", file=sys.stderr)
         return 0
     files = [path for path in paths if Path(path).suffix in PROSE | CODE and not path.startswith(SKIPPED)]
-    command = [codespell, "--skip", SPELLING_SKIPS, "--ignore-words-list", SPELLING_WORDS, *files]
-    return subprocess.run(command, check=False).returncode
+    return subprocess.run([codespell, "--config", ".codespellrc", *files], check=False).returncode
 
 
 def main() -> int:

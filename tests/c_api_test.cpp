@@ -300,7 +300,7 @@ TEST(CApi, LastErrorBelongsToItsThread) {
   EXPECT_TRUE(fails_with(mhla_set_threads(-3), MHLA_ERROR_ARGUMENT, "threads is -3"));
 }
 
-// A header of tomorrow has more fields, one of an older library fewer: both are told by struct_size.
+// A header of tomorrow has more fields, one of an older library fewer: struct_size distinguishes them.
 TEST(CApi, StructsOfOtherVersions) {
   const Inputs in;
   Tensor got(DType::kF64, in.dout.shape());

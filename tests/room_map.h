@@ -1,4 +1,4 @@
-// The map of the house: which room includes which, read from the sources, held against the arrows that
+// The map of the house: which room includes which, read from the sources, checked against the arrows that
 // docs/architecture.md allows. Every function works on texts in memory, so the map itself can be tested.
 #pragma once
 

@@ -2,7 +2,7 @@
 //   cache    one state, visited again and again
 //   memory   as many states as it takes for the visited parts to be four times the last-level cache, in turn
 //   latency  by position in the chunk, with 32 finished chunks behind the token: the boundary must be no cliff
-// A step is held against the bandwidth of a plain read at the same footprint, measured in the same run. On a CUDA
+// A step is compared with the bandwidth of a plain read at the same footprint, measured in the same run. On a CUDA
 // device: bench_decode_device.cpp.
 #include <fmt/format.h>
 

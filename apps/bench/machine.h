@@ -1,4 +1,4 @@
-// The limits of the machine, measured in the same run as what is held against them: a large matrix product, a copy
+// The limits of the machine, measured in the same run as what is compared with them: a large matrix product, a copy
 // through memory, and a streaming read at a given footprint.
 #pragma once
 

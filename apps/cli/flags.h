@@ -1,5 +1,5 @@
 // Flags that several commands have: one name, one range, one text. And what their values may be: CLI11's own ranges
-// are written into every line of help, and what they refuse is told in their own words.
+// are written into every line of help, and their messages are not ours.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -10,7 +10,7 @@
 
 namespace mhla::apps {
 
-// `least` in the place of the table's where 0 has a meaning.
+// `least` replaces the table's where 0 has a meaning.
 inline CLI::Validator within(const Limit& limit, std::int64_t least) {
   return CLI::Validator(
       [most = limit.most, least](const std::string& text) {

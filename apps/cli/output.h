@@ -44,7 +44,7 @@ class TextTable {
 
 JsonValue json_list(const std::vector<std::string>& items);
 
-// One line on stderr, "mhla: ...", in the place of a progress line that stands there; line breaks inside become spaces.
+// One line on stderr, "mhla: ...", which replaces a progress line; line breaks inside become spaces.
 void complain(std::string_view text);
 
 // Writes what is buffered; false when stdout could not take it (a full disk, a closed pipe).

@@ -24,12 +24,12 @@ namespace {
 
 constexpr const char* kCommand = "eval lm";
 
-// What a task is told besides the model.
+// What a task gets besides the model.
 struct Settings {
   std::int64_t items = 0, max_prompt = 0, needles = 8;
   MqarOptions mqar;
   std::vector<std::int64_t> lengths;
-  bool as_in_training = false;  // the lengths: an answer must fit behind a prompt
+  bool as_in_training = false;  // the lengths: an answer must fit after a prompt
   std::uint64_t seed = 0;
 };
 

@@ -42,7 +42,7 @@ std::vector<std::byte> read_stdin() {
   return bytes;  // the decoder refuses what is larger than it may be
 }
 
-// Folders become the images below them. What gives no image is told, and the others go on.
+// Folders become the images below them. What gives no image is reported, and the others go on.
 Wanted wanted_of(const std::vector<std::string>& images, Observer& observer) {
   Wanted wanted;
   bool stdin_read = false;

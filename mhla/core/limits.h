@@ -44,7 +44,7 @@ inline constexpr Limit kAll[] = {kLayers,  kDim,    kHeads, kHeadSize,   kMlp,  
 
 }  // namespace limits
 
-// "config: layers is 1000000000, expected 1 to 4096". `least` in the place of the table's where a field may be 0.
+// "config: layers is 1000000000, expected 1 to 4096". `least` replaces the table's where a field may be 0.
 template <class Value>
 void expect_within(const char* entry, const char* field, Value value, const Limit& limit, std::int64_t least) {
   if (!(value >= static_cast<Value>(least) && value <= static_cast<Value>(limit.most)))

@@ -16,7 +16,7 @@ struct Letter {
   std::string_view mark, text;
 };
 
-// Those of running text; marks of pronunciation are told by their letter alone (letter_of).
+// Those of running text; marks of pronunciation are recognised by their letter alone (letter_of).
 constexpr Letter kLetters[] = {
     {"'a", "\u00e1"},    {"'e", "\u00e9"},    {"'i", "\u00ed"},    {"'o", "\u00f3"},    {"'u", "\u00fa"},
     {"'y", "\u00fd"},    {"'A", "\u00c1"},    {"'E", "\u00c9"},    {"`a", "\u00e0"},    {"`e", "\u00e8"},

@@ -48,10 +48,10 @@ struct TokenSetInfo {
   friend bool operator==(const TokenSetInfo&, const TokenSetInfo&) = default;
 };
 
-// What became of text that is none, for people: a line for what is no UTF-8, a line for what was not read.
+// Warnings for people: a line for text that is not UTF-8, a line for files that were not read.
 std::vector<std::string> text_warnings(const TokenSetInfo& info);
 
-// In tokenize.cpp. Every document opens with Tokenizer::document_opening() and ends with closing(). `progress` is told
+// In tokenize.cpp. Every document opens with Tokenizer::document_opening() and ends with closing(). `progress` gets
 // the documents done. Files of one that was killed are removed first, and those of one that fails.
 // Text that the tokenizer refuses is an Error with the name of its document.
 TokenSetInfo tokenize_corpus(const TokenizeOptions& options, const std::function<void(std::int64_t)>& progress = {});

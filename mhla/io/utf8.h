@@ -7,8 +7,8 @@
 
 namespace mhla {
 
-std::size_t utf8_length(std::string_view text);  // bytes of the character at the start of `text`, 0 when it is none
-std::size_t utf8_prefix(std::string_view text);  // bytes before the first that is none
+std::size_t utf8_length(std::string_view text);  // bytes of the character at the start of `text`, 0 if invalid
+std::size_t utf8_prefix(std::string_view text);  // bytes before the first invalid one
 inline bool is_utf8(std::string_view text) { return utf8_prefix(text) == text.size(); }
 
 // The text with bytes that are no UTF-8 spelled out, "caf\\xe9": names of files may have any.

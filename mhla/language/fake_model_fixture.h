@@ -1,4 +1,4 @@
-// A language model that is none: what it thinks of a text is a function of the test. Bytes are its tokens.
+// A stand-in for a language model: its logits are a function that the test gives. Bytes are its tokens.
 #pragma once
 
 #include <functional>

@@ -82,7 +82,7 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasPa
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) override;
   torch::Tensor matrix(const torch::Tensor& x) override;  // what the operator does to unit values
   void constrain() override;                              // on any device; NaN stays NaN
-  void use_plain_code(bool plain);  // LibTorch operators in the place of the kernels (plain_attention.h); not causal
+  void use_plain_code(bool plain);  // LibTorch operators instead of the kernels (plain_attention.h); not causal
   AttentionScores scores(const torch::Tensor& x) override;  // of the bidirectional form
   [[nodiscard]] std::map<std::string, ParamRole> param_roles() const override { return {{"mix", ParamRole::kMix}}; }
 

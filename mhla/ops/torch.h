@@ -54,7 +54,7 @@ inline bool symbolic(const at::Tensor& x) {
 }
 
 // Softmax attention of [B, H, N, D] with scale D^-1/2: PyTorch 2's own kernels, the formula before. `mask` [B, 1, N,
-// Nk], in the place of causal: what a query may see.
+// Nk], instead of causal: what a query may see.
 inline at::Tensor softmax_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                                     const at::Tensor& mask = {}) {
 #if TORCH_VERSION_MAJOR >= 2

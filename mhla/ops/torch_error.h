@@ -1,4 +1,4 @@
-// What a user is told of an exception that LibTorch or the allocator threw: one short line, without stack, file names
+// The message for an exception that LibTorch or the allocator threw: one short line, without stack, file names
 // of LibTorch or advice for its developers.
 #pragma once
 

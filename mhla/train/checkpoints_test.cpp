@@ -76,7 +76,7 @@ TEST(Checkpoints, DamageIsNamedAndTheOneBeforeIsTaken) {
     ASSERT_EQ(complaints.size(), 1u) << damage.says;
     EXPECT_NE(complaints[0].find(damage.says), std::string::npos) << complaints[0];
     EXPECT_NE(complaints[0].find("step-00000009"), std::string::npos) << complaints[0];
-    save_text(folder, 9, "again");  // in the place of the damaged one
+    save_text(folder, 9, "again");  // replaces the damaged one
     EXPECT_EQ(folder.newest(complaints)->step, 9) << damage.says;
   }
 }

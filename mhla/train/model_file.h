@@ -1,4 +1,4 @@
-// A model that is described by a file, such as the config.json of a run, in the place of a name.
+// A model that is described by a file, such as the config.json of a run, instead of a name.
 #pragma once
 
 #include <set>

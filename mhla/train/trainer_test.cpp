@@ -1,5 +1,5 @@
 // The loop on a tiny task: it learns, resumes to the same bits from wherever it was stopped, accumulates, logs, and
-// ends with a clear message when the loss is no number or the disk takes no more.
+// ends with a clear message when the loss is NaN or infinite or the disk is full.
 #include "mhla/train/trainer.h"
 
 #include <gtest/gtest.h>

@@ -242,7 +242,7 @@ TEST_F(CliLm, WhatWouldSpoilARunIsRefused) {
   expect_refused({"train", "lm", "--out", out, "--data", data, "--tokenizer", "train:300"}, {"has a run already"});
   EXPECT_TRUE(read_file(out + "/tokenizer.fingerprint") == fingerprint);
   EXPECT_EQ(run_program({"generate", "--run", out, "--prompt", "to", "--max-tokens", "2"}).code, 0);
-  // Its tokens in the place of others.
+  // Its tokens instead of others.
   const std::string tokens = folder.path("pieces");
   ASSERT_EQ(run_program({"data", "tokenize", "--data", data, "--tokenizer", "train:280", "--out", tokens}).code, 0);
   const std::string moved = folder.path("moved");

@@ -28,7 +28,7 @@ class CliTrainData : public testing::Test {
     write_idx(folder.path(name), "t10k", 40);
     return folder.path(name);
   }
-  // Folders of `count` images for each class; `junk` is what a file holds in the place of an image.
+  // Folders of `count` images for each class; `junk` is what a file holds instead of an image.
   [[nodiscard]] std::string folders(const std::string& name, const std::vector<std::string>& classes, int count,
                                     const std::string& junk = "") const {
     write_class_folders(folder.path(name), classes, count, junk);

@@ -109,7 +109,7 @@ void TokenShard::open(std::span<const std::byte> bytes) {
     fail(label_, ": a vocabulary of ", head.vocab_size, ", expected 1 to ", kMaxVocab);
   if (head.token_bytes != (head.vocab_size <= 65536 ? 2u : 4u) || head.zero != 0)
     fail(label_, ": ", head.token_bytes, " bytes a token, which a vocabulary of ", head.vocab_size, " does not have");
-  // Each count alone is held against the length first: their sum must not wrap.
+  // Each count alone is checked against the length first: their sum must not wrap.
   body_ = bytes.subspan(sizeof head);
   const std::uint64_t room = body_.size();
   if (head.documents >= room / 8 || head.tokens > room / head.token_bytes ||

@@ -2,7 +2,7 @@
 // recomputed, transposed (S^T = V^T K~), because every product but one wants them so. Per head:
 //   1  S^T_b, z_b              from k, v
 //   2  S~^T_i = sum_b m S^T_b  out of place
-//   3  dq, and dS~^T_i = dnum^T q~ in the place of S~^T_i; dn = -(q~ . dq~num) / den, so `out` is not needed
+//   3  dq, and dS~^T_i = dnum^T q~ over S~^T_i; dn = -(q~ . dq~num) / den, so `out` is not needed
 //   4  dmix[i,b] = <dS~^T_i, S^T_b>, tails included: z, or for kOfficial q~.z, whose gradients are mixed alike
 //   5  dS^T_b = sum_i m[i,b] dS~^T_i
 //   6  dk = v dS^T_b + dz_b, dv = k~ dS_b
@@ -244,7 +244,7 @@ class Backward {
   }
 
   // Phase 3 for query heads [h0, h1): dq (for kOfficial without q_den its numerator part, finished in phase 6),
-  // dq_den of kPaper, and the gradient of the mixed block in the place of the mixed block.
+  // dq_den of kPaper, and the gradient of the mixed block, which overwrites the mixed block.
   void query_side(const Unit& u, std::int64_t b0, std::int64_t b1, std::int64_t h0, std::int64_t h1, int worker) {
     const Scratch s = scratch(worker);
     const auto q = Rows<const T>::of(p_.q, u.sequence), dout = Rows<const T>::of(p_.dout, u.sequence);

@@ -1,7 +1,7 @@
 // The causal form (README.md, eq. 1 to 3). Chunk i = t / C, q~ = phi(q), k~ = phi(k):
 //   num_t = q~_t^T sum_{b<i} mix[i,b] S_b + mix[i,i] sum_{s<=t in chunk i} (q~_t . k~_s) v_s
 //   out_t = scale * num_t                                    (kNone, the default)
-//   out_t = scale * num_t / den_t,  den_t likewise with 1 in the place of v, plus eps   (kPaper)
+//   out_t = scale * num_t / den_t,  den_t likewise with 1 instead of v, plus eps   (kPaper)
 // Entries of mix above the diagonal are never read.
 #pragma once
 

@@ -1,5 +1,5 @@
 // The products of the causal backward that the forward does not have. Scores of a block are A[t][s] = q~_t . k~_s and
-// dA[t][s] = g_t . v_s; the forward's readout serves dq~ = g P^T + m dA k~ with g, v, k~ in the place of q~, k~, v.
+// dA[t][s] = g_t . v_s; the forward's readout serves dq~ = g P^T + m dA k~ with g, v, k~ for q~, k~, v.
 // Here:
 //   rows of keys:  dk~_s = v_s dS^T + m sum_{t>=s} dA[t][s] q~_t,   dv_s = k~_s dS + m sum_{t>=s} A[t][s] g_t
 //   coefficients:  dm_ii = sum_{s<=t} A[t][s] dA[t][s],             dm[i,b] = <dP_i, S_b>

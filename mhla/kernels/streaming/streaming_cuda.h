@@ -1,4 +1,4 @@
-// What the kernels of the streaming form are told, and how a call is cut for them: host code without a CUDA header, so
+// The arguments of the streaming kernels, and how a call is cut for them: host code without a CUDA header, so
 // that the cut is tested without a device.
 //
 // A call of T tokens visits the chunks they fall into. It is done in pieces of at most `piece` chunks of every

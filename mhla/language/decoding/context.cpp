@@ -41,7 +41,7 @@ Ids split_numbers(const std::string& text, std::int64_t vocab, const std::string
     std::uint32_t id = 0;
     const auto [stop, error] = std::from_chars(at, end, id);
     if (error != std::errc() || id >= vocab || (stop < end && *stop != ' '))
-      fail(file, ": token ", ids.size(), " is no number from 0 to ", vocab - 1);
+      fail(file, ": token ", ids.size(), " is not a number from 0 to ", vocab - 1);
     ids.push_back(id);
     at = stop + 1;
   }
@@ -88,7 +88,7 @@ TextContext read_more(LanguageModelImpl& model, const Tokenizer& tokenizer, Text
                       const std::vector<std::string>& more, std::int64_t piece, const BeforePiece& before) {
   const auto count = static_cast<std::int64_t>(more.size());
   if (count != context.texts() && context.texts() != 1)
-    fail("generate: ", count, " prompts behind a context of ", context.texts(), " texts, expected as many");
+    fail("generate: ", count, " prompts after a context of ", context.texts(), " texts, expected as many");
   std::vector<LmState> states;
   TextContext all;
   for (std::int64_t i = 0; i < count; ++i) {

@@ -424,7 +424,7 @@ TEST_F(Generation, StatesOfOthersAreRefused) {
   EXPECT_EQ(message_of([&] {
               (void)read_more(*model_, *tokenizer_, load_context(*model_, *tokenizer_, file), {"x", "y", "z"});
             }),
-            "generate: 3 prompts behind a context of 2 texts, expected as many");
+            "generate: 3 prompts after a context of 2 texts, expected as many");
   save_context(*exact, *tokenizer_, read_texts(*exact, *tokenizer_, {"abc"}), file);
   EXPECT_EQ(load_context(*exact, *tokenizer_, file).texts(), 1);
   EXPECT_EQ(load_context(*model_, *tokenizer_, file).texts(), 1);  // no promise is broken

@@ -15,7 +15,7 @@ Layout stage_layout(const ClassifierConfig& config, std::size_t stage, std::int6
 // deit: any attention of the zoo, with the options of the configuration where it has them.
 AnyAttention make_deit_attention(const ClassifierConfig& config, const Layout& layout);
 // vlt: the attention inside the gate of a stage, (core + LePE(v)) * o, with 2D RoPE. mhla, linear, softmax, mala and
-// rala are such cores; the others stand in the place of the whole.
+// rala are such cores; the others replace the whole.
 AnyAttention make_vlt_attention(const ClassifierConfig& config, std::string_view name, std::size_t stage,
                                 const Layout& layout);
 

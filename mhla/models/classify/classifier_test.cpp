@@ -55,7 +55,7 @@ TEST(Classifiers, HaveTheirParameters) {
   EXPECT_EQ(parameters_of("deit_tiny", "mhla", true), 5'793'832);
   EXPECT_EQ(parameters_of("deit_small", "mhla", true), 22'200'424);
   EXPECT_EQ(parameters_of("deit_base", "mhla", true), 86'864'104);
-  // Ours: 196 positions, no inner norm, CPE 3x3 in the place of LePE 5x5.
+  // Ours: 196 positions, no inner norm, CPE 3x3 instead of LePE 5x5.
   EXPECT_EQ(parameters_of("deit_tiny", "mhla"), 5'740'840);
   EXPECT_EQ(parameters_of("deit_small", "mhla"), 22'094'440);
   EXPECT_EQ(parameters_of("deit_base", "mhla"), 86'652'136);

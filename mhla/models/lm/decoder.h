@@ -1,6 +1,6 @@
 // One token after another for a batch of sequences, without what launching every kernel of a step by itself costs. On a
 // CUDA device the parts of a step that lie between two calls of the operator are recorded as CUDA graphs and replayed;
-// the operator, which is told where each sequence stands, is called as ever. Logits have the bits of
+// the operator, which gets the position of each sequence, is called as ever. Logits have the bits of
 // LanguageModel::decode, which does the work wherever nothing can be recorded: on the CPU, with other attentions than
 // mhla and linear, with short convolutions, under autocast.
 //

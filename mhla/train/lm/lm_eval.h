@@ -34,7 +34,7 @@ struct Perplexity {
   double seconds = 0;
 };
 
-// In evaluation mode without gradients, on the device of the model; with autocast where that is on. `progress` is told
+// In evaluation mode without gradients, on the device of the model; with autocast where that is on. `progress` gets
 // the tokens done.
 Perplexity perplexity(LanguageModelImpl& model, const TokenSet& set, const PerplexityOptions& options,
                       const std::function<void(std::int64_t done)>& progress = {});

@@ -1,5 +1,6 @@
-// What one launch of a phase is told, and the phases themselves. A call runs in waves: a wave is a range of sequences
-// and kv heads whose summaries fit the budget (plan.h). Buffers of a wave are indexed by its own heads and blocks:
+// The arguments of one launch of a phase, and the phases themselves. A call runs in waves: a wave is a range of
+// sequences and kv heads whose summaries fit the budget (plan.h). Buffers of a wave are indexed by its own heads and
+// blocks:
 //   summaries      [heads][blocks][stride]   S as [D][E], then z as [D]; stride is D E + D, rounded up to 4
 //   token values   [heads][blocks][C]        one f32 per token, in block order: denominators and the like
 // where heads are kv heads or query heads as the buffer says. Plain structs, passed to kernels by value.

@@ -1,4 +1,4 @@
-// How a call on a CUDA device is cut into waves, and what its kernels are told about it. Host code without a CUDA
+// How a call on a CUDA device is cut into waves, and the arguments of its kernels. Host code without a CUDA
 // header: it is tested on machines without a device.
 #pragma once
 

@@ -1,8 +1,8 @@
 // The product every phase is made of: a tile of kRows x kColumns f32 sums, kept in the registers of a block of kThreads
-// threads, to which steps of at most kDepth products are added from two operands in shared memory. Four arithmetics
-// share this interface: FullF32 for f32 inputs; Bf16 and Tf32 on tensor cores for bf16 and f16 inputs; SplitTf32 on
-// tensor cores with nearly the accuracy of f32. Operands are of type A::Operand, made by A::operand, and lie as they
-// were filled:
+// threads, to which steps of at most kDepth products are added from two operands in shared memory. Four kinds of
+// arithmetic share this interface: FullF32 for f32 inputs; Bf16 and Tf32 on tensor cores for bf16 and f16 inputs;
+// SplitTf32 on tensor cores with nearly the accuracy of f32. Operands are of type A::Operand, made by A::operand, and
+// lie as they were filled:
 //   kByRows      [kDepth][width]  element (k, x) at k * pitch(width) + x
 //   kByColumns   [width][kDepth]  element (k, x) at x * A::kPitch + k; FullF32 takes kByRows alone
 // The pitches keep what a warp reads at once in different banks.
@@ -96,8 +96,8 @@ struct FullF32 {
   };
 };
 
-// What the tensor-core arithmetics share: a warp owns kDown x kAcross tiles of 16 x 8 sums, spread over its lanes as
-// the instructions want them (intrinsics.cuh).
+// What the kinds of tensor-core arithmetic share: a warp owns kDown x kAcross tiles of 16 x 8 sums, spread over its
+// lanes as the instructions want them (intrinsics.cuh).
 template <int kRows>
 class FragmentSums {
  public:

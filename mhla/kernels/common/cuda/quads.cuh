@@ -18,7 +18,7 @@ using LaneOperand = float[kLaneDepths][kWide];
 template <class A, int kWide>
 class Quads;
 
-// What the tensor-core arithmetics share: 16 rows, column n of tile j is column kWide n + j.
+// What the kinds of tensor-core arithmetic share: 16 rows, column n of tile j is column kWide n + j.
 template <int kWide>
 class FragmentQuads {
  public:

@@ -76,7 +76,7 @@ __device__ inline float2 unpack_bf16(std::uint32_t pair) {
   return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
 }
 
-// Two values, 0 in the place of infinity and NaN.
+// Two values, 0 instead of infinity and NaN.
 __device__ inline std::uint32_t finite_pair(std::uint32_t pair) {
   if ((pair & 0x7f80u) == 0x7f80u) pair &= 0xffff0000u;
   if ((pair & 0x7f800000u) == 0x7f800000u) pair &= 0xffffu;
