@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -65,7 +65,7 @@ def anchors(text: str) -> set[str]:
     return names
 
 
-@lru_cache(maxsize=None)
+@cache
 def anchors_of(path: Path) -> frozenset[str]:
     return frozenset(anchors(path.read_text(encoding="utf-8")))
 

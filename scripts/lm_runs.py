@@ -46,7 +46,7 @@ def evaluate(mhla, folder, task):
     file = folder / "eval.json"
     if not file.exists():
         command = [mhla, "eval", "lm", "--run", str(folder), "--json", *task]
-        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode != 0:
             lines = run.stderr.strip().splitlines()
             return {"failed": f"eval: exit {run.returncode}: {lines[-1] if lines else ''}"}

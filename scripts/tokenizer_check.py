@@ -137,8 +137,7 @@ def main():
         files = known_files(prose[:200_000], 800)
         names = ("clip", "llama", "gemma", "mistral", "qwen2", "openai_gpt", "bert_bpe", "metaspace", "bloom", "roberta")
         return write_golden(options.golden, {name: files[name] for name in names}, texts.some(60, longest=80))
-    out = {key: 0 for key in ("files", "texts", "wrong", "tokenizers fails", "both refuse", "only tokenizers refuses",
-                              "only mhla refuses")}
+    out = dict.fromkeys(("files", "texts", "wrong", "tokenizers fails", "both refuse", "only tokenizers refuses", "only mhla refuses"), 0)
     out.update(show=options.show, reasons={})
     for name, file in known_files(prose[:400_000], 1000).items():
         asked = texts.some(options.texts)

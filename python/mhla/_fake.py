@@ -24,9 +24,9 @@ def _check(shape_of: Any, given: dict[str, Any]) -> None:
     tensors = [x for x in given.values() if isinstance(x, torch.Tensor)]
     if any(not isinstance(size, int) for x in tensors for size in (*x.shape, *x.stride())):
         return
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch._subclasses import fake_tensor  # of PyTorch 2, as register_fake: older stubs do not know them
 
-    with unset_fake_temporarily():
+    with fake_tensor.unset_fake_temporarily():  # type: ignore[attr-defined, unused-ignore]
         shapes = {
             name: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x
             for name, x in given.items()
@@ -48,7 +48,8 @@ def _register(op: Any, maybe_shape_of: Any = None) -> None:
         q, v = given["q"], given["v"]
         return q.new_empty((*q.shape[:3], v.shape[3]))
 
-    torch.library.register_fake(op._schema.name, fake, allow_override=True)
+    register_fake: Any = getattr(torch.library, "register_fake")  # noqa: B009
+    register_fake(op._schema.name, fake, allow_override=True)
 
 
 def register() -> None:

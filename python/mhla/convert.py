@@ -8,29 +8,31 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Tuple, Union
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-Weights = Dict[str, Tensor]
+Weights = dict[str, Tensor]
+Names = dict[str, tuple[str, ...]]  # our name of a parameter to the published ones
 
 
 class Family(NamedTuple):
     """``required``: our name to the published ones. ``optional``: groups of such, each there as a whole or not at all.
     ``mix``: its name and the number of trailing ones of its shape."""
 
-    required: Dict[str, Tuple[str, ...]]
-    optional: Tuple[Dict[str, Tuple[str, ...]], ...] = ()
-    mix: Tuple[str, int] = ("", 0)
+    required: Names
+    optional: tuple[Names, ...] = ()
+    mix: tuple[str, int] = ("", 0)
 
-    def names(self) -> Dict[str, Tuple[str, ...]]:
+    def names(self) -> Names:
         """All of them in one table."""
         return {**self.required, **{ours: names for group in self.optional for ours, names in group.items()}}
 
 
-def _both(ours: str, *published: str) -> Dict[str, Tuple[str, ...]]:
+def _both(ours: str, *published: str) -> Names:
     """Weight and bias."""
     return {f"{ours}.{part}": tuple(f"{name}.{part}" for name in published) for part in ("weight", "bias")}
 
@@ -43,25 +45,30 @@ _IMAGE = Family(
 )  # fmt: skip
 _VIDEO = Family(
     required={**_both("qkv", "q", "k", "v"), **_both("out", "o"), "head_norm.weight": ("g_norm.weight",)},
-    optional=({"q_norm.weight": ("norm_q.weight",), "k_norm.weight": ("norm_k.weight",)}, _both("gate", "g"), _both("lepe", "lepe")),
+    optional=({"q_norm.weight": ("norm_q.weight",), "k_norm.weight": ("norm_k.weight",)}, _both("gate", "g"),
+              _both("lepe", "lepe")),
     mix=("block_attn.conv.weight", 2),
 )  # fmt: skip
 _LM_PROJECTIONS = {"qkv.weight": ("q_proj.weight", "k_proj.weight", "v_proj.weight"), "out.weight": ("o_proj.weight",)}
 # Short convolutions, and the feature maps that learn: t2r has a weight, hedgehog its bias too, hadamard two layers.
-_LM_OPTIONS = (
+_LM_OPTIONS: tuple[Names, ...] = (
     {f"{part}_conv.weight": (f"{part}_conv1d.weight",) for part in "qkv"},
-    *({f"feature_map_{part}.{name}": (f"feature_map_{part}.{name}",) for part in "qk"} for name in ("layer.weight", "layer.bias")),
+    {f"feature_map_{part}.layer.weight": (f"feature_map_{part}.layer.weight",) for part in "qk"},
+    {f"feature_map_{part}.layer.bias": (f"feature_map_{part}.layer.bias",) for part in "qk"},
     {key: value for part in "qk" for layer in ("layer1", "layer2")
      for key, value in _both(f"feature_map_{part}.{layer}", f"feature_map_{part}.{layer}").items()},
 )  # fmt: skip
 
-FAMILIES: Dict[str, Family] = {
+FAMILIES: dict[str, Family] = {
     "image": _IMAGE,  # DiT too: the same names
-    "linear": Family(required={"qkv.weight": ("to_qkv.weight",), **_both("out", "to_out.0"), "q_norm.weight": ("q_norm.weight",),
-                               "k_norm.weight": ("k_norm.weight",)}, optional=({"qkv.bias": ("to_qkv.bias",)}, _both("lepe", "lepe"))),  # fmt: skip
+    "linear": Family(required={"qkv.weight": ("to_qkv.weight",), **_both("out", "to_out.0"),
+                               "q_norm.weight": ("q_norm.weight",), "k_norm.weight": ("k_norm.weight",)},
+                     optional=({"qkv.bias": ("to_qkv.bias",)}, _both("lepe", "lepe"))),  # fmt: skip
     "video": _VIDEO,
-    "lm": Family(required={**_LM_PROJECTIONS, "head_norm.weight": ("g_norm.weight",)}, optional=_LM_OPTIONS, mix=("mixing_matrix", 4)),
-    "lm_gated": Family(required={**_LM_PROJECTIONS, "gate.weight": ("g_proj.weight",), "head_norm.weight": ("g_norm_swish_gate.weight",)},
+    "lm": Family(required={**_LM_PROJECTIONS, "head_norm.weight": ("g_norm.weight",)}, optional=_LM_OPTIONS,
+                 mix=("mixing_matrix", 4)),  # fmt: skip
+    "lm_gated": Family(required={**_LM_PROJECTIONS, "gate.weight": ("g_proj.weight",),
+                                 "head_norm.weight": ("g_norm_swish_gate.weight",)},
                        optional=_LM_OPTIONS, mix=("mixing_matrix", 4)),  # fmt: skip
     "dit_base": Family(required={**_both("qkv", "qkv"), **_both("out", "proj")}),
     "wan_base": Family(required={**_both("qkv", "q", "k", "v"), **_both("out", "o"), "q_norm.weight": ("norm_q.weight",),
@@ -69,7 +76,7 @@ FAMILIES: Dict[str, Family] = {
 }
 
 
-def _fit(family: Family, keys: set) -> Tuple[List[str], List[str]]:
+def _fit(family: Family, keys: set[str]) -> tuple[list[str], list[str]]:
     """What of the family is missing in ``keys``, and what is left over."""
     missing = [name for names in family.required.values() for name in names if name not in keys]
     known = {name for names in family.names().values() for name in names}
@@ -130,7 +137,7 @@ def from_published(weights: Mapping[str, Tensor], family: str = "", prefix: str 
     return ours
 
 
-def to_published(weights: Mapping[str, Tensor], family: str, widths: Tuple[int, int, int]) -> Weights:
+def to_published(weights: Mapping[str, Tensor], family: str, widths: tuple[int, int, int]) -> Weights:
     """The published names of a layer's weights (its ``state_dict()``). ``widths``: rows of qkv that belong to q, k and v."""
     if family not in FAMILIES:
         raise RuntimeError(f"convert: family is '{family}', expected one of {', '.join(FAMILIES)}")
@@ -144,7 +151,8 @@ def to_published(weights: Mapping[str, Tensor], family: str, widths: Tuple[int, 
     if table.mix[0]:
         missing += [] if "mix" in weights else ["mix"]
         if "mix" in weights and weights["mix"].dim() != 2:
-            raise RuntimeError(f"convert: mix has shape {list(weights['mix'].shape)}, expected [M, M]: {family} has one for all heads")
+            shape = list(weights["mix"].shape)
+            raise RuntimeError(f"convert: mix has shape {shape}, expected [M, M]: {family} has one for all heads")
     if unknown or missing:
         raise RuntimeError(
             f"convert: {family} has no name for {', '.join(unknown) or 'nothing'} and needs {', '.join(missing) or 'nothing'}"
@@ -164,7 +172,7 @@ _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
            "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool}  # fmt: skip
 
 
-def load_safetensors(path: Union[str, Path]) -> Tuple[Weights, Dict[str, str]]:
+def load_safetensors(path: str | Path) -> tuple[Weights, dict[str, str]]:
     """Tensors and metadata of a safetensors file."""
     data = bytearray(Path(path).read_bytes())
     if len(data) < 8 or 8 + struct.unpack("<Q", data[:8])[0] > len(data):

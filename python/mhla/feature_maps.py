@@ -3,13 +3,14 @@ head's channels and may change their number."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-FUSED = {
+FUSED: dict[str, Callable[[Tensor], Tensor]] = {
     "relu_eps": lambda x: x.relu() + 1e-6,
     "relu": torch.relu,
     "elu1": lambda x: F.elu(x) + 1,

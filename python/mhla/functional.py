@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,18 +17,18 @@ def attention(
     v: Tensor,
     mix: Tensor,
     *,
-    block_size: Optional[int] = None,
-    grid: Optional[Sequence[int]] = None,
-    blocks: Optional[Sequence[int]] = None,
+    block_size: int | None = None,
+    grid: Sequence[int] | None = None,
+    blocks: Sequence[int] | None = None,
     causal: bool = False,
-    chunk: Optional[int] = None,
-    normalizer: Optional[str] = None,
+    chunk: int | None = None,
+    normalizer: str | None = None,
     feature_map: str = "relu_eps",
-    q_den: Optional[Tensor] = None,
-    k_den: Optional[Tensor] = None,
-    cu_seqlens: Optional[Tensor] = None,
+    q_den: Tensor | None = None,
+    k_den: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     eps: float = 1e-6,
-    scale: Optional[float] = None,
+    scale: float | None = None,
     beyond_mix: str = "error",
 ) -> Tensor:
     """Multi-head linear attention: every block of queries weighs the summaries of all blocks of keys.

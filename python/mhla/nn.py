@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,56 +13,20 @@ from torch import Tensor, nn
 
 from . import feature_maps
 from . import rope as rotary
+from ._options import check_options
+from ._parts import RMSNorm, ShortConv
 from .functional import attention
 from .mixing import constrain_mix_, init_causal_mix, init_mix
 from .streaming import StreamingState
 
-is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
-
-
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis, statistics in float32. eps None: that of the dtype.
-    Under autocast the result has its 16-bit dtype."""
-
-    def __init__(self, size: int, eps: Optional[float] = None, device: Any = None, dtype: Any = None) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(size, device=device, dtype=dtype))
-
-    def forward(self, x: Tensor, gate: Optional[Tensor] = None) -> Tensor:
-        """x ``[..., size]``; with ``gate``, as large, times silu(gate)."""
-        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
-        return torch.ops.mhla.norm(x, self.weight, None, gate, eps)
-
-
-class ShortConv(nn.Module):
-    """SiLU of a causal depth-wise convolution along the tokens, weight ``[C, 1, taps]``."""
-
-    def __init__(self, channels: int, taps: int = 4, device: Any = None, dtype: Any = None) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(channels, 1, taps, device=device, dtype=dtype))
-        nn.init.uniform_(self.weight, -1 / math.sqrt(taps), 1 / math.sqrt(taps))
-
-    def forward(self, x: Tensor, positions: Optional[Tensor] = None) -> Tensor:
-        """x ``[B, N, C]``. ``positions`` ``[N]``: places of the tokens in packed sequences, none of which reads another."""
-        channels, _, taps = self.weight.shape
-        if x.shape[1] == 0:  # which conv1d refuses
-            return x
-        if positions is None:
-            padded = F.pad(x.transpose(1, 2), (taps - 1, 0))
-            return F.silu(F.conv1d(padded, self.weight, groups=channels)).transpose(1, 2)
-        padded, total = F.pad(x, (0, 0, taps - 1, 0)), torch.zeros_like(x)
-        for j in range(taps):
-            before = (positions < taps - 1 - j).unsqueeze(-1)
-            total = total + padded[:, j : j + x.shape[1]].masked_fill(before, 0.0) * self.weight[:, 0, j]
-        return F.silu(total)
+__all__ = ["MHLA", "RMSNorm", "ShortConv"]
 
 
 class MHLA(nn.Module):
     """Multi-head linear attention with its projections. Input and output are ``[B, N, dim]``, tokens in raster order.
 
-    The layout is ``block_size`` (1D), ``grid`` and ``blocks`` (2D, 3D), or ``causal=True`` with ``chunk``; 1D and causal
-    layers serve sequences of up to ``max_tokens``. :meth:`image`, :meth:`dit`, :meth:`video` and :meth:`lm` are the
+    The layout is ``block_size`` (1D), ``grid`` and ``blocks`` (2D, 3D), or ``causal=True`` with ``chunk``. 1D and
+    causal layers serve sequences of up to ``max_tokens``. :meth:`image`, :meth:`dit`, :meth:`video` and :meth:`lm` are the
     published settings, with ``official=True`` to the last deviation of the published code.
 
     Args:
@@ -72,61 +37,77 @@ class MHLA(nn.Module):
         inner_norm: a LayerNorm before the projections, as the published image code has.
         qk_norm: RMSNorm of q and of k over their full width; ``qk_norm_eps`` None is the dtype's epsilon.
         short_conv: taps of a causal convolution with SiLU on q, k and v (causal layers); 0: none.
-        feature_map: ``relu_eps``, ``relu``, ``elu1``, ``identity``, or one that learns, per head: ``t2r``, ``hedgehog``,
-            ``hadamard``, ``dpfp``.
+        feature_map: ``relu_eps``, ``relu``, ``elu1``, ``identity``, or one that learns, per head: ``t2r``,
+            ``hedgehog``, ``hadamard``, ``dpfp``.
         rope: rotates the features in the numerator; the normaliser, if any, sees them unrotated.
         normalizer, eps, scale: as in :func:`mhla.attention`.
         head_norm: RMSNorm over each head's output, ``norm_eps``.
-        gate: ``silu`` or ``linear``: the output times act(x W_g). LePE is added behind it, with ``lepe_inside_gate`` before.
+        gate: ``silu`` or ``linear``: the output times act(x W_g). LePE is added after it, with ``lepe_inside_gate``
+            before.
         lepe: kernel size of a depth-wise convolution of v over the grid (2D, 3D), added to the output; 0: none.
-        mix: initial values: ``linear``, ``cos``, ``exp``, ``gaussian``, ``local``, ``uniform``; causal ``prefix``, ``linear``, ``exp``.
-        mix_official: normalised as in the published code. mix_per_head: ``[H, M, M]``. learn_mix: whether it has a gradient.
+        mix: initial values: ``linear``, ``cos``, ``exp``, ``gaussian``, ``local``, ``uniform``; in a causal layer
+            ``prefix``, ``linear``, ``exp``.
+        mix_official: normalised as in the published code.
+        mix_per_head: ``[H, M, M]``. learn_mix: whether it has a gradient.
         mix_range: what :meth:`constrain_` clips mix to after an optimiser step; None leaves it free.
         official_causal_clamp: clips mix to [1e-5, 1] before every forward, as the published language model does.
-        dropout: behind the output projection, in training.
-        dtype: of all parameters but mix, which is float32 for the kernels (float64 with float64). ``layer.to(torch.bfloat16)``
-            narrows mix as well; it works, but every pass widens it again.
+        dropout: after the output projection, in training.
+        dtype: of all parameters but mix, which is float32 for the kernels (float64 with float64).
+            ``layer.to(torch.bfloat16)`` narrows mix as well; it works, but every pass widens it again.
     """
+
+    # Modules, or None where the layer does not have the part: _inner_norm, _qk_norm and the like say which.
+    norm: Any
+    q_norm: Any
+    k_norm: Any
+    q_conv: Any
+    k_conv: Any
+    v_conv: Any
+    feature_map_q: Any
+    feature_map_k: Any
+    lepe: Any
+    gate: Any
+    head_norm: Any
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
         *,
-        block_size: Optional[int] = None,
-        grid: Optional[Sequence[int]] = None,
-        blocks: Optional[Sequence[int]] = None,
+        block_size: int | None = None,
+        grid: Sequence[int] | None = None,
+        blocks: Sequence[int] | None = None,
         causal: bool = False,
         chunk: int = 64,
         max_tokens: int = 2048,
-        num_kv_heads: Optional[int] = None,
-        head_dim: Optional[int] = None,
-        value_dim: Optional[int] = None,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
         qkv_bias: bool = False,
         out_bias: bool = True,
         inner_norm: bool = False,
         qk_norm: bool = False,
-        qk_norm_eps: Optional[float] = None,
+        qk_norm_eps: float | None = None,
         short_conv: int = 0,
         feature_map: str = "relu_eps",
         rope: bool = False,
         rope_base: float = 10000.0,
-        normalizer: Optional[str] = None,
+        normalizer: str | None = None,
         eps: float = 1e-6,
-        scale: Optional[float] = None,
+        scale: float | None = None,
         head_norm: bool = False,
         norm_eps: float = 1e-6,
-        gate: Optional[str] = None,
+        gate: str | None = None,
         gate_bias: bool = False,
         lepe: int = 0,
         lepe_inside_gate: bool = False,
-        mix: Optional[str] = None,
+        mix: str | None = None,
         mix_official: bool = False,
         mix_exp_sigma: float = 3.0,
         mix_local_threshold: float = 1.5,
         mix_per_head: bool = False,
         learn_mix: bool = True,
-        mix_range: Optional[Tuple[float, float]] = (0.0, 1.0),
+        mix_range: tuple[float, float] | None = (0.0, 1.0),
         official_causal_clamp: bool = False,
         beyond_mix: str = "error",
         dropout: float = 0.0,
@@ -134,44 +115,13 @@ class MHLA(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        given = [
-            name
-            for name, on in (("block_size", block_size is not None), ("grid", grid is not None), ("causal", causal))
-            if on
-        ]
-        if len(given) != 1 or (grid is None) != (blocks is None):
-            raise RuntimeError(
-                f"MHLA: the layout is {given or 'not given'}, expected one of block_size, grid with blocks, causal"
-            )
-        sizes = {"dim": dim, "num_heads": num_heads, "block_size": block_size, "chunk": chunk, "max_tokens": max_tokens,
-                 "head_dim": head_dim, "value_dim": value_dim}  # fmt: skip
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise RuntimeError(f"MHLA: {name} is {size}, expected at least 1")
-        if beyond_mix not in ("error", "extend"):
-            raise RuntimeError(f"MHLA: beyond_mix is '{beyond_mix}', expected error or extend")
-        if not causal and (beyond_mix != "error" or official_causal_clamp):
-            name = "official_causal_clamp" if official_causal_clamp else f"beyond_mix {beyond_mix}"
-            raise RuntimeError(f"MHLA: {name} in a layer that is not causal, expected causal=True")
-        if causal and mix_official:
-            raise RuntimeError("MHLA: mix_official in a causal layer, expected block_size, or grid and blocks")
-        if lepe_inside_gate and not lepe:
-            raise RuntimeError("MHLA: lepe_inside_gate without lepe, expected its kernel size")
-        if mix_range is not None and not mix_range[0] <= mix_range[1]:
-            raise RuntimeError(f"MHLA: mix_range is {tuple(mix_range)}, expected the lower end first")
-        if dim % num_heads and (head_dim is None or value_dim is None):
-            raise RuntimeError(f"MHLA: dim is {dim}, expected a multiple of num_heads = {num_heads}")
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if kv_heads < 1 or num_heads % kv_heads:
-            raise RuntimeError(f"MHLA: num_kv_heads is {kv_heads}, expected a divisor of num_heads = {num_heads}")
-        if feature_map not in feature_maps.NAMES:
-            raise RuntimeError(f"MHLA: feature_map is '{feature_map}', expected one of {', '.join(feature_maps.NAMES)}")
-        if short_conv < 0 or (short_conv and not causal):
-            raise RuntimeError(f"MHLA: short_conv is {short_conv}, expected 0, or taps of a causal layer")
-        if gate not in (None, "silu", "linear"):
-            raise RuntimeError(f"MHLA: gate is '{gate}', expected silu, linear or None")
-        if lepe and (grid is None or lepe % 2 == 0):
-            raise RuntimeError(f"MHLA: lepe is {lepe}, expected an odd kernel size on a 2D or 3D grid")
+        check_options(
+            dim=dim, num_heads=num_heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim, block_size=block_size,
+            grid=grid, blocks=blocks, causal=causal, chunk=chunk, max_tokens=max_tokens, short_conv=short_conv,
+            feature_map=feature_map, gate=gate, lepe=lepe, lepe_inside_gate=lepe_inside_gate, mix_official=mix_official,
+            mix_range=mix_range, official_causal_clamp=official_causal_clamp, beyond_mix=beyond_mix,
+        )  # fmt: skip
         self.dim, self.num_heads, self.num_kv_heads = dim, num_heads, kv_heads
         self.head_dim = dim // num_heads if head_dim is None else head_dim
         self.value_dim = dim // num_heads if value_dim is None else value_dim
@@ -191,7 +141,8 @@ class MHLA(nn.Module):
         widths = (num_heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_dim)
         self.widths = widths
         # q, k and v are heads of one size, and nothing stands between them and their projection.
-        self._alike = len({num_heads, self.num_kv_heads}) == 1 and self.head_dim == self.value_dim and not (qk_norm or short_conv)
+        same_heads = num_heads == self.num_kv_heads and self.head_dim == self.value_dim
+        self._alike = same_heads and not (qk_norm or short_conv)
         value_width = num_heads * self.value_dim
         # Asking a module for a part that it does not have is slow: these say what there is.
         self._inner_norm, self._qk_norm = inner_norm, qk_norm
@@ -218,8 +169,8 @@ class MHLA(nn.Module):
         if causal:
             values = init_causal_mix(math.ceil(max_tokens / chunk), mix or "prefix", exp_sigma=mix_exp_sigma)
         else:
-            counts = [math.ceil(max_tokens / block_size)] if block_size is not None else self.blocks
-            values = init_mix(counts, mix or "linear", official=mix_official, exp_sigma=mix_exp_sigma,
+            counts = [math.ceil(max_tokens / block_size)] if block_size is not None else blocks
+            values = init_mix(counts or (), mix or "linear", official=mix_official, exp_sigma=mix_exp_sigma,
                               local_threshold=mix_local_threshold)  # fmt: skip
         if mix_per_head:
             values = values.expand(num_heads, -1, -1).clone()
@@ -229,9 +180,9 @@ class MHLA(nn.Module):
         self.mix = nn.Parameter(
             values.to(device=place, dtype=torch.float64 if wide else torch.float32), requires_grad=learn_mix
         )
-        self._tables: dict = {}  # of rotary positions, by device and dtype; made where they are needed
+        self._tables: rotary.Tables = {}  # of rotary positions, by device and dtype; made where they are needed
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": {}}  # a copy may go to another device
 
     # ---- The published settings
@@ -246,7 +197,7 @@ class MHLA(nn.Module):
         *,
         official: bool = False,
         **options: Any,
-    ) -> "MHLA":
+    ) -> MHLA:
         """Image classification: qk-norm, LePE 5x5. official: inner LayerNorm, its normaliser and mix."""
         settings = dict(
             qk_norm=True,
@@ -267,7 +218,7 @@ class MHLA(nn.Module):
         *,
         official: bool = False,
         **options: Any,
-    ) -> "MHLA":
+    ) -> MHLA:
         """DiT: biases, LePE 3x3. official: inner LayerNorm, its normaliser and mix, dropout 0.1."""
         settings = dict(qkv_bias=True, lepe=3, inner_norm=official, mix_official=official, dropout=0.1 if official else 0.0,
                         normalizer="official" if official else "paper")  # fmt: skip
@@ -284,7 +235,7 @@ class MHLA(nn.Module):
         official: bool = False,
         gated: bool = False,
         **options: Any,
-    ) -> "MHLA":
+    ) -> MHLA:
         """Wan: biases, qk-norm, 3D RoPE, no normaliser but an RMSNorm per head. official: its mix, unconstrained."""
         settings = dict(qkv_bias=True, qk_norm=True, qk_norm_eps=1e-6, rope=True, head_norm=True, normalizer="none",
                         gate="silu" if gated else None, gate_bias=True, mix_official=official,
@@ -302,7 +253,7 @@ class MHLA(nn.Module):
         gated: bool = True,
         official: bool = False,
         **options: Any,
-    ) -> "MHLA":
+    ) -> MHLA:
         """The language model's layer: causal, ReLU, RoPE behind it, RMSNorm per head times SiLU(gate), no biases."""
         settings = dict(causal=True, head_dim=int(dim * expand_k) // num_heads, value_dim=int(dim * expand_v) // num_heads,
                         out_bias=False, feature_map="relu", rope=True, head_norm=True, gate="silu" if gated else None,
@@ -311,13 +262,13 @@ class MHLA(nn.Module):
 
     # ---- Forward
 
-    def forward(self, x: Tensor, cu_seqlens: Optional[Tensor] = None) -> Tensor:
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
         """x ``[B, N, dim]`` to ``[B, N, dim]``. ``cu_seqlens`` ``[S + 1]``: B = 1 holds packed sequences (1D and causal)."""
         self._expect(x)
         self._clamp()
         positions = None
         if cu_seqlens is not None and (self.rope or self.short_conv):
-            positions = self._positions(x.shape[1], cu_seqlens, x.device)
+            positions = rotary.packed_positions(x.shape[1], cu_seqlens, x.device)
         y, q, k, v = self._project(x, positions)
         layout = (
             {"causal": True, "chunk": self.chunk, "beyond_mix": self.beyond_mix}
@@ -328,7 +279,7 @@ class MHLA(nn.Module):
                         **layout, **self._features(q, k, positions))  # fmt: skip
         return self._finish(y, v, out)
 
-    def streaming_state(self, batch: int = 1, rollback: Optional[int] = None) -> StreamingState:
+    def streaming_state(self, batch: int = 1, rollback: int | None = None) -> StreamingState:
         """An empty state of this layer for B sequences; mix is copied as it is now."""
         if not self.causal:
             raise RuntimeError("MHLA.streaming_state: the layer is not causal, expected causal=True")
@@ -337,7 +288,8 @@ class MHLA(nn.Module):
             self.mix, heads=self.num_heads, kv_heads=self.num_kv_heads, key_size=self._feature_size, value_size=self.value_dim,
             batch=batch, chunk=self.chunk, dtype=self.qkv.weight.dtype, normalizer=self.normalizer, eps=self.eps,
             scale=self.scale, beyond_mix=self.beyond_mix, rollback=rollback,
-            feature_map="identity" if self._maps_outside else self.feature_map, den_features=self.rope and self.normalizer != "none",
+            feature_map="identity" if self._maps_outside else self.feature_map,
+            den_features=self.rope and self.normalizer != "none",
         )  # fmt: skip
         if self.short_conv:
             state._tails = tuple(self.qkv.weight.new_empty(batch, 0, width) for width in self.widths)
@@ -350,7 +302,7 @@ class MHLA(nn.Module):
         if bool(state._tails) != bool(self.short_conv):
             has = "has" if state._tails else "has no"
             raise RuntimeError(f"MHLA.stream: the state {has} tokens of short convolutions, expected one of this layer")
-        both: list = []  # what short convolutions saw and see
+        both: list[Tensor] = []  # what short convolutions saw and see
         y, q, k, v = self._project(x, tails=state._tails, both=both)
         positions, count = None, x.shape[1]
         if self.rope:
@@ -382,7 +334,7 @@ class MHLA(nn.Module):
 
     # ---- Parts
 
-    def _expect(self, x: Tensor, batch: Optional[int] = None) -> None:
+    def _expect(self, x: Tensor, batch: int | None = None) -> None:
         if x.dim() != 3 or x.shape[2] != self.dim or batch not in (None, x.shape[0]):
             raise RuntimeError(
                 f"MHLA: x has shape {list(x.shape)}, expected [{'B' if batch is None else batch}, N, {self.dim}]"
@@ -392,8 +344,8 @@ class MHLA(nn.Module):
         if self.official_causal_clamp:  # through .data: a backward pass that is still to come saw the same numbers
             constrain_mix_(self.mix.data, 1e-5, 1.0)
 
-    def _make_lepe(self, kernel: int, channels: int, like: dict) -> Optional[nn.Module]:
-        if not kernel:
+    def _make_lepe(self, kernel: int, channels: int, like: dict[str, Any]) -> nn.Module | None:
+        if self.grid is None or not kernel:
             return None
         conv = nn.Conv2d if len(self.grid) == 2 else nn.Conv3d
         return conv(channels, channels, kernel, padding=kernel // 2, groups=channels, **like)
@@ -405,10 +357,10 @@ class MHLA(nn.Module):
     def _project(
         self,
         x: Tensor,
-        positions: Optional[Tensor] = None,
+        positions: Tensor | None = None,
         tails: Sequence[Tensor] = (),
-        both: Optional[list] = None,
-    ) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+        both: list[Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What the gate sees, and q, k, v by heads: slices of one product where nothing stands between. ``tails``: tokens
         that short convolutions have seen; ``both`` gets them with those of x."""
         y = self.norm(x) if self._inner_norm else x
@@ -418,8 +370,9 @@ class MHLA(nn.Module):
             return y, q, k, v
         q, k, v = qkv.split(self.widths, -1)
         if self.short_conv:
-            parts, count = (q, k, v), x.shape[1]
-            if tails:
+            parts: tuple[Tensor, ...] = (q, k, v)
+            count = x.shape[1]
+            if tails and both is not None:
                 both.extend(torch.cat(pair, 1) for pair in zip(tails, parts))
                 parts = tuple(tokens[:, max(0, tokens.shape[1] - count - self.short_conv + 1) :] for tokens in both)
             convolutions = zip((self.q_conv, self.k_conv, self.v_conv), parts)
@@ -429,7 +382,7 @@ class MHLA(nn.Module):
         heads = ((q, self.num_heads), (k, self.num_kv_heads), (v, self.num_kv_heads))
         return (y, *(part.unflatten(-1, (count, -1)) for part, count in heads))
 
-    def _features(self, q: Tensor, k: Tensor, positions: Optional[Tensor], count: Optional[int] = None) -> dict:
+    def _features(self, q: Tensor, k: Tensor, positions: Tensor | None, count: int | None = None) -> dict[str, Any]:
         """``positions`` are all below ``count``; None: 0, 1, 2, ... of all tokens."""
         if not self._maps_outside:
             return {"q": q, "k": k, "feature_map": self.feature_map}
@@ -443,49 +396,10 @@ class MHLA(nn.Module):
             phi, feature_map = feature_maps.FUSED[feature_map], "identity"
             q, k = phi(q), phi(k)
             den = {"q_den": q, "k_den": k}
-        cos, sin = self._table(positions, q.shape[1] if count is None else count, q)
+        tokens = q.shape[1] if count is None else count
+        cos, sin = rotary.table(self._tables, self.grid, self._feature_size, self.rope_base, positions, tokens, q)
         q, k = torch.ops.mhla.rope(q, k, cos, sin, self.grid is None, feature_map)
         return {"q": q, "k": k, "feature_map": "identity", **den}
-
-    def _positions(self, tokens: int, cu_seqlens: Tensor, device: torch.device) -> Tensor:
-        """Places of tokens in their packed sequences."""
-        bounds = cu_seqlens.to(device=device, dtype=torch.int64).contiguous()
-        places = torch.arange(tokens, device=device)
-        if bounds.dim() != 1 or bounds.shape[0] < 2:
-            return places
-        # Bounds that are none make places that are wrong, but inside: the operator says what is wrong with them.
-        sequences = (torch.searchsorted(bounds, places, right=True) - 1).clamp(0, bounds.shape[0] - 2)
-        return (places - bounds[sequences]).clamp(0, max(0, tokens - 1))
-
-    def _table(self, positions: Optional[Tensor], count: int, like: Tensor) -> Tuple[Tensor, Tensor]:
-        """cos and sin for x ``like`` this: of the grid, or of places in a sequence, all below ``count``."""
-        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        key = like.device, dtype
-        if self.grid is not None:
-            if key in self._tables:  # the tables of a grid never change
-                return self._tables[key]
-            make = rotary.angles_2d if len(self.grid) == 2 else rotary.angles_3d
-            return self._kept(key, lambda: make(self.grid, self._feature_size, self.rope_base).to(like.device))
-        if is_compiling():  # what a graph made must not be kept
-            places = torch.arange(count, device=like.device) if positions is None else positions
-            angles = rotary.angles_1d(places, self._feature_size, self.rope_base)
-            return angles.cos().to(dtype), angles.sin().to(dtype)
-        if key not in self._tables or self._tables[key][0].shape[0] < count:
-            room = max(64, 1 << (count - 1).bit_length())
-            places = lambda: torch.arange(room, device=like.device)
-            cos, sin = self._kept(key, lambda: rotary.angles_1d(places(), self._feature_size, self.rope_base))
-        else:
-            cos, sin = self._tables[key]
-        return (cos[:count], sin[:count]) if positions is None else (cos[positions], sin[positions])
-
-    def _kept(self, key: Tuple[torch.device, torch.dtype], make: Callable[[], Tensor]) -> Tuple[Tensor, Tensor]:
-        """cos and sin of the angles that ``make`` makes, for the next calls too: ordinary tensors, also in inference mode."""
-        with torch.inference_mode(False):
-            angles = make()
-            table = angles.cos().to(key[1]), angles.sin().to(key[1])
-        if type(table[0]) is Tensor:  # not what a tracer made
-            self._tables[key] = table
-        return table
 
     def _finish(self, y: Tensor, v: Tensor, out: Tensor) -> Tensor:
         out = self.out(out.flatten(-2) if self._bare_output else self._gated(y, v, out))
@@ -497,7 +411,7 @@ class MHLA(nn.Module):
         gate = None if self.gate is None else self.gate(y)
         in_norm = gate is not None and self.head_norm is not None and self.gate_activation == "silu" and not lepe_inside
         if self.head_norm is not None:
-            out = self.head_norm(out, gate.view_as(out) if in_norm else None)
+            out = self.head_norm(out, gate.view_as(out) if gate is not None and in_norm else None)
         out = out.flatten(-2)
         if lepe_inside:
             out = out + self._lepe_of(v)

@@ -1,12 +1,18 @@
 """Angles of rotary positions, as the published models use them: 1D halves, 2D and 3D adjacent pairs. What turns by them
-is ``torch.ops.mhla.rope``."""
+is ``torch.ops.mhla.rope``. :func:`table` keeps their cosines and sines from call to call."""
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+# Cosines and sines by device and dtype.
+Tables = dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]]
+
+is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
 def angles_1d(positions: Tensor, size: int, base: float = 10000.0) -> Tensor:
@@ -41,3 +47,54 @@ def angles_3d(grid: Sequence[int], size: int, base: float = 10000.0) -> Tensor:
         shape[axis] = tokens
         parts.append(turn.view(shape).expand(*grid, -1))
     return torch.cat(parts, -1).flatten(0, 2)
+
+
+def packed_positions(tokens: int, cu_seqlens: Tensor, device: torch.device) -> Tensor:
+    """``[tokens]``: the place of each token in its packed sequence."""
+    bounds = cu_seqlens.to(device=device, dtype=torch.int64).contiguous()
+    places = torch.arange(tokens, device=device)
+    if bounds.dim() != 1 or bounds.shape[0] < 2:
+        return places
+    # Invalid bounds make places that are wrong, but inside: the operator says what is wrong with them.
+    sequences = (torch.searchsorted(bounds, places, right=True) - 1).clamp(0, bounds.shape[0] - 2)
+    return (places - bounds[sequences]).clamp(0, max(0, tokens - 1))
+
+
+def table(
+    tables: Tables,
+    grid: Sequence[int] | None,
+    size: int,
+    base: float,
+    positions: Tensor | None,
+    count: int,
+    like: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """cos and sin for x ``like`` this: of the grid, or of places in a sequence, all below ``count``. ``tables`` is where
+    they are kept."""
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    key = like.device, dtype
+    if grid is not None:
+        if key in tables:  # the tables of a grid never change
+            return tables[key]
+        make = angles_2d if len(grid) == 2 else angles_3d
+        return _kept(tables, key, lambda: make(grid, size, base).to(like.device))
+    if is_compiling():  # what a graph made must not be kept
+        places = torch.arange(count, device=like.device) if positions is None else positions
+        angles = angles_1d(places, size, base)
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+    if key not in tables or tables[key][0].shape[0] < count:
+        room = max(64, 1 << (count - 1).bit_length())
+        cos, sin = _kept(tables, key, lambda: angles_1d(torch.arange(room, device=like.device), size, base))
+    else:
+        cos, sin = tables[key]
+    return (cos[:count], sin[:count]) if positions is None else (cos[positions], sin[positions])
+
+
+def _kept(tables: Tables, key: Any, make: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    """cos and sin of the angles that ``make`` makes, for the next calls too: ordinary tensors, also in inference mode."""
+    with torch.inference_mode(False):
+        angles = make()
+        made = angles.cos().to(key[1]), angles.sin().to(key[1])
+    if type(made[0]) is Tensor:  # not what a tracer made
+        tables[key] = made
+    return made

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-Snapshot = Tuple[Dict[str, Tensor], Dict[str, str]]
+Snapshot = tuple[dict[str, Tensor], dict[str, str]]
 _TAIL = "tail."  # how a snapshot names them
 
 
@@ -43,26 +43,26 @@ class StreamingState:
         feature_map: str = "relu_eps",
         normalizer: str = "none",
         eps: float = 1e-6,
-        scale: Optional[float] = None,
+        scale: float | None = None,
         beyond_mix: str = "error",
         den_features: bool = False,
-        rollback: Optional[int] = None,
+        rollback: int | None = None,
     ) -> None:
         self._state = torch.classes.mhla.StreamingState(
             mix.detach(), batch, heads, kv_heads, key_size, value_size, chunk, dtype, feature_map, normalizer, eps, scale,
             beyond_mix, den_features, rollback,
         )  # fmt: skip
         # What short convolutions of a layer still see, and what can be taken back of it: [B, at most so many, width] each.
-        self._tails: Tuple[Tensor, ...] = ()
+        self._tails: tuple[Tensor, ...] = ()
 
     @classmethod
-    def _wrap(cls, state: torch.ScriptObject, tails: Tuple[Tensor, ...] = ()) -> "StreamingState":
+    def _wrap(cls, state: torch.ScriptObject, tails: tuple[Tensor, ...] = ()) -> StreamingState:
         wrapped = cls.__new__(cls)
         wrapped._state, wrapped._tails = state, tails
         return wrapped
 
     def append(
-        self, q: Tensor, k: Tensor, v: Tensor, q_den: Optional[Tensor] = None, k_den: Optional[Tensor] = None
+        self, q: Tensor, k: Tensor, v: Tensor, q_den: Tensor | None = None, k_den: Tensor | None = None
     ) -> Tensor:
         """T more tokens of every sequence: prefill, append and decode (T = 1) alike.
 
@@ -72,7 +72,7 @@ class StreamingState:
         return self._state.append(q, k, v, q_den, k_den)
 
     @property
-    def positions(self) -> List[int]:
+    def positions(self) -> list[int]:
         """Tokens seen by each sequence."""
         return list(self._state.positions())
 
@@ -106,11 +106,11 @@ class StreamingState:
         self._state.reset()
         self._tails = tuple(tail[:, :0] for tail in self._tails)
 
-    def fork(self) -> "StreamingState":
+    def fork(self) -> StreamingState:
         """An independent copy."""
         return self.select(range(self.batch))
 
-    def select(self, sequences: Sequence[int]) -> "StreamingState":
+    def select(self, sequences: Sequence[int]) -> StreamingState:
         """A new state with copies of the sequences named, in that order: beams, a batch grown or shrunk."""
         chosen = list(sequences)
         state = self._state.select(chosen)
@@ -123,7 +123,7 @@ class StreamingState:
         return {**tensors, **tails}, dict(texts)
 
     @classmethod
-    def load(cls, snapshot: Snapshot) -> "StreamingState":
+    def load(cls, snapshot: Snapshot) -> StreamingState:
         """The state of a :meth:`snapshot`."""
         tensors, texts = snapshot
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_TAIL)}

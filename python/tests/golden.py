@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 
-import mhla
 from mhla import convert
 
 FOLDER = Path(__file__).parents[2] / "tests" / "golden"

@@ -2,11 +2,11 @@
 
 import copy
 
+import plain
 import pytest
 import torch
 
 import mhla
-import plain
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 MAPS = ["identity", "relu", "relu_eps", "elu1"]

@@ -54,7 +54,7 @@ def commands(case):
     ]  # fmt: skip
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def flags_of(mhla, command):
     """The flags of a command, and whether each takes a value."""
     text = subprocess.run([mhla, *command, "--help"], capture_output=True, text=True).stdout
