@@ -25,14 +25,14 @@ BENCH_ARGS   ?= --threads $(JOBS)
 CAMPAIGN_ARGS ?= --cases 2000 --kills 1000 --minutes 120 --jobs $(JOBS)
 BENCH         = $(MHLA) bench op --json $(BENCH_ARGS)
 
-# Sources in our own formatting; clang-tidy reads the libraries below LibTorch, not their tests: GoogleTest's macros
-# would double the time and hide the findings.
+# Sources in our own formatting.
 FORMATTED := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh' 2>/dev/null)
-TIDIED    := $(shell find mhla/core mhla/io mhla/kernels mhla/testing mhla/data -name '*.cpp' -not -name '*_fuzz.cpp' \
-	-not -name '*_test.cpp' | sort)
+# `make test` starts no further file of clang-tidy after this time: a commit that touches everything stays affordable.
+TIDY_SECONDS ?= 150
 
 .DEFAULT_GOAL := build
-.PHONY: help build test demo bench asan tsan fuzz campaign format check-format tidy install clean
+.PHONY: help build test check check-quick check-format check-prose check-links check-python tidy tidy-changed asan-quick \
+  demo bench asan tsan fuzz campaign format install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -44,9 +44,28 @@ build:  ## release build in build/release: the libraries and the program build/r
 	@$(CONFIGURE_PRODUCT)
 	@cmake/quietly.sh $(BUILD)/build.log "make build: building" cmake --build $(BUILD) --parallel $(JOBS) --target mhla_product
 
-test:  ## builds everything and runs every test
+test:  ## the checks of a change (what it touches, ASan in part), then builds everything and runs every test
 	@cmake/packages.sh test
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target check-quick OR_SKIP=--or-skip
+	@$(MAKE) --no-print-directory tidy-changed
+	@$(MAKE) --no-print-directory asan-quick
 	@$(call build_and_test,release,make test,-DMHLA_TESTS=ON -DMHLA_CUDA=$(or $(CUDA),$(if $(NVCC),on,off)))
+
+check:  ## the same in full: clang-tidy over every source, the tests also under ASan and UBSan
+	@cmake/packages.sh test
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target check-quick
+	@$(MAKE) --no-print-directory tidy
+	@$(MAKE) --no-print-directory asan
+	@$(call build_and_test,release,make check,-DMHLA_TESTS=ON -DMHLA_CUDA=$(or $(CUDA),$(if $(NVCC),on,off)))
+
+asan-quick:  ## parsers, memory and kernels at odd sizes under AddressSanitizer and UndefinedBehaviorSanitizer
+	@cmake/packages.sh asan
+	@cmake --preset asan-quick --log-level=WARNING >/dev/null
+	@cmake/quietly.sh build/asan-quick/build.log "make asan-quick: building" \
+	  cmake --build build/asan-quick --parallel $(JOBS) --target quick_test
+	@build/asan-quick/tests/quick_test --gtest_brief=1 >build/asan-quick/test.log 2>&1 \
+	  || { tail -n 60 build/asan-quick/test.log; echo "make asan-quick: FAILED; again: build/asan-quick/tests/quick_test"; exit 1; }
+	@echo "make asan-quick: clean"
 
 asan:  ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@cmake/packages.sh $@
@@ -103,17 +122,33 @@ format:  ## rewrites the sources in the formatting of .clang-format
 	@cmake/packages.sh format
 	@clang-format -i $(FORMATTED)
 
+check-quick: check-format check-prose check-links check-python  ## the checks that take seconds
+
 check-format:  ## fails where `make format` would change something
 	@cmake/packages.sh format
-	@clang-format --dry-run --Werror $(FORMATTED)
+	@clang-format --dry-run --Werror $(FORMATTED) || { echo "make check-format: FAILED; make format repairs it"; exit 1; }
 	@echo "make check-format: clean"
 
-tidy:  ## clang-tidy over core, io, kernels, testing and data
+check-prose:  ## spelling, and phrases that read oddly
+	@cmake/packages.sh prose
+	@scripts/check_prose.py || { echo "make check-prose: FAILED; again: scripts/check_prose.py"; exit 1; }
+
+check-links:  ## links and anchors of the documents
+	@scripts/check_links.py || { echo "make check-links: FAILED; again: scripts/check_links.py"; exit 1; }
+
+check-python:  ## ruff over every Python file, mypy --strict over the package
+	@cmake/packages.sh python
+	@scripts/check_python.sh $(OR_SKIP)
+
+tidy:  ## clang-tidy over the rooms below LibTorch
 	@cmake/packages.sh tidy
-	@cmake --preset clang --log-level=WARNING
-	@printf '%s\n' $(TIDIED) | xargs -P $(JOBS) -n 1 clang-tidy -p build/clang --quiet 2>build/clang/tidy.log \
-	  || { grep -v ' warnings\? generated' build/clang/tidy.log; echo "make tidy: FAILED"; exit 1; }
-	@echo "make tidy: clean"
+	@cmake --preset clang --log-level=WARNING >/dev/null
+	@scripts/tidy.py --jobs $(JOBS)
+
+tidy-changed:  ## the same over what a change touches, for TIDY_SECONDS (150) at most
+	@cmake/packages.sh tidy
+	@cmake --preset clang --log-level=WARNING >/dev/null
+	@scripts/tidy.py --changed --seconds $(TIDY_SECONDS) --jobs $(JOBS)
 
 install: build  ## installs headers, libraries, CMake package, pkg-config file and program under PREFIX
 	@cmake --install $(BUILD) --prefix $(PREFIX) --strip
@@ -126,5 +161,5 @@ define build_and_test
 cmake --preset $(1) $(CONFIGURE) $(3) && \
 cmake --build build/$(1) --parallel $(JOBS) && \
 ctest --test-dir build/$(1) --output-on-failure --no-tests=error --timeout 900 --parallel $(JOBS) && \
-echo "$(2): all tests passed$$(cmake/skipped.sh build/$(1))" || { echo "$(2): FAILED"; exit 1; }
+echo "$(2): all tests passed$$(cmake/skipped.sh build/$(1))$$(sed 's/^/; /' build/not_checked 2>/dev/null)" || { echo "$(2): FAILED"; exit 1; }
 endef

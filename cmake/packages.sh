@@ -16,18 +16,23 @@ text="libsentencepiece-dev libpcre2-dev libicu-dev"
 # The Python package is tested with Debian's torch; pip brings what builds it (pyproject.toml).
 python="python3-torch python3-pytest"
 
+# What checks a change besides its tests.
+checks="clang-format clang clang-tidy codespell python3-venv"
+
 case "${1:-}" in
   build) wanted="$build" ;;
-  test) wanted="$build $tests $torch $text $python $data" ;;
+  test) wanted="$build $tests $torch $text $python $data $checks" ;;
   demo) wanted="$build $torch $data" ;;
   bench) wanted="$build $torch $text $data" ;;
   campaign) wanted="$build $torch python3" ;;
   asan | tsan) wanted="$build $tests" ;;
   fuzz) wanted="$build $tests clang libclang-rt-14-dev" ;;
   format) wanted="clang-format" ;;
+  prose) wanted="codespell python3" ;;
+  python) wanted="python3-torch python3-venv" ;;
   tidy) wanted="$build $tests clang clang-tidy" ;;
   *)
-    echo "usage: $0 build|test|demo|bench|asan|tsan|fuzz|campaign|format|tidy" >&2
+    echo "usage: $0 build|test|demo|bench|asan|tsan|fuzz|campaign|format|prose|python|tidy" >&2
     exit 2
     ;;
 esac

@@ -51,6 +51,12 @@ target_compile_definitions(mhla_flags INTERFACE "HWY_DISABLED_TARGETS=(${no_targ
 target_compile_options(mhla_flags INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${cxx_flags}>"
                        "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
 
+# A header of the standard library that is compiled once saves a second in each file. Not by default: caches of the
+# compiler need settings of their own for it.
+option(MHLA_STD_HEADER "Compile headers of the standard library once for the rooms below LibTorch" OFF)
+set(std_headers <algorithm> <array> <cmath> <cstdint> <cstring> <filesystem> <functional> <map> <memory> <optional>
+    <sstream> <string> <string_view> <unordered_map> <vector>)
+
 set(MHLA_PUBLIC_ROOMS core io kernels)  # cmake/install.cmake
 set(MHLA_TORCH_ROOMS ops modules models)  # the same, where LibTorch is
 add_custom_target(mhla_product)  # what is installed, without the tests
@@ -95,6 +101,11 @@ function(mhla_room NAME)
   target_link_libraries(mhla_${NAME} PUBLIC ${ROOM_USES} Threads::Threads
                         PRIVATE $<BUILD_INTERFACE:mhla_flags> ${ROOM_PRIVATE_LINKS})
   target_compile_features(mhla_${NAME} PUBLIC cxx_std_20)
+  if(MHLA_STD_HEADER AND NAME STREQUAL "core")
+    target_precompile_headers(mhla_core PRIVATE ${std_headers})
+  elseif(MHLA_STD_HEADER AND NOT ROOM_TORCH)
+    target_precompile_headers(mhla_${NAME} REUSE_FROM mhla_core)
+  endif()
   if(ROOM_TORCH)
     target_link_libraries(mhla_${NAME} PUBLIC $<BUILD_INTERFACE:mhla_libtorch> $<INSTALL_INTERFACE:mhla::libtorch>)
     if(TARGET mhla_${ROOM_TORCH})
