@@ -32,6 +32,11 @@ void bidirectional_forward_simd(const Problem& problem, Workspace& workspace, Ex
 void bidirectional_quadratic_simd(const Problem& problem, Workspace& workspace,
                                   Executor& executor);  // its short sequences
 void bidirectional_backward_simd(const Problem& problem, Workspace& workspace, Executor& executor);
+// The parts of the two that have files of their own.
+void bidirectional_forward_bf16_simd(const Problem& problem, Workspace& workspace, Executor& executor);
+void bidirectional_forward_f16_simd(const Problem& problem, Workspace& workspace, Executor& executor);
+void bidirectional_backward_bf16_simd(const Problem& problem, Workspace& workspace, Executor& executor);
+void bidirectional_backward_f16_simd(const Problem& problem, Workspace& workspace, Executor& executor);
 
 void bidirectional_forward_ref(const Problem& problem, Workspace& workspace, Executor& executor);
 void bidirectional_backward_ref(const Problem& problem, Workspace& workspace, Executor& executor);

@@ -129,4 +129,10 @@ extern const StreamingCandidate kStreamingSimd;
 extern const StreamingCandidate kStreamingRef;
 std::span<const StreamingCandidate* const> streaming_candidates();  // fastest first, ref last
 
+// The parts of kStreamingSimd that have files of their own.
+void streaming_append_bf16_simd(const StreamingAppend& append, Workspace& workspace, Executor& executor);
+void streaming_append_f16_simd(const StreamingAppend& append, Workspace& workspace, Executor& executor);
+void streaming_rebuild_bf16_simd(StreamingState::Impl& state, bool same_chunk);
+void streaming_rebuild_f16_simd(StreamingState::Impl& state, bool same_chunk);
+
 }  // namespace mhla

@@ -1,0 +1,31 @@
+// Backward of the bidirectional form on CPU vectors for f16: bidirectional_backward-inl.h.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "mhla/kernels/bidirectional/bidirectional_bwd_f16_simd.cpp"
+#include "hwy/foreach_target.h"
+// foreach_target.h first: it includes this file once per instruction set
+#include "mhla/kernels/bidirectional/bidirectional_backward-inl.h"
+#include "mhla/kernels/bidirectional/bidirectional_candidates.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mhla {
+namespace HWY_NAMESPACE {
+namespace {
+
+void backward_f16(const Problem& p, Workspace& ws, Executor& executor) { backward<f16>(p, ws, executor); }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace mhla
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mhla {
+
+HWY_EXPORT(backward_f16);
+
+void bidirectional_backward_f16_simd(const Problem& problem, Workspace& workspace, Executor& executor) {
+  HWY_DYNAMIC_DISPATCH(backward_f16)(problem, workspace, executor);
+}
+
+}  // namespace mhla
+#endif

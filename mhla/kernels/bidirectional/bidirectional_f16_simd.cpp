@@ -1,0 +1,31 @@
+// Forward of the bidirectional form on CPU vectors for f16: bidirectional_forward-inl.h.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "mhla/kernels/bidirectional/bidirectional_f16_simd.cpp"
+#include "hwy/foreach_target.h"
+// foreach_target.h first: it includes this file once per instruction set
+#include "mhla/kernels/bidirectional/bidirectional_candidates.h"
+#include "mhla/kernels/bidirectional/bidirectional_forward-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mhla {
+namespace HWY_NAMESPACE {
+namespace {
+
+void forward_f16(const Problem& p, Workspace& ws, Executor& executor) { forward<f16>(p, ws, executor); }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace mhla
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mhla {
+
+HWY_EXPORT(forward_f16);
+
+void bidirectional_forward_f16_simd(const Problem& problem, Workspace& workspace, Executor& executor) {
+  HWY_DYNAMIC_DISPATCH(forward_f16)(problem, workspace, executor);
+}
+
+}  // namespace mhla
+#endif
