@@ -82,23 +82,26 @@ constexpr Counts count_pass(const OpSizes& s, Pass pass, std::int64_t element_by
   return total;
 }
 
-// One token of one sequence with `open` tokens in its open chunk, this one among them: the mixed prefix (f32),
-// the raw k and v of the open chunk, q and out.
-constexpr Counts count_decode(const OpSizes& s, std::int64_t open, std::int64_t element_bytes) {
+// One token of one sequence with `open` tokens in its open chunk, this one among them: the mixed prefix (f32, or bf16
+// where a device keeps it so), the raw k and v of the open chunk, q and out.
+constexpr Counts count_decode(const OpSizes& s, std::int64_t open, std::int64_t element_bytes,
+                              std::int64_t prefix_bytes = 4) {
   const auto H = static_cast<double>(s.H), Hkv = static_cast<double>(s.Hkv);
   const auto D = static_cast<double>(s.D), E = static_cast<double>(s.E), tokens = static_cast<double>(open);
   Counts counts;
   counts.flops = H * (2.0 * D * E + tokens * 2.0 * (D + E));
-  counts.bytes = Hkv * D * E * 4.0 + (Hkv * tokens * (D + E) + H * (D + E)) * static_cast<double>(element_bytes);
+  counts.bytes = Hkv * D * E * static_cast<double>(prefix_bytes) +
+                 (Hkv * tokens * (D + E) + H * (D + E)) * static_cast<double>(element_bytes);
   return counts;
 }
 
 // What the token that completes chunk number `chunks` of a sequence adds: its summary written and read, the summaries
 // before it read, the next prefix written.
-constexpr Counts count_boundary(const OpSizes& s, std::int64_t chunks) {
+constexpr Counts count_boundary(const OpSizes& s, std::int64_t chunks, std::int64_t prefix_bytes = 4) {
   const auto Hkv = static_cast<double>(s.Hkv), D = static_cast<double>(s.D), E = static_cast<double>(s.E);
   const auto M = static_cast<double>(chunks);
-  return {.flops = Hkv * 2.0 * D * E * (static_cast<double>(s.C) + M), .bytes = Hkv * D * E * 4.0 * (M + 2.0)};
+  return {.flops = Hkv * 2.0 * D * E * (static_cast<double>(s.C) + M),
+          .bytes = Hkv * D * E * (4.0 * (M + 1.0) + static_cast<double>(prefix_bytes))};
 }
 
 // The most scratch memory a call of the vector kernels may take, in bytes. Per thread: the summaries of the heads it

@@ -62,6 +62,7 @@ TEST(BenchCounts, ADecodeStepReadsPrefixAndOpenChunk) {
   const Counts step = count_decode(s, 10, 2);
   EXPECT_EQ(step.bytes, 4.0 * 128 * 256 * 4 + 2.0 * (4 * 10 * 384 + 4 * 384));
   EXPECT_EQ(step.flops, 4.0 * (2.0 * 128 * 256 + 10 * 2.0 * 384));
+  EXPECT_EQ(count_decode(s, 10, 2, 2).bytes, step.bytes - 2.0 * 4 * 128 * 256);
 }
 
 TEST(BenchCounts, ABoundaryReadsEverySummary) {
@@ -70,6 +71,7 @@ TEST(BenchCounts, ABoundaryReadsEverySummary) {
   EXPECT_EQ(third.bytes,
             4.0 * 128 * 256 * 4 * 5);  // three summaries read, one of them written before, a prefix written
   EXPECT_EQ(third.flops, 4.0 * 2.0 * 128 * 256 * (64 + 3));
+  EXPECT_EQ(count_boundary(s, 3, 2).bytes, third.bytes - 2.0 * 4 * 128 * 256);
 }
 
 }  // namespace

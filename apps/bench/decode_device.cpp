@@ -165,8 +165,8 @@ class DeviceDecodeBench {
       Counts counts, boundary;
       for (std::int64_t b = 0; b < sequences_; ++b) {
         const std::int64_t position = states[static_cast<std::size_t>(b)].position(), inside = position % C + 1;
-        counts.bytes += count_decode(shape_.sizes(), inside, size_of(config_.dtype)).bytes;
-        if (inside == C) boundary.bytes += count_boundary(shape_.sizes(), position / C + 1).bytes;
+        counts.bytes += count_decode(shape_.sizes(), inside, size_of(config_.dtype), prefix_bytes()).bytes;
+        if (inside == C) boundary.bytes += count_boundary(shape_.sizes(), position / C + 1, prefix_bytes()).bytes;
       }
       device_fill(flush.data(), static_cast<unsigned char>(step), flush.size(), kDevice, run_.stream);
       timer.start(run_.stream);
@@ -190,6 +190,8 @@ class DeviceDecodeBench {
     if (quiet.count() > 0) times.quiet_bytes /= quiet.count();
     return times;
   }
+
+  [[nodiscard]] std::int64_t prefix_bytes() const { return config_.dtype == DType::kBF16 ? 2 : 4; }  // of an element
 
   void check_memory(std::int64_t state_bytes) const {
     const std::int64_t needed = state_bytes * sequences_ * layers_, free = device_free_bytes(kDevice);
@@ -245,9 +247,10 @@ class DeviceDecodeBench {
             .set("host_ms", t.host.median_ms())
             .set("bytes", t.bytes)
             .set("boundary_bytes", t.boundary_bytes)
-            .set("bytes_formula",
-                 "per sequence and layer: mixed prefix Hkv D E 4 + open chunk Hkv t (D + E) + q and out H (D + E), in "
-                 "elements; where chunk i is complete: Hkv D E 4 (i + 3) more")
+            .set(
+                "bytes_formula",
+                "per sequence and layer: mixed prefix Hkv D E p + (open chunk Hkv t (D + E) + q and out H (D + E)) w; "
+                "where chunk i is complete: Hkv D E (4 (i + 2) + p) more; p: 2 in bf16, else 4; w: bytes of an element")
             .set("gbytes_per_s", (t.bytes + t.boundary_bytes) / t.mean_seconds * 1e-9)
             .set("copy_gbytes_per_s", copy_gbytes_per_s_)
             .set("of_bandwidth", share)

@@ -90,6 +90,18 @@ torch::Tensor SwigluImpl::forward(const torch::Tensor& x) {
   return apply_linear(down_, apply_silu(apply_linear(gate_, x)) * apply_linear(up_, x));
 }
 
+torch::Tensor SwigluImpl::few_rows(const torch::Tensor& x, const RmsNorm& norm) {
+  ops::RowsInputs in;
+  in.before = RowsBefore::kNorm, in.after = RowsAfter::kSwiglu;
+  in.x = x, in.scale = norm->weight, in.eps = norm->eps_for(x);
+  in.weight = gate_->weight, in.second = up_->weight;
+  if (!ops::rows_fit(in)) return {};
+  ops::RowsInputs out;
+  out.after = RowsAfter::kAdd, out.add = x, out.weight = down_->weight;
+  out.x = ops::linear_rows(in).out;
+  return ops::rows_fit(out) ? ops::linear_rows(out).out : x + apply_linear(down_, out.x);
+}
+
 std::int64_t nearest_depth(std::int64_t own, std::int64_t wanted, std::int64_t blocks) {
   return std::max<std::int64_t>(1, (2 * wanted * blocks + own) / (2 * own));
 }

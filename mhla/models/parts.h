@@ -66,6 +66,9 @@ class SwigluImpl : public torch::nn::Module {
  public:
   SwigluImpl(std::int64_t dim, std::int64_t width);
   torch::Tensor forward(const torch::Tensor& x);
+  // x + forward(norm(x)) for a few rows of f32 on a GPU without gradients, bf16 weights: the norm and the sum in the
+  // kernels of the products (ops::linear_rows). Undefined: not for these.
+  torch::Tensor few_rows(const torch::Tensor& x, const RmsNorm& norm);
 
  private:
   torch::nn::Linear gate_{nullptr}, up_{nullptr}, down_{nullptr};

@@ -51,6 +51,13 @@ StreamingState load_stream(const SavedState& from, const std::string& prefix, co
 
 }  // namespace
 
+std::vector<StreamingState*> AttentionState::stream_pointers() {
+  std::vector<StreamingState*> pointers;
+  pointers.reserve(streams.size());
+  for (StreamingState& stream : streams) pointers.push_back(&stream);
+  return pointers;
+}
+
 std::int64_t AttentionState::bytes() const {
   std::int64_t sum = 0;
   for (const auto& [name, tensor] : tensors) sum += static_cast<std::int64_t>(tensor.nbytes());

@@ -31,6 +31,7 @@ struct AttentionState {
   std::vector<StreamingState> streams;           // [B], or none
 
   [[nodiscard]] std::int64_t bytes() const;
+  [[nodiscard]] std::vector<StreamingState*> stream_pointers();
 };
 
 // Copies of the sequences named, in that order: a fork, a larger batch, a beam search's choice.

@@ -192,6 +192,15 @@ MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, 
   return p;
 }
 
+MhlaAttentionImpl::Projected MhlaAttentionImpl::heads_of(const torch::Tensor& qkv) const {
+  const std::vector<torch::Tensor> parts = qkv.split_with_sizes(widths(), -1);
+  Projected p;
+  p.q = parts[0].unflatten(-1, {options_.heads, options_.head_dim});
+  p.k = parts[1].unflatten(-1, {options_.kv_heads, options_.head_dim});
+  p.v = parts[2].unflatten(-1, {options_.kv_heads, options_.value_dim});
+  return p;
+}
+
 RopeTable MhlaAttentionImpl::rope_table(const torch::Tensor& q, const torch::Tensor& cu_seqlens) {
   if (!options_.rope) return {};
   if (options_.layout.rank > 1) return grid_rope_.at(q);

@@ -100,14 +100,22 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasPa
   struct StreamStep {
     Projected p;
     ops::AttentionInputs inputs;
-    torch::Tensor out;  // [B, T, H, E]
+    torch::Tensor out;   // [B, T, H, E]
+    torch::Tensor gate;  // [B, T, H E] where it was computed with q, k and v
   };
   void expect_room(const AttentionState& state, std::int64_t tokens) const;  // throws where mix has no rows for them
   [[nodiscard]] RopeTable stream_table(const torch::Tensor& positions, std::int64_t end) const;  // all below `end`
   StreamStep open_step(const torch::Tensor& x, const RopeTable& table,
                        AttentionState* maybe_state);  // short_conv: given
+  static StreamingParams step_params(const StreamStep& step, std::span<StreamingState* const> states);
   static void run_step(const StreamStep& step, AttentionState& state);
   torch::Tensor close_step(const StreamStep& step) { return finish(step.p, step.out); }
+
+  // One token of each of a few sequences on a GPU, bf16: the same with the norm before the layer and the sum after it
+  // in the kernels of its products (ops::linear_rows). x [B, 1, dim] f32, not normed.
+  [[nodiscard]] bool takes_few_rows(const torch::Tensor& x, const RmsNorm& norm) const;
+  StreamStep open_few_rows(const torch::Tensor& x, const RmsNorm& norm, const RopeTable& table);
+  torch::Tensor close_few_rows(const torch::Tensor& x, const StreamStep& step);  // x + what the layer gives
 
   // Causal: other chunks than it was made with, and what happens beyond the rows of mix; no weight changes. States that
   // were begun before stay as they are.
@@ -121,6 +129,10 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasPa
 
  private:
   Projected project(const torch::Tensor& x, const torch::Tensor& cu_seqlens, AttentionState* state = nullptr);
+  [[nodiscard]] ops::RowsInputs few_rows_in(const torch::Tensor& x, const RmsNorm& norm) const;
+  [[nodiscard]] ops::RowsInputs few_rows_out(const torch::Tensor& x, const torch::Tensor& attended) const;
+  [[nodiscard]] Projected heads_of(const torch::Tensor& qkv) const;  // without norms and convolutions
+  StreamStep step_of(const Projected& p, const RopeTable& table);
   // q, k, and with a normaliser q_den and k_den, ready for the operator; which map is still to be applied.
   // The table is empty without rotary positions.
   FeatureMap prepare(const Projected& p, const RopeTable& table, ops::AttentionInputs& inputs);

@@ -10,6 +10,10 @@ namespace {
 
 constexpr const char* kEntry = "MhlaAttention";
 
+// Up to this many sequences ops::linear_rows is faster than PyTorch's products and the kernels around them. With 64
+// sequences of mhla_340m a step takes 2.81 ms with it and 2.08 without (H200).
+constexpr std::int64_t kFewRows = 16;
+
 }  // namespace
 
 StreamingState MhlaAttentionImpl::streaming_state(std::optional<std::int64_t> rollback) const {
@@ -57,21 +61,66 @@ RopeTable MhlaAttentionImpl::stream_table(const torch::Tensor& positions, std::i
   return options_.rope ? rope_->at(positions, end, qkv_->weight) : RopeTable{};
 }
 
-MhlaAttentionImpl::StreamStep MhlaAttentionImpl::open_step(const torch::Tensor& x, const RopeTable& table,
-                                                           AttentionState* maybe_state) {
+MhlaAttentionImpl::StreamStep MhlaAttentionImpl::step_of(const Projected& p, const RopeTable& table) {
   StreamStep step;
-  step.p = project(x, {}, maybe_state);
+  step.p = p;
   prepare(step.p, table, step.inputs);
   for (torch::Tensor* part : {&step.inputs.q, &step.inputs.k, &step.inputs.v, &step.inputs.q_den, &step.inputs.k_den}) {
     if (part->defined()) *part = part->to(qkv_->weight.scalar_type());  // a state's; autocast has another
   }
-  step.out = torch::empty({x.size(0), x.size(1), options_.heads, options_.value_dim}, step.inputs.v.options());
+  step.out = torch::empty({p.v.size(0), p.v.size(1), options_.heads, options_.value_dim}, step.inputs.v.options());
   return step;
 }
 
-void MhlaAttentionImpl::run_step(const StreamStep& step, AttentionState& state) {
-  std::vector<StreamingState*> states;
-  for (StreamingState& stream : state.streams) states.push_back(&stream);
+MhlaAttentionImpl::StreamStep MhlaAttentionImpl::open_step(const torch::Tensor& x, const RopeTable& table,
+                                                           AttentionState* maybe_state) {
+  return step_of(project(x, {}, maybe_state), table);
+}
+
+ops::RowsInputs MhlaAttentionImpl::few_rows_in(const torch::Tensor& x, const RmsNorm& norm) const {
+  ops::RowsInputs in;
+  in.before = RowsBefore::kNorm, in.after = RowsAfter::kStore;
+  in.x = x, in.scale = norm->weight, in.eps = norm->eps_for(x);
+  in.weight = qkv_->weight, in.second = gate_->weight;
+  return in;
+}
+
+ops::RowsInputs MhlaAttentionImpl::few_rows_out(const torch::Tensor& x, const torch::Tensor& attended) const {
+  ops::RowsInputs in;
+  in.after = RowsAfter::kAdd, in.x = attended.flatten(-2), in.add = x, in.weight = out_->weight;
+  return in;
+}
+
+bool MhlaAttentionImpl::takes_few_rows(const torch::Tensor& x, const RmsNorm& norm) const {
+  const MhlaAttentionOptions& o = options_;
+  if (!x.is_cuda() || x.dim() != 3 || x.size(1) != 1 || x.size(0) > kFewRows || torch::GradMode::is_enabled() ||
+      ops::cuda_autocast())
+    return false;
+  if (!o.causal || o.inner_norm || o.short_conv != 0 || o.qk_norm || o.qkv_bias || o.gate_bias || o.out_bias ||
+      !o.head_norm || o.gate != Gate::kSilu || o.lepe != 0 || plain_ || (is_training() && o.dropout > 0.0))
+    return false;
+  const torch::Tensor attended =
+      torch::empty({x.size(0), 1, o.heads, o.value_dim}, x.options().dtype(qkv_->weight.scalar_type()));
+  return ops::rows_fit(few_rows_in(x, norm)) && ops::rows_fit(few_rows_out(x, attended));
+}
+
+MhlaAttentionImpl::StreamStep MhlaAttentionImpl::open_few_rows(const torch::Tensor& x, const RmsNorm& norm,
+                                                               const RopeTable& table) {
+  const ops::RowsOutputs both = ops::linear_rows(few_rows_in(x, norm));
+  StreamStep step = step_of(heads_of(both.out), table);
+  step.gate = both.second;
+  return step;
+}
+
+torch::Tensor MhlaAttentionImpl::close_few_rows(const torch::Tensor& x, const StreamStep& step) {
+  ops::RowsInputs in = few_rows_out(x, step.out);
+  in.before = RowsBefore::kHeadNorm, in.head = options_.value_dim;
+  in.scale = head_norm_->weight, in.gate = step.gate, in.eps = head_norm_->eps_for(step.out);
+  if (ops::rows_fit(in)) return ops::linear_rows(in).out;
+  return ops::linear_rows(few_rows_out(x, head_norm_(step.out, step.gate.view_as(step.out)))).out;
+}
+
+StreamingParams MhlaAttentionImpl::step_params(const StreamStep& step, std::span<StreamingState* const> states) {
   StreamingParams params;
   params.states = states;
   params.q = ops::view_of(step.inputs.q, kEntry, "q"), params.k = ops::view_of(step.inputs.k, kEntry, "k");
@@ -79,6 +128,12 @@ void MhlaAttentionImpl::run_step(const StreamStep& step, AttentionState& state) 
   params.maybe_q_den = ops::view_of(step.inputs.q_den, kEntry, "q_den");
   params.maybe_k_den = ops::view_of(step.inputs.k_den, kEntry, "k_den");
   params.out = ops::output_view(step.out, kEntry, "out");
+  return params;
+}
+
+void MhlaAttentionImpl::run_step(const StreamStep& step, AttentionState& state) {
+  const std::vector<StreamingState*> states = state.stream_pointers();
+  const StreamingParams params = step_params(step, states);
   RunOptions run;
   torch::Tensor memory;
   if (step.out.is_cuda()) run.stream = ops::current_stream(step.out);

@@ -11,6 +11,7 @@
 #include "mhla/core/thread_count.h"
 #include "mhla/kernels/bidirectional/bidirectional.h"
 #include "mhla/kernels/chunkwise/chunkwise.h"
+#include "mhla/kernels/linear/linear_rows.h"
 
 namespace mhla::ops {
 
@@ -61,6 +62,21 @@ struct RopeTable {
 };
 std::pair<at::Tensor, at::Tensor> rope(const at::Tensor& q, const at::Tensor& k, const RopeTable& table,
                                        FeatureMap feature_map = FeatureMap::kIdentity);
+
+// A linear layer of a few rows on a GPU with the norm before it and what follows: mhla/kernels/linear/linear_rows.h.
+// For inference only. rows_fit: whether the kernel takes it; leading axes are rows.
+struct RowsInputs {
+  RowsBefore before = RowsBefore::kPlain;
+  RowsAfter after = RowsAfter::kStore;
+  at::Tensor x, weight, second, scale, gate, add;
+  std::int64_t head = 0;
+  double eps = 1e-6;
+};
+struct RowsOutputs {
+  at::Tensor out, second;
+};
+bool rows_fit(const RowsInputs& inputs);
+RowsOutputs linear_rows(const RowsInputs& inputs);
 
 // Threads of the kernels, of ATen and of OpenBLAS, which are three pools: as many as usable_threads() gives for
 // `threads`, 0 for OMP_NUM_THREADS where it is set and all cores otherwise. The kernels start with that number.

@@ -28,6 +28,7 @@ host="mhla/core/dtype.cpp mhla/core/view.cpp mhla/core/workspace.cpp mhla/core/t
   mhla/kernels/chunkwise/chunkwise_cuda_fit.cpp
   mhla/kernels/streaming/streaming.cpp mhla/kernels/streaming/streaming_state.cpp mhla/kernels/streaming/streaming_ref.cpp
   mhla/kernels/streaming/streaming_save.cpp mhla/kernels/streaming/streaming_cuda.cpp
+  mhla/kernels/streaming/streaming_cuda_call.cpp
   tests/gpu/smoke.cpp tests/gpu/smoke_stubs.cpp"
 device="$(ls mhla/kernels/common/cuda/*.cu mhla/kernels/bidirectional/*_cuda.cu mhla/kernels/chunkwise/*_cuda.cu \
   mhla/kernels/streaming/*_cuda.cu | grep -v sm90)"

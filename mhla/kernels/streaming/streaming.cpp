@@ -192,18 +192,22 @@ void check_tensors(const StreamingParams& params, const StreamingState::Impl& st
   check_problem(p);
 }
 
+}  // namespace
+
+void expect_room(const StreamingState& state, std::int64_t T, std::int64_t number) {
+  if (T <= state.capacity() - state.position()) return;
+  const StreamingState::Impl& impl = state.impl();
+  fail(kAppend, ": state ", number, " is at position ", state.position(), " and T is ", T, ", expected at most ",
+       state.capacity(), " tokens in all (L = ", impl.L, " rows of mix, C = ", impl.config.chunk, ")");
+}
+
 StreamingAppend checked_append(const StreamingParams& params, const RunOptions& run) {
   if (params.states.empty()) fail(kAppend, ": no states are given, expected at least one");
   check_states(params);
   check_tensors(params, params.states[0]->impl());
   const std::int64_t T = params.q.shape[1];
   for (std::size_t b = 0; b < params.states.size(); ++b) {
-    const StreamingState& state = *params.states[b];
-    if (T > state.capacity() - state.position()) {
-      const StreamingState::Impl& impl = params.states[b]->impl();
-      fail(kAppend, ": state ", b, " is at position ", state.position(), " and T is ", T, ", expected at most ",
-           state.capacity(), " tokens in all (L = ", impl.L, " rows of mix, C = ", impl.config.chunk, ")");
-    }
+    expect_room(*params.states[b], T, static_cast<std::int64_t>(b));
   }
   return {.states = params.states,
           .q = params.q,
@@ -216,8 +220,6 @@ StreamingAppend checked_append(const StreamingParams& params, const RunOptions& 
           .T = T,
           .stream = run.stream};
 }
-
-}  // namespace
 
 std::span<const StreamingCandidate* const> streaming_candidates() { return kCandidates; }
 

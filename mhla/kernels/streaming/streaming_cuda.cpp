@@ -1,12 +1,10 @@
 // The `cuda` candidate of streaming: which states it takes, and the launches of a call. Counters stay on the host, so a
 // call knows what to launch without asking the device, and a chunk's end costs decode one launch more.
-#include "mhla/kernels/streaming/streaming_cuda.h"
-
 #include <vector>
 
 #include "mhla/core/error.h"
 #include "mhla/kernels/common/cuda/plan.h"
-#include "mhla/kernels/streaming/streaming_state.h"
+#include "mhla/kernels/streaming/streaming_cuda_call.h"
 
 namespace mhla {
 namespace {
@@ -14,42 +12,15 @@ namespace {
 using namespace cuda;
 using Impl = StreamingState::Impl;
 
-constexpr std::int64_t kMost = kMaxBlockTokens - 1;  // chunks, slots, places
-
 std::string fit_cuda(const StreamingConfig& c) {
   if (!cuda_built()) return "built without CUDA";
   if (c.dtype == DType::kF64) return "dtype f64";
   if (c.D > kMaxHeadSize) return str("D is ", c.D, ", above ", kMaxHeadSize);
   if (c.E > kMaxHeadSize) return str("E is ", c.E, ", above ", kMaxHeadSize);
   if (c.H > kMaxHeads) return str("H is ", c.H, ", above ", kMaxHeads);
-  if (c.chunk + *c.rollback > kMost) return str("a ring of ", c.chunk + *c.rollback, " tokens, above ", kMost);
+  if (c.chunk + *c.rollback > kMostChunks)
+    return str("a ring of ", c.chunk + *c.rollback, " tokens, above ", kMostChunks);
   return {};
-}
-
-StreamShape shape_of(const Impl& state) {
-  const StreamingConfig& c = state.config;
-  const auto small = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
-  const auto offset = [&](const std::byte* part) {
-    return part == nullptr ? std::int64_t{0} : part - state.bytes().data();
-  };
-  StreamShape s;
-  s.C = small(c.chunk), s.D = small(c.D), s.E = small(c.E), s.Hkv = small(c.Hkv), s.group = small(state.group());
-  s.L = small(state.L), s.slots = small(state.slots), s.ring = small(state.ring);
-  s.columns = small(state.layout.size());
-  s.per_head = state.Hm > 1, s.extend = state.extend(), s.normalized = state.normalized(), s.has_den = c.den_features;
-  s.feature_map = c.feature_map;
-  s.eps = static_cast<float>(c.eps), s.scale = static_cast<float>(*c.scale);
-  s.stride = state.layout.stride();
-  s.mix = offset(state.mix), s.summaries = offset(state.summaries), s.sum = offset(state.sum);
-  s.prefix[0] = offset(state.prefix[0]), s.prefix[1] = offset(state.prefix[1]);
-  s.k = offset(state.k), s.v = offset(state.v), s.k_den = offset(state.k_den);
-  return s;
-}
-
-template <class Job>
-void set_tensors(Job& job, const StreamingAppend& a) {
-  job.q = tensor_of(a.q), job.k = tensor_of(a.k), job.v = tensor_of(a.v), job.out = tensor_of(a.out);
-  job.q_den = tensor_of(a.maybe_q_den), job.k_den = tensor_of(a.maybe_k_den);
 }
 
 // One call. States move at its end, when every launch was accepted.
@@ -64,25 +35,26 @@ class DeviceAppend {
       const Impl& state = a.state(b);
       next_.push_back(state.at);
       longest_ = std::max(longest_, chunks_of(state.at.position, a.T, state.config.chunk));
-      if ((state.at.position + a.T) / state.config.chunk >= kMost)
-        fail("streaming_append: state ", b, " would hold more than ", kMost, " chunks, the most of candidate cuda");
+      expect_chunks(state, a.T, b);
     }
     if (a.T == 1) return;
     const StreamingConfig& c = any.config;
-    const std::int64_t row = any.prefixes() * any.layout.stride(), values = any.normalized() ? c.H * c.chunk : 0;
-    job_.piece = static_cast<std::int32_t>(piece_size(longest_, 4 * a.B * (row + values), any.extend()));
-    job_.maybe_prefixes = workspace.take<float>(a.B * (job_.piece - 1) * row, "prefixes");
+    const std::int64_t row = any.prefixes() * job_.shape.layout.stride, values = any.normalized() ? c.H * c.chunk : 0;
+    job_.piece = static_cast<std::int32_t>(piece_size(longest_, a.B * (row + 4 * values), any.extend()));
+    job_.maybe_prefixes = workspace.take<std::byte>(a.B * (job_.piece - 1) * row, "prefixes");
     if (values > 0) job_.maybe_den = workspace.take<float>(a.B * job_.piece * values, "denominators");
   }
 
   void run() {
     look_at(0);
-    mix_stale();
-    a_.T == 1 ? decode() : append();
+    const bool mixed = mix_stale();
+    const CallNumber call = next_call(any_device(), a_.stream);
+    const bool early = !mixed && settled(call);
+    for (std::int64_t b = 0; b < a_.B; ++b) a_.state(b).last_call = call.own, a_.state(b).last_stream = a_.stream;
+    a_.T == 1 ? decode(early) : append();
     for (std::int64_t b = 0; b < a_.B; ++b) {
       StreamingCounters& at = next_[static_cast<std::size_t>(b)];
-      at.position += a_.T;
-      at.furthest = std::max(at.furthest, at.position);
+      count_tokens(at, a_.T);
       a_.state(b).at = at;
     }
   }
@@ -91,23 +63,10 @@ class DeviceAppend {
   // What piece `index` is for every sequence.
   void look_at(std::int64_t index) {
     piece_.clear();
-    for (std::int64_t b = 0; b < a_.B; ++b) piece_.push_back(sequence_of(b, index));
-  }
-  [[nodiscard]] StreamSequence sequence_of(std::int64_t b, std::int64_t index) const {
-    const Impl& state = a_.state(b);
-    const StreamingCounters& at = next_[static_cast<std::size_t>(b)];
-    PieceRange range = piece_range(at.position, a_.T, state.config.chunk, job_.piece, index);
-    if (!state.extend()) range.closed = std::clamp<std::int64_t>(state.L - 1 - range.first, 0, range.closed);
-    StreamSequence s;
-    s.state = state.bytes().data(), s.start = at.position, s.batch = static_cast<std::int32_t>(b);
-    s.first = static_cast<std::int32_t>(range.first), s.chunks = static_cast<std::int32_t>(range.chunks);
-    s.closed = static_cast<std::int32_t>(range.closed), s.open = at.open;
-    s.base = s.next_base = static_cast<std::int32_t>(at.base);
-    if (state.extend() && range.closed > 0) {
-      const std::int64_t base = oldest_block(range.first + range.closed, state.L, state.back);
-      s.next_base = static_cast<std::int32_t>(std::max(at.base, base));
+    for (std::int64_t b = 0; b < a_.B; ++b) {
+      piece_.push_back(sequence_of(a_.state(b), next_[static_cast<std::size_t>(b)], a_.T, job_.piece, index));
+      piece_.back().batch = static_cast<std::int32_t>(b);
     }
-    return s;
   }
 
   // f() for lists of the sequences of the piece that are wanted, as many as one launch takes.
@@ -121,12 +80,26 @@ class DeviceAppend {
     if (job_.count > 0) f();
   }
 
-  void mix_stale() {
+  bool mix_stale() {
+    bool any = false;
     job_.open_only = true;
     in_lists([&](const StreamSequence& s) { return next_[static_cast<std::size_t>(s.batch)].stale; },
-             [&] { stream_prefixes(dtype_, job_, a_.stream); });
+             [&] { stream_prefixes(dtype_, job_, a_.stream), any = true; });
     job_.open_only = false;
     for (StreamingCounters& at : next_) at.stale = false;
+    return any;
+  }
+
+  [[nodiscard]] int any_device() const { return a_.state(0).config.device; }
+
+  // Whether another call of ours lies between this one and the last that wrote any of these states (next_call).
+  [[nodiscard]] bool settled(const CallNumber& call) const {
+    for (std::int64_t b = 0; b < a_.B; ++b) {
+      const Impl& state = a_.state(b);
+      if (state.last_call == 0) continue;
+      if (state.last_stream != a_.stream || state.last_call == call.before || call.before == 0) return false;
+    }
+    return true;
   }
 
   // Summaries (decode has them already) and prefixes of what the piece completes.
@@ -139,16 +112,12 @@ class DeviceAppend {
   }
   void moved() {
     in_lists([](const StreamSequence& s) { return s.base < s.next_base; }, [&] { stream_fold(job_, a_.stream); });
-    for (const StreamSequence& s : piece_) {
-      StreamingCounters& at = next_[static_cast<std::size_t>(s.batch)];
-      at.base = s.next_base;
-      if (s.closed > 0) at.open ^= 1;
-    }
+    for (const StreamSequence& s : piece_) pass(s, next_[static_cast<std::size_t>(s.batch)]);
   }
 
-  void decode() {
-    DecodeJob job;
-    job.shape = job_.shape;
+  void decode(bool early) {
+    DecodeCall job;
+    job.shape = job_.shape, job.early = early;
     set_tensors(job, a_);
     for (std::int64_t b = 0; b < a_.B; b += job.count) {
       job.first = static_cast<std::int32_t>(b);
@@ -156,11 +125,14 @@ class DeviceAppend {
       job.closers = 0;
       for (std::int64_t n = 0; n < job.count; ++n) {
         const Impl& state = a_.state(b + n);
-        job.sequences[n] = {state.bytes().data(), Impl::as<float>(state.prefix[state.at.open]), state.at.position};
+        job.sequences[n] = decode_sequence(state);
         if (piece_[static_cast<std::size_t>(b + n)].closed > 0)
           job.closing[job.closers++] = static_cast<std::uint8_t>(n);
       }
-      stream_decode(dtype_, job, a_.stream);
+      if (job.shape.layout.panels)
+        stream_decode_panels(job, a_.stream);
+      else
+        stream_decode(dtype_, job, a_.stream);
     }
     close(/*summaries=*/false);
     moved();
@@ -209,6 +181,7 @@ const StreamingCandidate kStreamingCuda = {
     .instruction_set = [] { return std::string("cuda"); },
     .append = append_cuda,
     .rebuild = rebuild_cuda,
+    .prefix_bytes = [](const Impl& state) { return prefix_layout(state).stride; },
 };
 
 }  // namespace mhla

@@ -40,11 +40,9 @@ __device__ inline int nearest(const StreamShape& s, int i) { return !s.extend ||
 // P_i for the chunks i after the closed ones, or for the open one alone: rows of mix times all summaries, in steps of
 // blocks that count from the beginning of the sequence.
 template <class A, int kRows>
-__global__ void __launch_bounds__(kThreads) stream_prefix_kernel(const __grid_constant__ StreamJob job) {
-  __shared__ TileMemory<A, kRows> memory;
+__device__ void mix_prefixes(const StreamJob& job, const StreamSequence& sequence, TileMemory<A, kRows>& memory) {
   auto *const a = memory.operands.a, *const b = memory.operands.b;
   const StreamShape& s = job.shape;
-  const StreamSequence& sequence = job.sequences[blockIdx.z];
   const int tiles_across = ceil_div(s.columns, kColumns), head = blockIdx.y;
   const int row = blockIdx.x / tiles_across * kRows, column = blockIdx.x % tiles_across * kColumns;
   const int rows = job.open_only ? 1 : sequence.closed, first = sequence.first + (job.open_only ? 0 : 1);
@@ -85,9 +83,18 @@ __global__ void __launch_bounds__(kThreads) stream_prefix_kernel(const __grid_co
   __syncthreads();
   for_staged<float, kRows>(memory.staged, [&](int r, int c, const float(&x)[4]) {
     if (row + r >= rows) return;
-    float* const out = prefix_of(job, sequence, job.open_only ? 0 : row + r + 1, head);
-    store_piece(out, column + c, s.columns, true, x);
+    if (column + c >= s.columns) return;
+    store_prefix(s, prefix_of(job, sequence, job.open_only ? 0 : row + r + 1, head), column + c, x);
   });
+}
+
+template <class A, int kRows>
+__global__ void __launch_bounds__(kThreads) stream_prefix_kernel(const __grid_constant__ StreamJob job) {
+  __shared__ TileMemory<A, kRows> memory;
+  for (int n = blockIdx.z; n < job.sequence_count(); n += gridDim.z) {
+    mix_prefixes<A, kRows>(job, job.sequence(n), memory);
+    __syncthreads();
+  }
 }
 
 // As causal_denominator_kernel (denominators.cu), for the tokens of the call.
@@ -102,8 +109,8 @@ __global__ void __launch_bounds__(kThreads) stream_denominator_kernel(const __gr
   const StreamRows<T> q(job, sequence, place, s.has_den ? job.q_den : job.q, head, -1, s.feature_map);
   const StreamRows<T> k(job, sequence, place, s.has_den ? job.k_den : job.k, head / s.group, s.has_den ? s.k_den : s.k,
                         s.feature_map);
-  const float* const z =
-      prefix_of(job, sequence, n, s.per_head ? head : head / s.group) + static_cast<std::int64_t>(s.D) * s.E;
+  const std::byte* const prefix = prefix_of(job, sequence, n, s.per_head ? head : head / s.group);
+  const float* const z = reinterpret_cast<const float*>(prefix + s.layout.z);
   const float coefficient = mix_of(job, sequence).at(head, place.chunk, place.chunk);
   float* const den = den_of(job, sequence, n, head);
   float base[kMaxColumns / kThreads] = {};
@@ -144,7 +151,7 @@ __global__ void __launch_bounds__(kThreads) stream_read_out_kernel(const __grid_
   const StreamRows<T> q(job, sequence, place, job.q, head, -1, s.feature_map);
   const StreamRows<T> k(job, sequence, place, job.k, head / s.group, s.k, s.feature_map);
   const StreamRows<T> v(job, sequence, place, job.v, head / s.group, s.v, FeatureMap::kIdentity);
-  const MatrixRows prefix{prefix_of(job, sequence, n, s.per_head ? head : head / s.group), s.E, s.D, s.E, s.E % 4 == 0};
+  const auto prefix = prefix_rows<T>(s, prefix_of(job, sequence, n, s.per_head ? head : head / s.group));
   typename A::template Sums<kRows> sums;
   add_summary<false>(sums, memory, q, row, prefix, column);
   const float coefficient = mix_of(job, sequence).at(head, place.chunk, place.chunk);
@@ -169,14 +176,16 @@ __global__ void __launch_bounds__(kThreads) stream_read_out_kernel(const __grid_
 
 __global__ void __launch_bounds__(kThreads) stream_fold_kernel(const __grid_constant__ StreamJob job) {
   const StreamShape& s = job.shape;
-  const StreamSequence& sequence = job.sequences[blockIdx.z];
   const int column = blockIdx.x * kThreads + threadIdx.x;
-  if (column >= s.columns || sequence.base == sequence.next_base) return;
-  float* const sum = in_state<float>(sequence, s.sum) + blockIdx.y * s.stride + column;
-  float old = sequence.base > 0 ? *sum : 0.0f;
-  for (int block = sequence.base; block < sequence.next_base; ++block)
-    old += slot_of(s, sequence, blockIdx.y, block)[column];
-  *sum = old;
+  for (int n = blockIdx.z; n < job.sequence_count(); n += gridDim.z) {
+    const StreamSequence& sequence = job.sequence(n);
+    if (column >= s.columns || sequence.base == sequence.next_base) continue;
+    float* const sum = in_state<float>(sequence, s.sum) + blockIdx.y * s.stride + column;
+    float old = sequence.base > 0 ? *sum : 0.0f;
+    for (int block = sequence.base; block < sequence.next_base; ++block)
+      old += slot_of(s, sequence, blockIdx.y, block)[column];
+    *sum = old;
+  }
 }
 
 template <class T>
@@ -199,12 +208,20 @@ __global__ void __launch_bounds__(kThreads) stream_keep_kernel(const __grid_cons
   if (job.shape.has_den) keep_rows<T>(job, sequence, job.k_den, job.shape.k_den, t);
 }
 
+// Sequences along z: all, or of a list whose length is not known as many as keep a card busy, which share them.
+dim3 grid_of_list(const StreamJob& job, std::int64_t x, std::int64_t y) {
+  constexpr std::int64_t kEnough = 1024;
+  if (job.maybe_closers == nullptr) return grid_of(x, y, job.count);
+  const std::int64_t wanted = ceil_div(static_cast<int>(kEnough), static_cast<int>(x * y < kEnough ? x * y : kEnough));
+  return grid_of(x, y, wanted < job.count ? wanted : job.count);
+}
+
 template <class A>
 void launch_prefixes(const StreamJob& job, void* stream) {
   const bool low = job.open_only || job.piece <= 16;  // of what a row gets nothing depends on it
   const std::int64_t tiles = low || job.piece <= 64 ? 1 : ceil_div(job.piece, 64);
   launch(low ? stream_prefix_kernel<A, 16> : stream_prefix_kernel<A, 64>,
-         grid_of(tiles * ceil_div(job.shape.columns, kColumns), job.shape.prefixes(), job.count), job, stream,
+         grid_of_list(job, tiles * ceil_div(job.shape.columns, kColumns), job.shape.prefixes()), job, stream,
          "stream_prefix_kernel");
 }
 
@@ -246,7 +263,7 @@ void stream_read_out(DType dtype, const StreamJob& job, void* stream) {
 }
 
 void stream_fold(const StreamJob& job, void* stream) {
-  launch(stream_fold_kernel, grid_of(ceil_div(job.shape.columns, kThreads), job.shape.Hkv, job.count), job, stream,
+  launch(stream_fold_kernel, grid_of_list(job, ceil_div(job.shape.columns, kThreads), job.shape.Hkv), job, stream,
          "stream_fold_kernel");
 }
 

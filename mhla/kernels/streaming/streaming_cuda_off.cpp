@@ -15,6 +15,9 @@ void stream_denominators(DType /*dtype*/, const StreamJob& /*job*/, void* /*stre
 void stream_read_out(DType /*dtype*/, const StreamJob& /*job*/, void* /*stream*/) { refuse(); }
 void stream_fold(const StreamJob& /*job*/, void* /*stream*/) { refuse(); }
 void stream_keep(DType /*dtype*/, const StreamJob& /*job*/, void* /*stream*/) { refuse(); }
-void stream_decode(DType /*dtype*/, const DecodeJob& /*job*/, void* /*stream*/) { refuse(); }
+void stream_decode(DType /*dtype*/, const DecodeCall& /*job*/, void* /*stream*/) { refuse(); }
+void stream_decode(DType /*dtype*/, const DecodeReplay& /*job*/, void* /*stream*/) { refuse(); }
+void stream_decode_panels(const DecodeCall& /*job*/, void* /*stream*/) { refuse(); }
+void stream_decode_panels(const DecodeReplay& /*job*/, void* /*stream*/) { refuse(); }
 
 }  // namespace mhla::cuda

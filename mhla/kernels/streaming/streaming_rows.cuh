@@ -84,13 +84,72 @@ struct StreamRows {
 };
 
 // What a chunk reads in front of it: place n of the piece, prefix of `head` (of prefixes).
-__device__ inline float* prefix_of(const StreamJob& job, const StreamSequence& sequence, int n, int head) {
+__device__ inline std::byte* prefix_of(const StreamJob& job, const StreamSequence& sequence, int n, int head) {
   const StreamShape& s = job.shape;
   if (n > 0 && n < sequence.closed) {
     const std::int64_t row = static_cast<std::int64_t>(sequence.batch) * (job.piece - 1) + n - 1;
-    return job.maybe_prefixes + (row * s.prefixes() + head) * s.stride;
+    return job.maybe_prefixes + (row * s.prefixes() + head) * s.layout.stride;
   }
-  return in_state<float>(sequence, s.prefix[n == 0 ? sequence.open : sequence.open ^ 1]) + head * s.stride;
+  return in_state<std::byte>(sequence, s.prefix[n == 0 ? sequence.open : sequence.open ^ 1]) + head * s.layout.stride;
+}
+
+// Four values of a mixed summary from column `column` on, of s.columns, into their prefix.
+__device__ inline void store_prefix(const StreamShape& s, std::byte* prefix, int column, const float (&x)[4]) {
+  if (!s.layout.panels) {
+    store_piece(reinterpret_cast<float*>(prefix), column, s.columns, true, x);
+    return;
+  }
+  bf16* const panels = reinterpret_cast<bf16*>(prefix);
+  const int d = column / s.E, e = column - d * s.E;
+  if (s.E % 4 == 0 && d < s.D) {  // four columns of one row
+    struct alignas(8) Few {
+      bf16 x[4];
+    } few;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) few.x[j] = narrow<bf16>(x[j]);
+    *reinterpret_cast<Few*>(panels + PrefixLayout::index(d, e, s.D)) = few;
+    return;
+  }
+  float* const z = reinterpret_cast<float*>(prefix + s.layout.z);
+  for (int j = 0; j < 4 && column + j < s.columns; ++j) {
+    const int row = (column + j) / s.E, own = column + j - row * s.E;
+    if (row < s.D)
+      panels[PrefixLayout::index(row, own, s.D)] = narrow<bf16>(x[j]);
+    else
+      z[column + j - s.D * s.E] = x[j];
+  }
+}
+
+// Rows of a panelled prefix as an operand (tile.cuh).
+struct PanelRows {
+  using Element = bf16;
+  const bf16* data;
+  int rows, columns;
+
+  __device__ Piece<bf16> load(int row, int column) const {
+    if (row >= rows || column >= columns) return {};
+    Piece<bf16> raw = *reinterpret_cast<const Piece<bf16>*>(data + PrefixLayout::index(row, column, rows));
+#pragma unroll
+    for (int j = 0; j < Piece<bf16>::kSize; ++j) {
+      if (column + j >= columns) raw.x[j] = {};
+    }
+    return raw;
+  }
+  [[nodiscard]] __device__ bool verbatim() const { return true; }
+  __device__ void finish(const Piece<bf16>& raw, int /*row*/, int /*column*/, float (&x)[8]) const {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = widen(raw.x[j]);
+  }
+};
+
+// The prefix of a chunk as the operand that products with tokens of type T take.
+template <class T>
+__device__ inline auto prefix_rows(const StreamShape& s, const std::byte* prefix) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return PanelRows{reinterpret_cast<const bf16*>(prefix), s.D, s.E};
+  } else {
+    return MatrixRows{reinterpret_cast<const float*>(prefix), s.E, s.D, s.E, s.E % 4 == 0};
+  }
 }
 
 __device__ inline float* slot_of(const StreamShape& s, const StreamSequence& sequence, int kv_head,

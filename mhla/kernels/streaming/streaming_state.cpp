@@ -22,7 +22,9 @@ void carve(Impl& state, Workspace& w) {
   state.mix = take({state.Hm, state.L, state.L}, c.dtype == DType::kF64 ? 8 : 4, "mix");
   state.summaries = take({state.slots, c.Hkv, stride}, element, "summaries");
   if (state.extend()) state.sum = take({c.Hkv, stride}, element, "sum of old summaries");
-  for (std::byte*& prefix : state.prefix) prefix = take({state.prefixes(), stride}, element, "prefix");
+  const std::int64_t prefix_bytes =
+      state.candidate->prefix_bytes ? state.candidate->prefix_bytes(state) : stride * element;
+  for (std::byte*& prefix : state.prefix) prefix = take({state.prefixes(), prefix_bytes}, 1, "prefix");
   if (state.layout.lanes > 0 && c.chunk > kChainTokens) state.part = take({c.Hkv, stride}, element, "open chain");
   if (state.normalized()) state.ksum = take({c.Hkv, state.ksum_stride()}, element, "running k");
   state.k = take({state.ring, c.Hkv, c.D}, size_of(state.key_dtype), "k");
@@ -83,6 +85,7 @@ void StreamingState::Impl::copy_from(const Impl& other) {
     device_copy(to, from, static_cast<std::int64_t>(kept), config.device);
     device_copy(to + end, from + end, static_cast<std::int64_t>(bytes().size() - end), config.device);
     device_synchronize(config.device);
+    last_call = 0;
   } else {
     std::memcpy(to, from, kept);
     std::memcpy(to + end, from + end, bytes().size() - end);

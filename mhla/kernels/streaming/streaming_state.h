@@ -42,13 +42,17 @@ struct StreamingState::Impl {
   StreamingCounters at;
   StreamingCounters next;  // written by one head during a call, taken over at its end
 
+  // On a device: the call that last used the state, by number, and its stream; 0: none since the device was waited for.
+  std::uint64_t last_call = 0;
+  void* last_stream = nullptr;
+
   AlignedBuffer memory;                   // of a state on the CPU
   DeviceBuffer device_memory;             // of one on a device
   mutable std::vector<std::byte> staged;  // what views() of a device state point into
   std::byte* mix = nullptr;               // [Hm][L][L]                 f32, f64 for f64
   std::byte* summaries = nullptr;         // [slots][Hkv][stride]       element; block b in slot b % slots
   std::byte* sum = nullptr;               // [Hkv][stride]              element; with kExtend
-  std::byte* prefix[2] = {};              // [prefixes][stride]         element
+  std::byte* prefix[2] = {};              // [prefixes][stride]         element, or as the candidate keeps them
   std::byte* part = nullptr;   // [Hkv][stride]              element; long chunks: tokens on their way into a summary
   std::byte* ksum = nullptr;   // [Hkv][ksum_stride]         element; normalised: features summed over the open chunk
   std::byte* k = nullptr;      // [ring][Hkv][D]             key_dtype; token t in row t % ring
@@ -109,6 +113,10 @@ struct StreamingAppend {
   }
 };
 
+StreamingAppend checked_append(const StreamingParams& params, const RunOptions& run);  // throws (streaming.cpp)
+// Throws where T more tokens of state number `number` pass the rows of mix.
+void expect_room(const StreamingState& state, std::int64_t T, std::int64_t number);
+
 struct StreamingCandidate {
   const char* name;
   bool on_device;                              // works on the memory of a CUDA device
@@ -122,6 +130,7 @@ struct StreamingCandidate {
   // Prefix, running sums and the summary of the open chunk again, from the rings and the finished summaries.
   // same_chunk: the prefixes are still right.
   void (*rebuild)(StreamingState::Impl&, bool same_chunk);
+  std::int64_t (*prefix_bytes)(const StreamingState::Impl&) = nullptr;  // of one prefix; null: those of a summary
 };
 
 extern const StreamingCandidate kStreamingCuda;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "mhla/kernels/streaming/streaming_record.h"
 #include "mhla/modules/mhla_attention.h"
+#include "mhla/ops/tensor_view.h"
 #include "mhla/ops/torch.h"
 
 #ifdef MHLA_TORCH_CUDA
@@ -26,76 +28,109 @@ bool can_record(const LanguageModelImpl& model) {
 
 }  // namespace
 
-// Part i of a step ends where block i calls the operator, the last one with the logits. A part reads what the one
-// before it and the operator left in memory that all parts share, and that nobody else is given.
+// What a step reads lies at the same place in every replay: tokens, and in one buffer the position of every sequence,
+// then the tables of all layers (streaming_record.h), those of closers last, so that most steps bring less.
 struct Decoder::Recording {
-  Recording(const LanguageModelImpl& model, std::int64_t batch)
-      : tokens(torch::empty({batch, 1}, torch::TensorOptions(torch::kLong).device(model.device()))),
+  Recording(LanguageModelImpl& model, LmState& state, std::int64_t end)
+      : batch(state.batch()),
+        layers(static_cast<std::int64_t>(state.layers.size())),
+        room(2 * end),
+        record(state.layers.front().stream_pointers()),
+        tokens(torch::empty({batch, 1}, torch::TensorOptions(torch::kLong).device(model.device()))),
+        buffer(torch::empty({told_bytes(true)}, torch::TensorOptions(torch::kByte).device(model.device()))),
+        positions(buffer.narrow(0, 0, 8 * batch).view(torch::kLong)),
+        turns(mhla_of(model.blocks().front())->stream_table({}, room)),
         pool(at::cuda::graph_pool_handle()),
-        stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, model.device().index())),
-        steps(model.blocks().size()),
-        sums(model.blocks().size()) {}
+        stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, model.device().index())) {}
 
-  // What a step reads of its sequences, into its place.
-  void look_at(const LanguageModelImpl& model, const torch::Tensor& given, const LmState& state) {
+  [[nodiscard]] std::int64_t closers_at() const { return 8 * batch + layers * record.sequences_bytes(); }
+  [[nodiscard]] std::int64_t told_bytes(bool closing) const {
+    return closers_at() + (closing ? layers * record.closers_bytes() : 0);
+  }
+  [[nodiscard]] StreamingTable table(const torch::Tensor& from, std::int64_t layer) const {
+    std::byte* const data = static_cast<std::byte*>(from.data_ptr());
+    const std::int64_t own = record.sequences_bytes(), closing = record.closers_bytes();
+    return {{data + 8 * batch + layer * own, static_cast<std::size_t>(own)},
+            {data + closers_at() + layer * closing, static_cast<std::size_t>(closing)}};
+  }
+
+  // Whether states like these can be told: positions below `room`, the configuration of the recording, prefixes mixed.
+  [[nodiscard]] bool fits(LmState& state) const {
+    return std::all_of(state.layers.begin(), state.layers.end(),
+                       [&](AttentionState& layer) { return record.fits(layer.stream_pointers()); });
+  }
+
+  // What a step reads, into its place: whether it completes a chunk.
+  bool tell(const torch::Tensor& given, LmState& state) {
+    const torch::Tensor host = torch::empty({told_bytes(true)}, torch::TensorOptions(torch::kByte).pinned_memory(true));
+    std::copy(state.positions().begin(), state.positions().end(), static_cast<std::int64_t*>(host.data_ptr()));
+    bool closing = false;
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      AttentionState& own = state.layers[static_cast<std::size_t>(layer)];
+      closing = record.tell(own.stream_pointers(), table(host, layer)) || closing;
+    }
+    const std::int64_t bytes = told_bytes(closing);
+    buffer.narrow(0, 0, bytes).copy_(host.narrow(0, 0, bytes), /*non_blocking=*/true);
     tokens.copy_(given.unsqueeze(1));
-    const std::vector<std::int64_t>& positions = state.positions();
-    const RopeTable now = mhla_of(model.blocks().front())
-                              ->stream_table(next_positions(positions, 1, model.device()),
-                                             *std::max_element(positions.begin(), positions.end()) + 1);
-    if (!now.cos.defined()) return;
-    if (!table.cos.defined()) {
-      table = {now.cos.clone(), now.sin.clone(), now.halves};
-    } else {
-      table.cos.copy_(now.cos), table.sin.copy_(now.sin);
-    }
+    return closing;
   }
 
-  // Part `part` of a step, which is being recorded.
-  void work(LanguageModelImpl& model, std::size_t part) {
-    const std::vector<LmBlock>& blocks = model.blocks();
-    torch::Tensor x = part == 0 ? model.embed(tokens)
-                                : blocks[part - 1].ptr()->behind(
-                                      sums[part - 1], mhla_of(blocks[part - 1])->close_step(steps[part - 1]));
-    if (part == blocks.size()) {
-      logits = model.logits(model.normed(x).select(1, 0));
-      return;
+  // A step, which is being recorded.
+  torch::Tensor work(LanguageModelImpl& model, LmState& state, bool closing) {
+    RopeTable angles;
+    if (turns.cos.defined()) {
+      const auto rows = [&](const torch::Tensor& all) { return all.index_select(0, positions).unsqueeze(1); };
+      angles = {rows(turns.cos), rows(turns.sin), turns.halves};
     }
-    steps[part] = mhla_of(blocks[part])->open_step(blocks[part].ptr()->before(x), table, nullptr);
-    sums[part] = x;
+    torch::Tensor x = model.embed(tokens);
+    RunOptions run;
+    run.stream = ops::current_stream(x);
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      const LmBlock& block = model.blocks()[static_cast<std::size_t>(layer)];
+      const MhlaAttentionImpl::StreamStep step = block.ptr()->open_step(x, angles, nullptr);
+      const auto states = state.layers[static_cast<std::size_t>(layer)].stream_pointers();
+      record.launch(MhlaAttentionImpl::step_params(step, states), table(buffer, layer), closing, run);
+      x = block.ptr()->close_step(x, step);
+    }
+    return model.logits(model.normed(x).select(1, 0));
   }
 
-  void record(LanguageModelImpl& model, std::size_t part) {
+  void capture(LanguageModelImpl& model, LmState& state, bool closing) {
     const c10::cuda::CUDAStreamGuard on_its_stream(stream);
-    graphs.push_back(std::make_unique<at::cuda::CUDAGraph>());
-    graphs.back()->capture_begin(pool, cudaStreamCaptureModeThreadLocal);
+    auto graph = std::make_unique<at::cuda::CUDAGraph>();
+    graph->capture_begin(pool, cudaStreamCaptureModeThreadLocal);
     try {
-      work(model, part);
+      logits[closing] = work(model, state, closing);
     } catch (...) {
       try {
-        graphs.back()->capture_end();  // or the stream would go on recording
+        graph->capture_end();  // or the stream would go on recording
       } catch (const std::exception&) {
       }
       throw;
     }
-    graphs.back()->capture_end();
+    graph->capture_end();
+    graphs[closing] = std::move(graph);
   }
 
-  torch::Tensor tokens;  // [B, 1]
-  RopeTable table;
+  std::int64_t batch, layers;
+  std::int64_t room;  // positions that there are angles for
+  StreamingRecord record;
+  torch::Tensor tokens;     // [B, 1]
+  torch::Tensor buffer;     // bytes
+  torch::Tensor positions;  // [B], in it
+  RopeTable turns;          // of all positions
   at::cuda::MempoolId_t pool;
   c10::cuda::CUDAStream stream;
-  std::vector<std::unique_ptr<at::cuda::CUDAGraph>> graphs;
-  std::vector<MhlaAttentionImpl::StreamStep> steps;
-  std::vector<torch::Tensor> sums;  // what the blocks add to, [B, 1, dim]
-  torch::Tensor logits;             // [B, vocab]
+  std::unique_ptr<at::cuda::CUDAGraph> graphs[2];  // without and with what a complete chunk takes
+  torch::Tensor logits[2];                         // [B, vocab]
 };
 
 torch::Tensor Decoder::decode(const torch::Tensor& tokens, LmState& state) {
   const torch::NoGradGuard no_gradient;
   const std::int64_t batch = tokens.dim() == 1 ? tokens.size(0) : -1;
-  const bool again = batch == last_batch_;
-  if (!again || batch < 1 || !can_record(model_)) {  // libraries set themselves up in the step that is not recorded
+  const bool again = batch == last_batch_ && batch > 0 && can_record(model_);
+  replayed_ = false;
+  if (!again) {  // libraries set themselves up in the step that is not recorded
     recording_.reset();
     last_batch_ = 0;
     const torch::Tensor logits = model_.decode(tokens, state);
@@ -104,23 +139,26 @@ torch::Tensor Decoder::decode(const torch::Tensor& tokens, LmState& state) {
   }
   model_.expect_step(tokens.unsqueeze(1), state);
   mhla_of(model_.blocks().front())->expect_room(state.layers.front(), 1);
-  const bool first = recording_ == nullptr;
-  if (first) recording_ = std::make_unique<Recording>(model_, batch);
-  Recording& r = *recording_;
+  const std::int64_t end = *std::max_element(state.positions().begin(), state.positions().end()) + 1;
+  if (recording_ && end > recording_->room) recording_.reset();
   try {
-    r.look_at(model_, tokens, state);
-    const std::size_t parts = model_.blocks().size() + 1;
-    for (std::size_t part = 0; part < parts; ++part) {
-      if (first) r.record(model_, part);
-      r.graphs[part]->replay();
-      if (part + 1 < parts) MhlaAttentionImpl::run_step(r.steps[part], state.layers[part]);
+    if (!recording_) recording_ = std::make_unique<Recording>(model_, state, end);
+    Recording& r = *recording_;
+    if (!r.fits(state)) return model_.decode(tokens, state);
+    const bool closing = r.tell(tokens, state);
+    if (!r.graphs[closing]) r.capture(model_, state, closing);
+    r.graphs[closing]->replay();
+    for (AttentionState& layer : state.layers) {
+      StreamingRecord::moved(layer.stream_pointers(), ops::current_stream(r.tokens));
+      for (std::int64_t& position : layer.positions) ++position;
     }
+    replayed_ = true;
+    return r.logits[closing].clone();
   } catch (...) {  // half a recording is none
     recording_.reset();
     last_batch_ = 0;
     throw;
   }
-  return r.logits.clone();
 }
 
 #else

@@ -1,5 +1,7 @@
 #include "mhla/models/lm/lm.h"
 
+#include <algorithm>
+
 #include "mhla/core/error.h"
 #include "mhla/models/lm/lm_attention.h"
 #include "mhla/models/lm/lm_plan.h"
@@ -36,7 +38,29 @@ torch::Tensor LmBlockImpl::forward(const torch::Tensor& x, const torch::Tensor& 
 }
 
 torch::Tensor LmBlockImpl::stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) {
-  return behind(x, attn_->stream(before(x), state, positions));
+  auto* const mhla = attn_->as<MhlaAttentionImpl>();
+  if (mhla == nullptr || x.size(1) != 1) return behind(x, attn_->stream(before(x), state, positions));
+  mhla->expect_room(state, 1);  // before a convolution moves on
+  const std::int64_t furthest = *std::max_element(state.positions.begin(), state.positions.end());
+  const MhlaAttentionImpl::StreamStep step = open_step(x, mhla->stream_table(positions, furthest + 1), &state);
+  MhlaAttentionImpl::run_step(step, state);
+  return close_step(x, step);
+}
+
+MhlaAttentionImpl::StreamStep LmBlockImpl::open_step(const torch::Tensor& x, const RopeTable& table,
+                                                     AttentionState* maybe_state) {
+  auto* const mhla = attn_->as<MhlaAttentionImpl>();
+  if (mhla->takes_few_rows(x, attn_norm_)) return mhla->open_few_rows(x, attn_norm_, table);
+  return mhla->open_step(before(x), table, maybe_state);
+}
+
+torch::Tensor LmBlockImpl::close_step(const torch::Tensor& x, const MhlaAttentionImpl::StreamStep& step) {
+  auto* const mhla = attn_->as<MhlaAttentionImpl>();
+  if (!step.gate.defined()) return behind(x, mhla->close_step(step));
+  const torch::Tensor y = mhla->close_few_rows(x, step);
+  if (mlp_.is_empty()) return y;
+  const torch::Tensor both = mlp_->few_rows(y, mlp_norm_);
+  return both.defined() ? both : y + mlp_(mlp_norm_(y));
 }
 
 std::int64_t LmState::bytes() const {

@@ -8,6 +8,7 @@
 #include "mhla/kernels/mixing/mixing.h"
 #include "mhla/models/lm/lm_config.h"
 #include "mhla/models/parts.h"
+#include "mhla/modules/mhla_attention.h"
 #include "mhla/modules/rope.h"
 #include "mhla/modules/weight_names.h"
 
@@ -19,10 +20,15 @@ class LmBlockImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens);
   torch::Tensor stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions);
   [[nodiscard]] const AnyAttention& attention() const { return attn_; }
+
+  // stream() of MHLA in parts (mhla_attention.h): all before the operator, and all after it.
+  MhlaAttentionImpl::StreamStep open_step(const torch::Tensor& x, const RopeTable& table, AttentionState* maybe_state);
+  torch::Tensor close_step(const torch::Tensor& x, const MhlaAttentionImpl::StreamStep& step);
+
+ private:
   torch::Tensor before(const torch::Tensor& x) { return attn_norm_(x); }  // what the attention is given
   torch::Tensor behind(const torch::Tensor& x, const torch::Tensor& attended);
 
- private:
   RmsNorm attn_norm_{nullptr}, mlp_norm_{nullptr};
   AnyAttention attn_;
   Swiglu mlp_{nullptr};

@@ -78,9 +78,10 @@ TEST_P(LanguageModelsOnAGpu, StreamWhatTheyComputeAtOnce) {
   const torch::Tensor once = cpu(gpu_->forward(tokens.to(torch::kCUDA)));
   EXPECT_LE(distance(once, cpu_->forward(tokens)), 1e-4);
   EXPECT_LE(streamed(gpu_, tokens, once), 1e-5);
-  // In bf16 every layer rounds; two ways to the same sum differ by a rounding in some of them.
+  // In bf16 every layer rounds; two ways to the same sum differ by a rounding in some of them, and a decode step
+  // divides by the norm of a row after the product instead of before it.
   gpu_->cast(torch::kBFloat16);
-  EXPECT_LE(streamed(gpu_, tokens, cpu(gpu_->forward(tokens.to(torch::kCUDA)))), 0.03);
+  EXPECT_LE(streamed(gpu_, tokens, cpu(gpu_->forward(tokens.to(torch::kCUDA)))), 0.04);
 }
 
 // Chunks of 8 end on the way, sequences stand at different places, and one leaves.
@@ -242,7 +243,10 @@ TEST_F(ANamedLanguageModelOnAGpu, AgreesWithItself) {
   model_->cast(torch::kBFloat16);
   const Split half = worst_split(sentences(1, 700));
   EXPECT_GT(half.largest, 4.0) << "not trained";
-  EXPECT_LE(half.off, std::exp2(std::floor(std::log2(half.largest)) - 7)) << "at a largest logit of " << half.largest;
+  // Two roundings of the largest logit: one of the logits, one because a decode step divides by the norm of a row after
+  // the product instead of before it.
+  EXPECT_LE(half.off, 2 * std::exp2(std::floor(std::log2(half.largest)) - 7))
+      << "at a largest logit of " << half.largest;
 }
 
 TEST_F(ANamedLanguageModelOnAGpu, GoesOnAsOnePassSays) {

@@ -2,6 +2,7 @@
 
 #undef threadIdx
 #undef blockIdx
+#undef gridDim
 
 #include <cstddef>
 #include <cstdio>
@@ -162,6 +163,7 @@ void run_block() {
 void run(dim3 grid, int threads, void (*body)(const void*), const void* job) {
   threads_of_block = threads, body_of_block = body, job_of_block = job;
   const int blocks = static_cast<int>(grid.x * grid.y * grid.z);
+  current.gridDim = grid;
   for (const int index : sequence(blocks)) {
     const auto b = static_cast<unsigned>(index);
     current.blockIdx = dim3(b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y);

@@ -28,7 +28,7 @@ namespace emulator {
 enum class Order { kForward, kBackward, kShuffled };
 
 struct Thread {
-  dim3 threadIdx, blockIdx;
+  dim3 threadIdx, blockIdx, gridDim;
 };
 extern Thread current;
 extern Order order;  // of the threads of a block, and of blocks; MHLA_EMULATOR_ORDER sets it
@@ -43,6 +43,7 @@ const float* warp_exchange(const float* mine, int count);  // of all 32 lanes: [
 
 #define threadIdx (emulator::current.threadIdx)
 #define blockIdx (emulator::current.blockIdx)
+#define gridDim (emulator::current.gridDim)
 
 inline void __syncthreads() { emulator::block_barrier(true); }
 inline bool __syncthreads_and(bool value) { return emulator::block_barrier(value); }

@@ -53,6 +53,20 @@ __device__ inline void multiply_tf32(float (&c)[4], const float (&a)[4], const f
 // Asks for a line of 128 bytes to be in the second-level cache soon.
 __device__ inline void prefetch_line(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
 
+// Programmatic launch: a kernel that was started early reads nothing that the previous one writes, and writes
+// nothing that it reads, before wait_for_previous(), which returns when all previous ones have ended. allow_next() lets
+// the next kernel start early; after wait_for_previous() it promises that everything before this kernel has ended.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ inline void allow_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 __device__ inline float lane_value(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
 // Sum over the lanes of a warp, the same bits in every lane.

@@ -16,9 +16,9 @@ struct ReadOutMemory {
 };
 
 // sums += rows . S, or rows . S^T: columns [column, column + kColumns) of it.
-template <bool kTransposed, class A, int kRows, class Sums, class Rows, bool kCausal>
+template <bool kTransposed, class A, int kRows, class Sums, class Rows, class Summary, bool kCausal>
 __device__ void add_summary(Sums& sums, ReadOutMemory<A, kRows, kCausal>& memory, const Rows& rows, int row,
-                            const MatrixRows& summary, int column) {
+                            const Summary& summary, int column) {
   for (int k = 0; k < rows.columns; k += kDepth) {
     fill_by_columns<A, kRows>(memory.tile.operands.a, rows, row, k);
     if constexpr (kTransposed) {

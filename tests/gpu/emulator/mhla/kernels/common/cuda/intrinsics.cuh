@@ -102,6 +102,9 @@ inline void copy_commit() {}
 template <int kPending>
 inline void copy_wait() {}
 
+inline void wait_for_previous() {}
+inline void allow_next() {}
+
 inline float lane_value(float x, int lane) { return emulator::warp_exchange(&x, 1)[lane]; }
 
 inline float warp_sum(float x) {

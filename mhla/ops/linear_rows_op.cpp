@@ -1,0 +1,58 @@
+// linear_rows of mhla/kernels on tensors: inference, nothing is registered with the dispatcher.
+#include "mhla/core/error.h"
+#include "mhla/ops/ops.h"
+#include "mhla/ops/tensor_view.h"
+
+namespace mhla::ops {
+namespace {
+
+constexpr const char* kEntry = "linear_rows";
+
+at::Tensor rows_of(const at::Tensor& x, std::int64_t columns) { return x.defined() ? x.view({-1, columns}) : x; }
+
+// [..., K] as rows, without a copy; the tensors outlive the call.
+struct Views {
+  at::Tensor x, gate, add;
+  LinearRowsParams params;
+  explicit Views(const RowsInputs& in) {
+    const std::int64_t K = in.weight.size(1), O = in.weight.size(0);
+    x = rows_of(in.x, K), gate = rows_of(in.gate, K), add = rows_of(in.add, O);
+    params.before = in.before, params.after = in.after, params.head = in.head, params.eps = in.eps;
+    params.x = view_of(x, kEntry, "x"), params.weight = view_of(in.weight, kEntry, "weight");
+    params.maybe_second = view_of(in.second, kEntry, "second"), params.maybe_scale = view_of(in.scale, kEntry, "scale");
+    params.maybe_gate = view_of(gate, kEntry, "gate"), params.maybe_add = view_of(add, kEntry, "add");
+  }
+};
+
+}  // namespace
+
+bool rows_fit(const RowsInputs& in) {
+  if (at::GradMode::is_enabled() || !in.x.is_cuda()) return false;
+  for (const at::Tensor* each : {&in.x, &in.gate, &in.add}) {
+    if (each->defined() && !each->is_contiguous()) return false;
+  }
+  return linear_rows_fit(Views(in).params).empty();
+}
+
+RowsOutputs linear_rows(const RowsInputs& in) {
+  const Views views(in);
+  const at::ScalarType dtype = in.after == RowsAfter::kAdd ? at::kFloat : at::kBFloat16;
+  std::vector<std::int64_t> shape = in.x.sizes().vec();
+  const auto make = [&](std::int64_t columns) {
+    shape.back() = columns;
+    return at::empty(shape, in.x.options().dtype(dtype));
+  };
+  RowsOutputs y;
+  y.out = make(in.weight.size(0));
+  RunOptions run;
+  run.stream = current_stream(in.x);
+  View second;
+  if (in.after == RowsAfter::kStore && in.second.defined()) {
+    y.second = make(in.second.size(0));
+    second = output_view(rows_of(y.second, in.second.size(0)), kEntry, "second");
+  }
+  mhla::linear_rows(views.params, output_view(rows_of(y.out, in.weight.size(0)), kEntry, "out"), second, run);
+  return y;
+}
+
+}  // namespace mhla::ops
