@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/cli/candidates.h"
+#include "apps/cli/engine.h"
 #include "apps/cli/flags.h"
 #include "apps/cli/host.h"
 #include "apps/cli/openblas.h"

@@ -6,6 +6,7 @@
 #include "mhla/train/opening.h"
 #include "mhla/train/origin.h"
 #include "mhla/train/runs/options_file.h"
+#include "mhla/train/trainer.h"
 #include "mhla/train/weights.h"
 
 namespace mhla::train {
