@@ -1,5 +1,5 @@
 // mhla verify --golden on whole modules: every recorded file comes back, every spoiled tensor is found, and what cannot
-// be judged says why. They run in libmhla_golden.so, which is there where LibTorch is.
+// be judged says why. They run in the engine, which is there where LibTorch is.
 #include <cmath>
 #include <cstdlib>
 
@@ -108,9 +108,9 @@ TEST_F(CliGoldenModules, WhatCannotBeJudgedSaysWhy) {
 }
 
 TEST_F(CliGoldenModules, AMissingLibraryIsNamed) {
-  setenv("MHLA_GOLDEN", "/nowhere/libmhla_golden.so", 1);
-  expect_refusal(verify(recorded(kModules[0])), {"MHLA_GOLDEN points to /nowhere/libmhla_golden.so"});
-  unsetenv("MHLA_GOLDEN");
+  setenv("MHLA_ENGINE", "/nowhere/libmhla_engine.so", 1);
+  expect_refusal(verify(recorded(kModules[0])), {"MHLA_ENGINE points to /nowhere/libmhla_engine.so"});
+  unsetenv("MHLA_ENGINE");
 }
 
 }  // namespace

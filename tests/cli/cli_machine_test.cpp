@@ -68,14 +68,28 @@ TEST_F(CliMachine, AProgramWithoutItsLibrariesSaysWhereItLooked) {
   const std::string copy = folder.path("bin/mhla");
   fs::copy_file(MHLA_PROGRAM, copy);
   const std::string err = folder.path("err"),
-                    line = "env -u MHLA_TRAIN " + copy + " train lm --out " + folder.path("run") + " 2>" + err;
+                    line = "env -u MHLA_ENGINE " + copy + " train lm --out " + folder.path("run") + " 2>" + err;
   EXPECT_EQ(WEXITSTATUS(std::system(line.c_str())), 2);
   const std::vector<std::byte> bytes = read_file(err);
   const std::string said(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  EXPECT_TRUE(has(said, "libmhla_train.so was not found in " + folder.path("bin") + " or " + folder.path("lib")))
+  EXPECT_TRUE(has(said, "libmhla_engine.so was not found in " + folder.path("bin") + " or " + folder.path("lib")))
       << said;
-  EXPECT_TRUE(has(said, "set MHLA_TRAIN to the path of the library")) << said;
+  EXPECT_TRUE(has(said, "set MHLA_ENGINE to the path of the library")) << said;
   EXPECT_EQ(lines_of(said).size(), 1u) << said;
+}
+
+TEST_F(CliMachine, ALibraryThatIsNotTheEngineIsNamed) {
+  if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
+  write_file(folder.path("text.so"), std::string("no library"));
+  const std::string other = fs::path(MHLA_PROGRAM).parent_path().string() + "/../lib/libmhla_torch.so";
+  for (const auto& [file, expected] : {std::pair{folder.path("text.so"), "could not be opened"},
+                                       {other, "has no function mhla_engine, expected the library of this program"}}) {
+    setenv("MHLA_ENGINE", file.c_str(), 1);
+    const ProgramRun run = run_program({"train", "lm", "--out", folder.path("run")});
+    unsetenv("MHLA_ENGINE");
+    EXPECT_EQ(run.code, 2) << run.err;
+    EXPECT_TRUE(has(run.err, file) && has(run.err, expected)) << run.err;
+  }
 }
 
 }  // namespace

@@ -33,6 +33,36 @@ TEST_F(CliRuns, ResumeDoesNotStartAnewOverWeights) {
   }
 }
 
+TEST_F(CliRuns, ARunSaysItsTask) {
+  const std::string out = folder.path("run"), options = out + "/train.json";
+  ASSERT_EQ(run_program(words(out, {"--max-steps", "2"})).code, 0);
+  const std::string named = file_text(options), line = "  \"task\": \"classify\",\n";
+  ASSERT_NE(named.find(line), std::string::npos) << named;
+  ASSERT_EQ(run_program(words(folder.path("again"), {"--config", options, "--max-steps", "2"})).code, 0);
+  expect_refused({"train", "lm", "--out", folder.path("lm"), "--config", options},
+                 {options + ": 'task' is classify, expected lm"});
+  expect_refused({"eval", "lm", "--run", out}, {out + " is no run of `mhla train lm`"});
+  // A folder made before there was a name opens and goes on.
+  std::string unnamed = named;
+  write_file(options, unnamed.erase(unnamed.find(line), line.size()));
+  EXPECT_EQ(run_program({"eval", "classify", "--run", out}).code, 0);
+  EXPECT_EQ(run_program(words(out, {"--max-steps", "4", "--resume"})).code, 0);
+  EXPECT_NE(file_text(options).find(line), std::string::npos);
+}
+
+TEST_F(CliRuns, OptionsOfEveryCommandMayStandInAFile) {
+  const std::string out = folder.path("run"), file = folder.path("eval.json");
+  ASSERT_EQ(run_program(words(out, {"--max-steps", "2"})).code, 0);
+  write_file(file, "{\"run\": \"" + out + "\", \"batch\": 4, \"threads\": 1}");
+  const ProgramRun by_file = run_program({"eval", "classify", "--config", file});
+  EXPECT_EQ(by_file.code, 0) << by_file.err;
+  expect_refused({"eval", "classify", "--config", file, "--run", folder.path("none")}, {"none"});  // flags override it
+  write_file(file, "{\"run\": \"" + out + "\", \"batch\": -4}");  // with the checks of the flags
+  expect_refused({"eval", "classify", "--config", file}, {"--batch is -4"});
+  write_file(file, std::string("{\"bacth\": 4}"));
+  expect_refused({"eval", "classify", "--config", file}, {"'bacth' is unknown, nearest is 'batch'"});
+}
+
 TEST_F(CliRuns, OverwriteStartsAnewAndRemovesOnlyTheRun) {
   const std::string out = folder.path("run"), fresh = folder.path("fresh");
   ASSERT_EQ(run_program(words(out, {"--max-steps", "6", "--checkpoint-every", "2", "--ema", "0.5"})).code, 0);
