@@ -12,6 +12,7 @@ _fake.register()
 from . import convert, nn  # noqa: E402  (they need the library)
 from .functional import attention, get_num_threads, set_num_threads  # noqa: E402
 from .mixing import constrain_mix_, init_causal_mix, init_mix, resample_mix  # noqa: E402
+from .runs import open_run  # noqa: E402
 from .streaming import StreamingState  # noqa: E402
 
 __version__ = _library.version()
@@ -24,6 +25,7 @@ __all__ = [
     "init_causal_mix",
     "init_mix",
     "nn",
+    "open_run",
     "resample_mix",
     "set_num_threads",
 ]
