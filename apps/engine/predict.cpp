@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "apps/engine/training.h"
 #include "mhla/core/error.h"
 #include "mhla/train/classify/class_names.h"
 #include "mhla/train/classify/open_classifier.h"
