@@ -6,8 +6,8 @@
 
 namespace mhla::apps {
 
-// A row per image in the order they were given, of kind "image", or "failed" where it cannot be read. Throws mhla::Error
-// after the last one if any failed.
+// A row per image in the order they were given, of kind "image", or "failed" where it cannot be read. Throws
+// mhla::Error after the last one if any failed.
 void predict(const PredictRequest& request, train::Observer& observer);
 
 }  // namespace mhla::apps
