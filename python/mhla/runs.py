@@ -42,7 +42,7 @@ class Run:
 
     def options(self) -> dict[str, Any]:
         """Every option of the training, as ``train.json`` has them."""
-        return json.loads((self.folder / "train.json").read_text())  # type: ignore[no-any-return]
+        return json.loads((self.folder / "train.json").read_text())
 
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints, oldest first."""

@@ -2,8 +2,9 @@
 
 import json
 
-import mhla
 import pytest
+
+import mhla
 
 
 def test_a_run_has_task_options_and_checkpoints(tmp_path):
