@@ -7,6 +7,7 @@ PREFIX ?= /usr/local
 BUILD  := build/release
 MHLA   := $(BUILD)/bin/mhla
 DEMO   := build/demo
+DOCS_VENV := build/docs-venv
 
 # CUDA kernels take a third of the time to build. `make build`, `demo` and `bench` build them where there is a GPU to run
 # them on and nvcc, `make test` where nvcc is; CUDA=on or CUDA=off decides. One architecture compiles four times as fast
@@ -32,7 +33,7 @@ TIDY_SECONDS ?= 150
 
 .DEFAULT_GOAL := build
 .PHONY: help build test check check-quick check-format check-prose check-links check-python tidy tidy-changed asan-quick \
-  demo bench asan tsan fuzz campaign format install clean
+  demo bench asan tsan fuzz campaign docs format install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -117,6 +118,13 @@ campaign:  ## 2,000 damaged inputs and 1,000 kills through the program (scripts/
 	@cmake/packages.sh campaign
 	@$(MAKE) --no-print-directory build
 	@python3 scripts/campaign --mhla $(MHLA) $(CAMPAIGN_ARGS)
+
+docs:  ## the documentation site, build/site/index.html, for reading without a network; fails on dead links
+	@cmake/packages.sh docs
+	@test -x $(DOCS_VENV)/bin/mkdocs || python3 -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	@$(DOCS_VENV)/bin/python scripts/site.py
+	@echo "make docs: the site is $(CURDIR)/build/site/index.html"
 
 format:  ## rewrites the sources in the formatting of .clang-format
 	@cmake/packages.sh format

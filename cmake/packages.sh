@@ -27,12 +27,13 @@ case "${1:-}" in
   campaign) wanted="$build $torch python3" ;;
   asan | tsan) wanted="$build $tests" ;;
   fuzz) wanted="$build $tests clang libclang-rt-14-dev" ;;
+  docs) wanted="python3-venv doxygen git" ;;
   format) wanted="clang-format" ;;
   prose) wanted="codespell python3" ;;
   python) wanted="python3-torch python3-venv" ;;
   tidy) wanted="$build $tests clang clang-tidy" ;;
   *)
-    echo "usage: $0 build|test|demo|bench|asan|tsan|fuzz|campaign|format|prose|python|tidy" >&2
+    echo "usage: $0 build|test|demo|bench|asan|tsan|fuzz|campaign|docs|format|prose|python|tidy" >&2
     exit 2
     ;;
 esac
