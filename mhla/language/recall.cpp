@@ -1,6 +1,7 @@
 #include "mhla/language/recall.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "mhla/core/error.h"
 #include "mhla/data/philox.h"
@@ -55,8 +56,7 @@ NeedleItem needle_item(const NeedleOptions& o, std::int64_t item, const Tokenize
     std::string text = "There are numbers to remember in this text. ";
     for (std::int64_t s = 0; s <= sentences; ++s) {
       for (std::size_t n = 0; n < names.size(); ++n)
-        if (static_cast<std::int64_t>(depths[n] * static_cast<double>(sentences) + 0.5) == s)
-          text += needle(kNames[names[n]], numbers[n]);
+        if (std::llround(depths[n] * static_cast<double>(sentences)) == s) text += needle(kNames[names[n]], numbers[n]);
       if (s < sentences) text += std::string(kFiller[fill[static_cast<std::size_t>(s)]]) + " ";
     }
     return text + str("\nWhat is the number of ", kNames[names[0]], "? The number of ", kNames[names[0]], " is");
