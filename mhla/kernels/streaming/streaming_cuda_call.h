@@ -1,5 +1,5 @@
-// What kernels are told of a state and how its counters move, for a call (streaming_cuda.cpp) and for a recorded step
-// (streaming_record.cpp). Plain code.
+// What kernels get to know of a state and how its counters move, for a call (streaming_cuda.cpp) and for a recorded
+// step (streaming_record.cpp). Plain code.
 #pragma once
 
 #include "mhla/kernels/common/cuda/plan.h"

@@ -1,4 +1,4 @@
-// One token of a batch of states, recorded into a CUDA graph. What the kernels of a call are told by their arguments,
+// One token of a batch of states, recorded into a CUDA graph. What the kernels of a call get as arguments,
 // where every state stands and which chunks are complete, a recorded step reads from a table in device memory:
 //
 //   StreamingRecord step(states);

@@ -43,7 +43,7 @@ class Run {
   JsonValue options_;
 };
 
-// "task" of train.json. Runs made before it was written are recognised by their options.
+// "task" of train.json. Older runs, which do not have it, are distinguished by their options.
 std::string task_of(const JsonValue& options);
 
 }  // namespace mhla::train

@@ -1,4 +1,4 @@
-// The steps of a tokenizer.json one by one, and what is refused by name. What they make together is held against
+// The steps of a tokenizer.json one by one, and what is refused by name. What they make together is checked against
 // Hugging Face's tokenizers by pipeline_golden_test.
 #include <gtest/gtest.h>
 #include <unistd.h>
