@@ -42,7 +42,7 @@ inline std::vector<GoldenCase> golden_cases(const std::string& file) {
   return cases;
 }
 
-// max|got - want| / max|want|; NaN and another shape are no number that a bound accepts.
+// max|got - want| / max|want|. NaN and a tensor of another shape are above every bound.
 inline double golden_error(const torch::Tensor& got, const torch::Tensor& want) {
   if (!got.defined() || got.sizes() != want.sizes()) return std::numeric_limits<double>::infinity();
   return ((got - want).abs().max() / want.abs().max()).item<double>();

@@ -217,7 +217,7 @@ TEST(AutoencoderNames, ThatDoNotFitAreRefused) {
   EXPECT_TRUE(has(message_of([&] { load_published(*model, weights_of(*make(wide))); }),
                   "decoder.conv_in.weight has shape [16, 8, 3, 3], expected [16, 4, 3, 3]"));
   const std::string other = message_of([&] { load_published(*model, weights_of(*make(small_dc()))); });
-  EXPECT_TRUE(has(other, " more; left over: ")) << other;  // hundreds of names, of which a few are told
+  EXPECT_TRUE(has(other, " more; left over: ")) << other;  // lists a few of the hundreds of names
   EXPECT_LT(other.size(), 1000u);
 }
 
