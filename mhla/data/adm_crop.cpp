@@ -37,8 +37,8 @@ std::vector<Taps> taps_of(int from, int to, const Filter& filter) {
   std::vector<double> row;
   for (int i = 0; i < to; ++i) {
     const double center = (i + 0.5) * step;
-    const int begin = std::max(0, static_cast<int>(center - reach + 0.5));
-    const int end = std::min(from, static_cast<int>(center + reach + 0.5));
+    const int begin = std::max(0, static_cast<int>(std::floor(center - reach + 0.5)));
+    const int end = std::min(from, static_cast<int>(std::floor(center + reach + 0.5)));
     row.clear();
     double sum = 0.0;
     for (int j = begin; j < end; ++j) {
