@@ -105,6 +105,7 @@ def measure_theirs(folder):
     count = min(len(one) for one in sets)
     return torch_fidelity.calculate_metrics(
         input1=sets[0], input2=sets[1], cuda=torch.cuda.is_available(), isc=True, fid=True, kid=True, prc=True,
+        feature_extractor="inception-v3-compat",  # precision and recall take VGG-16 otherwise
         kid_subset_size=min(1000, count), batch_size=50, cache=False, verbose=True, save_cpu_ram=True,
         feature_extractor_weights_path=str(folder / "inception.pth"))
 
