@@ -3,13 +3,12 @@
 #include "mhla/core/labelled.h"
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
-#include "mhla/kernels/mixing/mixing.h"
 #include "mhla/models/classify/classifier.h"
+#include "mhla/models/resampled.h"
 #include "mhla/models/weights_file.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/modules/zoo/gated_image.h"
 #include "mhla/modules/zoo/zoo.h"
-#include "mhla/ops/tensor_view.h"
 
 namespace mhla {
 namespace {
@@ -103,22 +102,6 @@ Weights vlt_from_published(const AttentionLayer& layer, Weights published) {
 torch::Tensor vlt_angles(std::int64_t head_dim) {
   const torch::Tensor turns = torch::pow(10000.0, -torch::linspace(0, 1, head_dim / 4, torch::kFloat));
   return turns.unsqueeze(-1).repeat({1, 2}).flatten();
-}
-
-torch::Tensor resampled_table(const torch::Tensor& table, const Layout& from, const Layout& to) {
-  const torch::Tensor image = table.transpose(1, 2).unflatten(-1, {from.grid[1], from.grid[2]});
-  const std::vector<std::int64_t> size{to.grid[1], to.grid[2]};
-  return torch::upsample_bicubic2d(image, size, /*align_corners=*/false).flatten(2).transpose(1, 2).contiguous();
-}
-
-torch::Tensor resampled_mix(const torch::Tensor& mix, const Layout& from, const Layout& to) {
-  const BlockGrid source = BlockGrid::grid2d(from.blocks[1], from.blocks[2]),
-                  target = BlockGrid::grid2d(to.blocks[1], to.blocks[2]);
-  std::vector<std::int64_t> shape = mix.sizes().vec();
-  shape[shape.size() - 1] = shape[shape.size() - 2] = target.count();
-  const torch::Tensor given = mix.detach().cpu().contiguous(), out = torch::empty(shape, given.options());
-  resample_mix(ops::view_of(given, "resized", "mix"), source, ops::output_view(out, "resized", "mix"), target);
-  return out.to(mix.device());
 }
 
 }  // namespace
