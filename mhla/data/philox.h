@@ -37,6 +37,7 @@ class Philox {
     kSample = 6,
     kRecall = 7,       // to be judged by
     kRecallLearn = 8,  // to be learned from
+    kNoise = 9,        // of a sample (item) at a step (epoch) of a diffusion model
   };
 
   Philox(std::uint64_t seed, Purpose purpose, std::int64_t epoch, std::int64_t item)

@@ -1,0 +1,183 @@
+#include "mhla/diffusion/diffusion_recorded.h"
+
+#include "mhla/core/error.h"
+#include "mhla/diffusion/samplers.h"
+
+namespace mhla {
+namespace {
+
+torch::Tensor table(const std::vector<double>& values) { return torch::tensor(values, torch::kDouble); }
+
+GaussianOptions gaussian_of(const RecordedCase& c, const std::string& variance) {
+  GaussianOptions o;
+  o.schedule = c.text("schedule"), o.steps = c.integer("steps"), o.variance = variance;
+  o.rescaled = c.flag("rescaled", false);
+  return o;
+}
+
+void expect_text(const RecordedCase& c, const char* key, const char* expected) {
+  if (c.text(key, expected) != expected) fail("metadata '", key, "' is '", c.text(key), "', expected ", expected);
+}
+
+Weights tables_of(const RecordedCase& c) {
+  c.expect_keys({"schedule", "steps"});
+  const DiffusionTables t(schedule_betas(c.text("schedule"), c.integer("steps")));
+  return {{"out.betas", table(t.betas)},
+          {"out.alphas_cumprod", table(t.alphas_cumprod)},
+          {"out.alphas_cumprod_prev", table(t.alphas_cumprod_prev)},
+          {"out.posterior_variance", table(t.posterior_variance)},
+          {"out.posterior_log_variance_clipped", table(t.posterior_log_variance_clipped)},
+          {"out.posterior_mean_coef1", table(t.posterior_mean_coef1)},
+          {"out.posterior_mean_coef2", table(t.posterior_mean_coef2)},
+          {"out.sqrt_recip_alphas_cumprod", table(t.sqrt_recip_alphas_cumprod)},
+          {"out.sqrt_recipm1_alphas_cumprod", table(t.sqrt_recipm1_alphas_cumprod)}};
+}
+
+Weights respacing_of(const RecordedCase& c) {
+  c.expect_keys({"schedule", "steps", "sections"});
+  const GaussianDiffusion process(gaussian_of(c, "fixed_large"), c.text("sections"));
+  return {{"out.timesteps", torch::tensor(process.kept(), torch::kLong)},
+          {"out.betas", table(process.tables().betas)},
+          {"out.alphas_cumprod", table(process.tables().alphas_cumprod)}};
+}
+
+Weights step_of(const RecordedCase& c) {
+  c.expect_keys({"schedule", "steps", "sections", "variance", "clip_denoised", "eta"});
+  const GaussianDiffusion process(gaussian_of(c, c.text("variance")), c.text("sections"));
+  const torch::Tensor &x = c.tensor("in.x"), &noise = c.tensor("in.noise"), index = c.index("in.index");
+  const auto p = process.predict(c.tensor("in.model_out"), x, index, c.flag("clip_denoised", false));
+  return {{"out.model_t", process.model_t(index)},
+          {"out.pred_xstart", p.x_start},
+          {"out.mean", p.mean},
+          {"out.log_variance", p.log_variance},
+          {"out.sample", process.ancestral_step(p, index, noise)},
+          {"out.ddim", process.ddim_step(x, p.x_start, index, 0.0, noise)},
+          {"out.ddim_eta", process.ddim_step(x, p.x_start, index, c.number("eta", 0.0), noise)},
+          {"out.ddim_reverse", process.ddim_reverse_step(x, p.x_start, index)}};
+}
+
+// The x after every step of a sampler whose answers were fixed beforehand.
+torch::Tensor chain(const RecordedCase& c, Sampler& sampler) {
+  const torch::Tensor& outs = c.tensor("in.model_out");
+  if (outs.size(0) != sampler.steps()) fail("in.model_out has ", outs.size(0), " steps, expected ", sampler.steps());
+  torch::Tensor x = c.tensor("in.x");
+  std::vector<torch::Tensor> after;
+  for (std::int64_t i = 0; i < sampler.steps(); ++i) {
+    const torch::Tensor noise = sampler.takes_noise(i) ? c.tensor("in.noise")[i] : torch::Tensor();
+    x = sampler.step(i, x, outs[i], noise).x;
+    after.push_back(x);
+  }
+  return torch::stack(after);
+}
+
+Weights ddim_chain(const RecordedCase& c) {
+  c.expect_keys({"schedule", "steps", "sections", "eta"});
+  const bool learned = c.tensor("in.model_out").size(2) == 2 * c.tensor("in.x").size(1);
+  GaussianSampler sampler(gaussian_of(c, learned ? "learned_range" : "fixed_large"), c.text("sections"),
+                          GaussianSampler::Rule::kDdim, c.number("eta", 0.0), /*clip=*/false);
+  return {{"out.timesteps", table(sampler.times()).to(torch::kLong)}, {"out.x", chain(c, sampler)}};
+}
+
+void expect_second_order(const RecordedCase& c) {
+  if (c.integer("solver_order") != 2) fail("metadata 'solver_order' is ", c.integer("solver_order"), ", expected 2");
+  expect_text(c, "algorithm", "dpmsolver++");
+  expect_text(c, "solver_type", "midpoint");
+  expect_text(c, "final_sigmas_type", "zero");
+  if (!c.flag("lower_order_final", true)) fail("metadata 'lower_order_final' is false, expected true");
+}
+
+Weights dpm_vp(const RecordedCase& c) {
+  c.expect_keys({"schedule", "steps", "num_inference_steps", "timestep_spacing", "solver_order", "algorithm",
+                 "solver_type", "final_sigmas_type", "lower_order_final"});
+  expect_second_order(c);
+  MultistepSampler sampler(
+      vp_path(gaussian_of(c, "fixed_large"), c.integer("num_inference_steps"), c.text("timestep_spacing")));
+  const torch::Tensor sigmas = table(sampler.path().sigmas) / table(sampler.path().alphas);
+  return {
+      {"out.timesteps", table(sampler.times()).to(torch::kLong)}, {"out.sigmas", sigmas}, {"out.x", chain(c, sampler)}};
+}
+
+FlowOptions flow_of(const RecordedCase& c) {
+  FlowOptions o;
+  o.steps = c.integer("train_steps"), o.shift = c.number("shift", 1.0);
+  return o;
+}
+
+Weights flow_dpm(const RecordedCase& c) {
+  c.expect_keys({"num_inference_steps", "shift", "train_steps", "solver_order", "algorithm", "solver_type",
+                 "final_sigmas_type", "lower_order_final"});
+  expect_second_order(c);
+  MultistepSampler sampler(flow_path(flow_of(c), c.integer("num_inference_steps")));
+  return {{"out.timesteps", table(sampler.times()).to(torch::kLong)},
+          {"out.sigmas", table(sampler.path().sigmas)},
+          {"out.x", chain(c, sampler)}};
+}
+
+Weights flow_euler(const RecordedCase& c) {
+  c.expect_keys({"num_inference_steps", "shift", "train_steps"});
+  EulerSampler sampler(flow_of(c), c.integer("num_inference_steps"), /*clip=*/false);
+  return {
+      {"out.timesteps", table(sampler.times())}, {"out.sigmas", table(sampler.sigmas())}, {"out.x", chain(c, sampler)}};
+}
+
+Weights loss_of(const RecordedCase& c) {
+  c.expect_keys({"schedule", "steps", "learn_sigma", "rescaled"});
+  const GaussianDiffusion process(gaussian_of(c, c.flag("learn_sigma", true) ? "learned_range" : "fixed_large"));
+  const torch::Tensor &x_start = c.tensor("in.x_start"), &noise = c.tensor("in.noise"), t = c.index("in.t");
+  const torch::Tensor out = c.leaf("in.model_out"), x_t = process.add_noise(x_start, noise, t);
+  const GaussianDiffusion::Loss loss = process.loss(out, x_start, x_t, noise, t);
+  loss.total.mean().backward();
+  Weights results{{"out.x_t", x_t},
+                  {"out.mse", loss.mse},
+                  {"out.loss", loss.total},
+                  {"out.prior_bpd", process.prior_bits(x_start)},
+                  {"grad.in.model_out", out.grad()}};
+  if (loss.vb.defined()) results["out.vb"] = loss.vb;
+  return results;
+}
+
+Weights flow_loss(const RecordedCase& c) {
+  c.expect_keys({"train_steps", "shift", "weighting"});
+  expect_text(c, "weighting", "logit_normal");
+  const FlowMatching flow(flow_of(c));
+  const torch::Tensor &x_start = c.tensor("in.x_start"), &noise = c.tensor("in.noise"), index = c.index("in.index");
+  const torch::Tensor out = c.leaf("in.model_out"), loss = FlowMatching::loss(out, x_start, noise);
+  loss.mean().backward();
+  return {{"out.sigmas", flow.sigma(index)},
+          {"out.model_t", flow.model_t(index)},
+          {"out.x_t", flow.add_noise(x_start, noise, index)},
+          {"out.target", FlowMatching::target(x_start, noise)},
+          {"out.loss", loss},
+          {"out.index_of_z", flow.index_of(c.tensor("in.z"))},
+          {"grad.in.model_out", out.grad()}};
+}
+
+struct Family {
+  const char* name;
+  Weights (*compute)(const RecordedCase&);
+};
+constexpr Family kFamilies[] = {
+    {"diffusion_tables", tables_of}, {"respacing", respacing_of}, {"diffusion_step", step_of},
+    {"ddim_chain", ddim_chain},      {"dpm_vp", dpm_vp},          {"diffusion_loss", loss_of},
+    {"flow_loss", flow_loss},        {"flow_dpm", flow_dpm},      {"flow_euler", flow_euler},
+};
+
+}  // namespace
+
+std::vector<std::string> diffusion_families() {
+  std::vector<std::string> names;
+  for (const Family& family : kFamilies) names.emplace_back(family.name);
+  return names;
+}
+
+Weights recompute_diffusion(const std::string& family, const RecordedCase& recorded) {
+  for (const Family& known : kFamilies) {
+    if (known.name != family) continue;
+    Weights results = known.compute(recorded);
+    for (auto& [name, value] : results) value = value.detach();
+    return results;
+  }
+  fail("family '", family, "' is no family of diffusion");
+}
+
+}  // namespace mhla
