@@ -4,7 +4,8 @@
 //   classes.json       or tokenizer.json and tokenizer.fingerprint: what goes with the model (Task::write_companions)
 //   best.safetensors   the weights of the best evaluation so far (best.h)
 //   log.jsonl          events.out.tfevents.*: the log (run_log.h)
-//   checkpoints/       step-00000500/ and so on: model, optimiser, averages, generators, data cursor (runs/checkpoints.h)
+//   checkpoints/       step-00000500/ and so on: model, optimiser, averages, generators, data cursor
+//   (runs/checkpoints.h)
 // A run that was interrupted anywhere and resumed on the CPU has the bits of one that was not.
 #pragma once
 
