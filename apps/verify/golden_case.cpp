@@ -19,14 +19,27 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-Tensor read_as(const Safetensors& file, const GoldenEntry& entry, const std::string& name, DType dtype) {
+bool is_integer(DType dtype) { return dtype == DType::kI64 || dtype == DType::kI32 || dtype == DType::kU8; }
+
+double load_number(const ConstView& from, std::int64_t index) {
+  switch (from.dtype) {
+    case DType::kI64: return static_cast<double>(static_cast<const std::int64_t*>(from.data)[index]);
+    case DType::kI32: return static_cast<const std::int32_t*>(from.data)[index];
+    case DType::kU8: return static_cast<const std::uint8_t*>(from.data)[index];
+    default: return load_f64(from.data, from.dtype, index);
+  }
+}
+
+Tensor read_as(const Safetensors& file, const GoldenEntry& entry, const std::string& name, DType dtype,
+               bool integers = false) {
   if (!has(entry.tensors, name)) fail(name, " is missing; the case has ", joined(entry.tensors));
   const ConstView stored = file.view(entry.name + "/" + name);
-  if (!is_float(stored.dtype)) fail(name, " has dtype ", mhla::name_of(stored.dtype), ", expected a float type");
+  if (!is_float(stored.dtype) && !(integers && is_integer(stored.dtype)))
+    fail(name, " has dtype ", mhla::name_of(stored.dtype), ", expected a float type");
   if (stored.rank == 0) fail(name, " is a scalar, expected a tensor");
   Tensor tensor(dtype, {stored.shape.begin(), stored.shape.begin() + stored.rank});
   if (tensor.numel() == 0) fail(name, " has shape ", shape_text(stored), ": nothing to compute or judge");
-  for (std::int64_t i = 0; i < tensor.numel(); ++i) tensor.set(i, load_f64(stored.data, stored.dtype, i));
+  for (std::int64_t i = 0; i < tensor.numel(); ++i) tensor.set(i, load_number(stored, i));
   return tensor;
 }
 
@@ -79,7 +92,9 @@ void refuse_unknown_tensors(const GoldenEntry& entry) {
 
 }  // namespace
 
-const GoldenFamily& family_of(const JsonValue& config) {
+GoldenFamily family_of(const JsonValue& config) {
+  if (const JsonValue* name = config.find("family"); name != nullptr)
+    return {.name = name->as_string(), .keys = {}, .named = true};
   const auto has_key = [&](std::string_view key) { return key.empty() || config.contains(key); };
   for (const GoldenFamily& family : kGoldenFamilies)
     if (std::all_of(family.keys.begin(), family.keys.end(), has_key)) return family;
@@ -87,7 +102,7 @@ const GoldenFamily& family_of(const JsonValue& config) {
   for (const JsonValue::Member& member : config.members()) keys.push_back(member.key);
   for (const GoldenFamily& family : kGoldenFamilies)
     known.push_back(str(family.keys[0], family.keys[1].empty() ? "" : " and ", family.keys[1]));
-  fail("metadata has the keys [", joined(keys), "], which name no family: expected ", joined(known));
+  fail("metadata has the keys [", joined(keys), "], which name no family: expected family, ", joined(known));
 }
 
 std::vector<GoldenEntry> golden_entries(const Safetensors& file) {
@@ -169,20 +184,24 @@ CausalCase read_causal_case(const Safetensors& file, const GoldenEntry& entry, c
   return c;
 }
 
-ModuleCase read_module_case(const Safetensors& file, const GoldenEntry& entry) {
+ModuleCase read_module_case(const Safetensors& file, const GoldenEntry& entry, const GoldenFamily& family) {
+  const auto starts = [](const std::string& name, const char* head) { return name.rfind(head, 0) == 0; };
   ModuleCase c;
   bool gradients = false;
   for (const std::string& name : entry.tensors) {
-    const bool goes_in = name.rfind("in.", 0) == 0 || name.rfind("param.", 0) == 0 || name == "dout";
-    if (goes_in) {
-      c.inputs.emplace(name, read_as(file, entry, name, DType::kF64));
-    } else if (name == "out" || name == "init.mixing" || name.rfind("grad.", 0) == 0) {
-      gradients = gradients || name.rfind("grad.", 0) == 0;
+    const bool goes_in = starts(name, "in.") || starts(name, "param.") || name == "dout";
+    const bool comes_out = name == "out" || name == "init.mixing" || starts(name, "grad.");
+    if (goes_in || (family.named && starts(name, "dout."))) {
+      c.inputs.emplace(name, read_as(file, entry, name, DType::kF64, family.named));
+    } else if (comes_out || (family.named && (starts(name, "out.") || starts(name, "init.")))) {
+      gradients = gradients || starts(name, "grad.");
       c.judged.push_back(name);
     } else {
       fail("tensor ", name, " is none of in.*, param.*, out, dout, init.mixing, grad.*");
     }
   }
+  if (family.named && c.judged.empty()) fail("no output is there; the case has ", joined(entry.tensors));
+  if (family.named) return c;
   if (!has(entry.tensors, "out")) fail("out is missing; the case has ", joined(entry.tensors));
   if (gradients != has(entry.tensors, "dout")) {
     fail(gradients ? "dout is" : "gradients are", " missing; the case has ", joined(entry.tensors));
@@ -190,9 +209,13 @@ ModuleCase read_module_case(const Safetensors& file, const GoldenEntry& entry) {
   return c;
 }
 
+bool is_exact(const Safetensors& file, const GoldenEntry& entry, const std::string& name) {
+  return is_integer(file.view(entry.name + "/" + name).dtype);
+}
+
 Tensor read_expected(const Safetensors& file, const GoldenEntry& entry, const std::string& name,
                      const std::vector<std::int64_t>& shape) {
-  Tensor tensor = read_as(file, entry, name, DType::kF64);
+  Tensor tensor = read_as(file, entry, name, DType::kF64, is_exact(file, entry, name));
   expect_shape(tensor, name, shape);
   return tensor;
 }

@@ -14,7 +14,8 @@
 
 namespace mhla::apps {
 
-const GoldenFamily& family_of(const JsonValue& config);  // throws when no family has these keys
+// Throws when no family has these keys. A family that is named has its name from `config`.
+GoldenFamily family_of(const JsonValue& config);
 
 // The cases of a file in the order of its metadata, each with its tensors' names ("in.q", "grad.in.k", ...).
 // A tensor whose case has no metadata, and metadata of a case without tensors, are errors; metadata that is no
@@ -37,10 +38,12 @@ CausalCase read_causal_case(const Safetensors& file, const GoldenEntry& entry, c
 
 // A case of a whole module: what goes in, and the names of what must come out.
 struct ModuleCase {
-  std::map<std::string, Tensor> inputs;  // in.*, param.*, dout, f64
+  std::map<std::string, Tensor> inputs;  // in.*, param.*, dout*, f64
   std::vector<std::string> judged;       // "out", "init.mixing", "grad.in.x", ...
 };
-ModuleCase read_module_case(const Safetensors& file, const GoldenEntry& entry);
+ModuleCase read_module_case(const Safetensors& file, const GoldenEntry& entry, const GoldenFamily& family);
+// Whether a result must be equal to the last digit: integers and bytes.
+bool is_exact(const Safetensors& file, const GoldenEntry& entry, const std::string& name);
 
 // Tensor `<case>/<name>` in f64; throws unless it has `shape`.
 Tensor read_expected(const Safetensors& file, const GoldenEntry& entry, const std::string& name,

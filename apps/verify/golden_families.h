@@ -1,5 +1,6 @@
-// The families of golden cases, one line each. A family follows from the keys of a case's metadata, never from names of
-// cases. Whole modules are recomputed by the engine, by the function of the same name in apps/engine/golden/.
+// The families of golden cases, one line each. A family follows from the keys of a case's metadata, or is what the
+// metadata calls `family`; never from names of cases. Whole modules are recomputed by the engine, by the function of
+// the same name in apps/engine/golden/.
 #pragma once
 
 #include <array>
@@ -11,6 +12,7 @@ struct GoldenFamily {
   std::string_view name;
   std::array<std::string_view, 2> keys;  // all of them are there; an empty one does not count
   double limit = 1e-4;                   // max |got - want| / max |want|
+  bool named = false;                    // by the metadata: several outputs, integers, gradients of a loss
 };
 
 inline constexpr std::string_view kCausalOperator = "causal operator";  // runs without the engine
