@@ -171,9 +171,11 @@ void add_bench_model(CLI::App& bench, Job& job) {
       bench.add_subcommand("model", "time whole models by attention and size: images or tokens per second");
   static ModelBenchOptions o;
   model
-      ->add_option("--model", o.models,
-                   "deit_tiny, deit_small, deit_base, vlt_tiny, vlt_small, vit_demo, vit_256, mhla_10m, mhla_30m, "
-                   "mhla_130m, mhla_340m; several joined by commas, as for all lists here")
+      ->add_option(
+          "--model", o.models,
+          "deit_tiny, deit_small, deit_base, vlt_tiny, vlt_small, vit_demo, vit_256; dit_s_2 to dit_xl_8, dig_s_2, "
+          "dit_d32, dit_t32, dit_s32; mhla_10m, mhla_30m, mhla_130m, mhla_340m; several joined by commas, as for all "
+          "lists here")
       ->type_name("NAME,...")
       ->delimiter(',')
       ->capture_default_str();
@@ -184,7 +186,9 @@ void add_bench_model(CLI::App& bench, Job& job) {
       ->type_name("NAME,...")
       ->delimiter(',')
       ->capture_default_str();
-  model->add_option("--image", o.images, "image models: pixels of a side (default: the model's)")
+  model
+      ->add_option("--image", o.images,
+                   "image models: pixels of a side, for dit and dig of the latents (default: the model's)")
       ->type_name("N|NxN,...")
       ->delimiter(',');
   model->add_option("--blocks", o.blocks, "image models: MHLA's blocks per axis (default: the model's)")

@@ -2,9 +2,13 @@
 // constraint). "plain" is MHLA in LibTorch operators, held to the kernels before it is timed.
 #include "apps/engine/bench_model.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "apps/engine/timed.h"
 #include "mhla/core/error.h"
-#include "mhla/models/classify/classifier.h"
+#include "mhla/diffusion/gaussian.h"
+#include "mhla/models/dit/dit.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/train/adamw.h"
 #include "mhla/train/gradients.h"
@@ -18,8 +22,19 @@ using namespace mhla::train;
 
 constexpr const char* kPlain = "plain";
 
-void use_plain_code(const Classifier& model, bool plain) {
-  for (const AttentionLayer& layer : model.attention_layers()) {
+// A model of images as this command sees it: a classifier or a diffusion transformer.
+struct ImageModel {
+  std::string name;
+  std::int64_t side = 0;  // of an image
+  std::shared_ptr<torch::nn::Module> module;
+  const std::vector<AttentionLayer>& layers;
+  std::function<torch::Tensor()> forward;
+  std::function<torch::Tensor()> loss;
+  std::function<void()> constrain;
+};
+
+void use_plain_code(const ImageModel& model, bool plain) {
+  for (const AttentionLayer& layer : model.layers) {
     if (auto mhla = std::dynamic_pointer_cast<MhlaAttentionImpl>(layer.attention)) mhla->use_plain_code(plain);
   }
 }
@@ -35,6 +50,60 @@ ClassifierConfig network_of(const BenchClassifierRequest& request) {
   return config;
 }
 
+DitConfig dit_of(const BenchClassifierRequest& request) {
+  const std::string& attention = request.bench.attention;
+  DitConfig config = dit_config(request.bench.model, attention == kPlain ? "mhla" : attention);
+  if (request.image > 0) config.image = {request.image, request.image};
+  if (request.blocks) config.blocks = *request.blocks;
+  check(config);
+  return config;
+}
+
+bool is_dit(const std::string& model) {
+  const std::vector<std::string> names = dit_names();
+  return std::find(names.begin(), names.end(), model) != names.end();
+}
+
+ImageModel classifier_model(const ClassifierConfig& config, std::int64_t batch, const torch::Device& device) {
+  const AnyClassifier model = make_classifier(config);
+  model->to(device);
+  const torch::Tensor images = torch::randn({batch, config.channels, config.image[0], config.image[1]}).to(device);
+  const torch::Tensor labels = torch::randint(config.classes, {batch}, torch::kLong).to(device);
+  const auto forward = [=] { return model->forward(images); };
+  return {config.model,
+          config.image[0],
+          model,
+          model->attention_layers(),
+          forward,
+          [=] { return torch::nn::functional::cross_entropy(forward(), labels); },
+          [=] { model->constrain(); }};
+}
+
+ImageModel dit_model(const DitConfig& config, std::int64_t batch, const torch::Device& device) {
+  const auto model = std::make_shared<DitImpl>(config);
+  {  // it starts with an output of zeros, with which plain code could not be compared
+    const torch::NoGradGuard no_gradients;
+    for (const auto& item : model->named_parameters())
+      if (item.value().requires_grad() && item.key().find(".mix") == std::string::npos)
+        item.value().add_(torch::randn_like(item.value()), 0.02);
+  }
+  model->to(device);
+  GaussianOptions process;
+  process.variance = config.learn_sigma ? "learned_range" : "fixed_large";
+  const auto diffusion = std::make_shared<GaussianDiffusion>(process);
+  const torch::Tensor x = torch::randn({batch, config.channels, config.image[0], config.image[1]}).to(device);
+  const torch::Tensor noise = torch::randn_like(x);
+  const torch::Tensor index = torch::randint(process.steps, {batch}, torch::kLong).to(device);
+  const Conditioning condition{torch::randint(config.classes, {batch}, torch::kLong).to(device), {}, {}};
+  return {config.model,
+          config.image[0],
+          model,
+          model->attention_layers(),
+          [=] { return model->denoise(x, index, condition); },
+          [=] { return diffusion->loss(*model, x, noise, index, condition).total.mean(); },
+          [=] { model->constrain(); }};
+}
+
 }  // namespace
 
 train::TrainOptions options_of(const BenchModelRequest& bench) {
@@ -48,58 +117,55 @@ void bench_classifier(const BenchClassifierRequest& request, Observer& observer)
   const TrainOptions options = options_of(request.bench);
   const std::string &attention = request.bench.attention, &pass = request.bench.pass;
   const double min_seconds = request.bench.min_seconds;
-  const ClassifierConfig config = network_of(request);
   prepare(options, observer);
   const torch::Device device = device_of(options.device);
-  const ModelSize size = size_of(config);
+  const bool dit = is_dit(request.bench.model);
+  const ModelSize size = dit ? size_of(dit_of(request)) : size_of(network_of(request));
   if (pass == "train") expect_training_fits("bench model", size, options);
   expect_inference_fits("bench model", size, options.batch, options);
-  const AnyClassifier model = make_classifier(config);
-  model->to(device);
-  const torch::Tensor images =
-      torch::randn({options.batch, config.channels, config.image[0], config.image[1]}).to(device);
-  const torch::Tensor labels = torch::randint(config.classes, {options.batch}, torch::kLong).to(device);
+  const ImageModel model = dit ? dit_model(dit_of(request), options.batch, device)
+                               : classifier_model(network_of(request), options.batch, device);
 
-  model->eval();
-  const auto logits = [&] {
+  model.module->eval();
+  const auto output = [&] {
     const torch::NoGradGuard no_gradients;
     const Autocast autocast(options, device);
-    return model->forward(images);
+    return model.forward();
   };
   if (attention == kPlain) {
-    const torch::Tensor want = logits().to(torch::kFloat);
-    use_plain_code(*model, true);
-    const double off = ((logits().to(torch::kFloat) - want).norm() / want.norm()).item<double>();
+    const torch::Tensor want = output().to(torch::kFloat);
+    use_plain_code(model, true);
+    const double off = ((output().to(torch::kFloat) - want).norm() / want.norm()).item<double>();
     const double most = options.precision == "bf16" ? 5e-2 : 1e-4;
     if (!(off <= most)) throw RunFailed(str("bench model: plain code is off by ", off, ", expected at most ", most));
   }
   forget_peak();
   Timed timed;
   if (pass == "fwd") {
-    timed = time_of(device, min_seconds, [&] { logits(); });
+    timed = time_of(device, min_seconds, [&] { output(); });
   } else {
-    model->train();
-    AdamW optimizer(param_groups(*model, options), {});
+    model.module->train();
+    AdamW optimizer(param_groups(*model.module, options), {});
     timed = time_of(device, min_seconds, [&] {
       torch::Tensor loss;
       {
         const Autocast autocast(options, device);
-        loss = torch::nn::functional::cross_entropy(model->forward(images), labels);
+        loss = model.loss();
       }
       loss.backward();
       const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
       optimizer.step(1e-4, gradient_scales(norms, 1.0, options.clip_norm));
       optimizer.zero_grad();
-      model->constrain();
+      model.constrain();
     });
   }
   std::int64_t parameters = 0;
-  for (const torch::Tensor& parameter : model->parameters()) parameters += parameter.numel();
-  const Layout& layout = model->attention_layers().front().layout;
+  for (const torch::Tensor& parameter : model.module->parameters()) parameters += parameter.numel();
+  const Layout& layout = model.layers.front().layout;
   JsonValue row = JsonValue()
-                      .set("model", config.model)
+                      .set("model", model.name)
                       .set("attention", attention)
-                      .set("image", config.image[0])
+                      .set("image", model.side)
                       .set("tokens", layout.grid[0] * layout.grid[1] * layout.grid[2])
                       .set("M", layout.blocks[0] * layout.blocks[1] * layout.blocks[2])
                       .set("batch", options.batch)
