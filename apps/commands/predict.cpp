@@ -49,7 +49,7 @@ void add_predict(CLI::App& app, Job& job) {
   add_json(*command, json, "one JSON object per image on stdout, text on stderr");
   command->footer(
       "Images are prepared exactly as in `mhla eval classify`. One that cannot be read is named on stderr and\n"
-      "the others go on. Exit code: 0, 1 if any image failed, 2 if there was nothing to do.");
+      "the others go on. Exit code: 0, or 2 if an image could not be read or there was none.");
   command->callback([&job] { job = [] { return run_predict(request, json); }; });
 }
 

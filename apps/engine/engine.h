@@ -62,6 +62,7 @@ struct Engine {
   Outcome (*eval_classify)(const EvalClassifyRequest&, train::Observer&);
   Outcome (*eval_lm)(const EvalLmRequest&, train::Observer&);
   Outcome (*eval_lm_tasks)(const EvalLmRequest&, train::Observer&);
+  Outcome (*eval_images)(const EvalImagesRequest&, train::Observer&);
   Outcome (*predict)(const PredictRequest&, train::Observer&);
   Outcome (*export_model)(const ExportRequest&, train::Observer&);
   Outcome (*generate)(const GenerateRequest&, TextObserver&);
@@ -94,7 +95,8 @@ inline std::uint64_t engine_layout() {
   };
   add_fields(TrainRequest<train::ClassifyOptions>()), add_fields(train::ClassifyOptions());
   add_fields(TrainRequest<train::LmOptions>()), add_fields(train::LmOptions());
-  add_fields(EvalClassifyRequest()), add_fields(EvalLmRequest()), add_fields(PredictRequest());
+  add_fields(EvalClassifyRequest()), add_fields(EvalLmRequest()), add_fields(EvalImagesRequest());
+  add_fields(PredictRequest());
   add_fields(ExportRequest()), add_fields(GenerateRequest()), add_fields(AnalyzeRequest());
   add_fields(BenchClassifierRequest()), add_fields(BenchLmRequest());
   add_fields(ConvertRequest()), add_fields(ConvertResult());

@@ -5,6 +5,7 @@
 #include "apps/engine/bench_model.h"
 #include "apps/engine/classify.h"
 #include "apps/engine/engine.h"
+#include "apps/engine/eval_images.h"
 #include "apps/engine/eval_tasks.h"
 #include "apps/engine/export.h"
 #include "apps/engine/generate.h"
@@ -62,6 +63,7 @@ const mhla::apps::Engine* mhla_engine(void) {
       .eval_classify = guarded<apps::eval_classify>,
       .eval_lm = guarded<apps::eval_lm>,
       .eval_lm_tasks = guarded<apps::eval_lm_tasks>,
+      .eval_images = guarded<apps::eval_images>,
       .predict = guarded<apps::predict>,
       .export_model = guarded<apps::export_model>,
       .generate = guarded<apps::generate_text>,

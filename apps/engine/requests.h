@@ -44,6 +44,27 @@ struct EvalClassifyRequest {
   }
 };
 
+// `mhla eval images`: how close two sets of images are.
+struct EvalImagesRequest {
+  std::string samples, reference, features, save_stats, device = "cpu";
+  std::vector<std::string> metrics;
+  std::int64_t neighbours = 3, batch = 32, threads = 0;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("samples", r.samples, "the images to judge: a folder of them (at any depth), or an .npz with arr_0");
+    visit("reference", r.reference,
+          "what to compare with: a folder, an .npz with arr_0 or with mu and sigma, or a file of --save-stats");
+    visit("features", r.features, "the network: inception:FILE, Inception-v3's published weights as safetensors");
+    visit("metrics", r.metrics, "names joined by commas");
+    visit("neighbours", r.neighbours, "k of precision, recall, density and coverage");
+    visit("save_stats", r.save_stats, "write what metrics need of the samples, to be a --reference later");
+    visit("batch", r.batch, "images at a time");
+    visit("device", r.device, "cpu, cuda or cuda:N");
+    visit("threads", r.threads, "CPU threads; 0: all");
+  }
+};
+
 struct PredictRequest {
   train::OpenOptions open;
   std::vector<std::string> images;

@@ -8,16 +8,9 @@
 #include <vector>
 
 #include "mhla/diffusion/metrics/feature_stats.h"
+#include "mhla/diffusion/metrics/metric_table.h"
 
 namespace mhla {
-
-// What a set has to keep; from the names of metrics, see needs_of() in metrics.h.
-struct FeatureNeeds {
-  bool stats = false;          // mean and covariance of the features
-  bool spatial_stats = false;  // of the spatial features (sFID)
-  bool rows = false;           // the features themselves, f32: 4 bytes * N * d
-  bool logits = false;         // f32
-};
 
 struct FeatureBatch {
   ConstView features;         // [n, d]

@@ -11,22 +11,6 @@
 namespace mhla {
 namespace {
 
-constexpr FeatureNeeds kNothing{}, kStats{.stats = true}, kSpatial{.spatial_stats = true}, kRows{.rows = true},
-    kLogits{.logits = true};
-
-constexpr Metric kMetrics[] = {
-    {"fid", "Fréchet distance of pool features; depends on N", true, kStats, kStats, 2},
-    {"sfid", "Fréchet distance of spatial features; depends on N", true, kSpatial, kSpatial, 2},
-    {"is", "Inception score over consecutive parts of 5000 images, as ADM", false, kLogits, kNothing, 1},
-    {"is-shuffled", "Inception score over 10 shuffled parts, as torch-fidelity", false, kLogits, kNothing, 10},
-    {"kid", "kernel distance over all images", true, kRows, kRows, 2},
-    {"kid-subsets", "kernel distance, mean of 100 random subsets of 1000, as torch-fidelity", true, kRows, kRows, 2},
-    {"precision", "share of samples near the reference", false, kRows, kRows, 2},
-    {"recall", "share of the reference near samples", false, kRows, kRows, 2},
-    {"density", "reference neighbourhoods a sample lies in, over k", false, kRows, kRows, 2},
-    {"coverage", "share of reference neighbourhoods with a sample", false, kRows, kRows, 2},
-};
-
 bool is_neighbour_metric(std::string_view name) {
   return name == "precision" || name == "recall" || name == "density" || name == "coverage";
 }
@@ -109,14 +93,6 @@ class Computation {
 };
 
 }  // namespace
-
-std::span<const Metric> all_metrics() { return kMetrics; }
-
-std::vector<std::string> metric_names() {
-  std::vector<std::string> names;
-  for (const Metric& metric : kMetrics) names.emplace_back(metric.name);
-  return names;
-}
 
 const Metric& metric_called(const std::string& name) {
   std::string known;

@@ -1,13 +1,13 @@
-// The metrics by name: one table that flags, help texts and results have in common.
+// The metrics by name (metric_table.h), computed.
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "mhla/diffusion/metrics/image_features.h"
 #include "mhla/diffusion/metrics/kernel_distance.h"
+#include "mhla/diffusion/metrics/metric_table.h"
 
 namespace mhla {
 
@@ -21,16 +21,7 @@ struct MetricValue {
   std::optional<double> deviation;  // of parts or subsets
 };
 
-struct Metric {
-  const char* name;
-  const char* what;  // for help texts
-  bool lower_is_better;
-  FeatureNeeds of_samples, of_reference;  // of_reference: nothing for metrics without one
-  std::int64_t least_images;              // of each set that it needs; neighbours: k + 1
-};
-std::span<const Metric> all_metrics();
 const Metric& metric_called(const std::string& name);  // refuses an unknown name, listing the known ones
-std::vector<std::string> metric_names();
 
 // What the sets must keep for these metrics.
 struct MetricNeeds {
