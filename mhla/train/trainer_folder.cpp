@@ -83,9 +83,23 @@ void Trainer::Loop::begin(const RunStart& how, const std::optional<Checkpoint>& 
   for (const std::string& text : task.take_warnings()) warn(text);
 }
 
+namespace {
+
+// The folder could be written to when the run began: what fails now is no mistake of the caller.
+template <class Work>
+auto to_folder(const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    throw RunFailed(error.what());
+  }
+}
+
+}  // namespace
+
 void Trainer::Loop::save() {
   if (last_saved == step) return;
-  const Checkpoint saved = checkpoints.save(step, [&](const fs::path& to) {
+  const auto write = [&](const fs::path& to) {
     write_tensors(to / "model.safetensors", tensors_of(task.model()));
     NamedTensors state;
     for (const auto& [name, tensor] : optimizer.state()) state.emplace_back("adamw." + name, tensor);
@@ -105,7 +119,8 @@ void Trainer::Loop::save() {
                                                  .set("log_bytes", static_cast<std::int64_t>(log->bytes())),
                                              2) +
                                       "\n");
-  });
+  };
+  const Checkpoint saved = to_folder([&] { return checkpoints.save(step, write); });
   last_saved = step, saved_at = Clock::now();
   last_good = saved.path.string();
   note(JsonValue().set("kind", "checkpoint").set("step", step).set("path", last_good));
@@ -141,15 +156,17 @@ std::uint64_t Trainer::Loop::restore(const Checkpoint& checkpoint) {
 }
 
 void Trainer::Loop::finish() {
-  write_tensors(folder / "model.safetensors", tensors_of(task.model()));
-  if (ema) write_tensors(folder / "ema.safetensors", ema->state());
+  to_folder([&] {
+    write_tensors(folder / "model.safetensors", tensors_of(task.model()));
+    if (ema) write_tensors(folder / "ema.safetensors", ema->state());
+  });
 }
 
 void Trainer::Loop::keep_best(const Metrics& now, const Metrics& average) {
   const std::optional<Best> found = best_of(task.main_metric(), step, now, average);
   if (!found || (best && !is_better(task.main_metric(), *found, *best))) return;
   const fs::path file = folder / kBestFile;
-  write_best(file, *found, found->weights == "ema" ? ema->state() : tensors_of(task.model()));
+  to_folder([&] { write_best(file, *found, found->weights == "ema" ? ema->state() : tensors_of(task.model())); });
   best = found;
   note(JsonValue()
            .set("kind", "best")
@@ -161,7 +178,7 @@ void Trainer::Loop::keep_best(const Metrics& now, const Metrics& average) {
 }
 
 void Trainer::Loop::note(const JsonValue& row) {
-  log->write(row);
+  to_folder([&] { log->write(row); });
   observer.row(row);
 }
 
