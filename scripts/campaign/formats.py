@@ -184,5 +184,5 @@ def seal_checkpoint(folder):
             data = (folder / name).read_bytes()
             entry["bytes"], entry["crc32c"] = len(data), crc32c(data)
         manifest.write_text(json.dumps(tree))
-    except (ValueError, KeyError, OSError, TypeError, AttributeError):
+    except (ValueError, KeyError, OSError, TypeError, AttributeError, RecursionError):
         pass  # the manifest is what was changed

@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const mhla::Error& error) {
     check_refusal(error);
   }
-  static volatile unsigned kept;
+  [[maybe_unused]] static volatile unsigned kept;
   kept = sum;
   return 0;
 }
