@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "mhla/core/error.h"
+#include "mhla/io/json_object.h"
 
 namespace mhla {
 namespace {
@@ -96,7 +97,7 @@ Preprocess parse_preprocess(const JsonValue& json, const std::string& label) {
 std::optional<Preprocess> read_preprocess(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / kPreprocessFile;
   if (!std::filesystem::exists(file)) return {};
-  return parse_preprocess(read_json(file), file.string());
+  return parse_preprocess(read_json_object(file), file.string());
 }
 
 std::string preprocess_text(const JsonValue& json) { return write_json(json, 2) + "\n"; }

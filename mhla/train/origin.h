@@ -73,6 +73,7 @@ inline JsonValue without_origin(const JsonValue& known, const std::string& name)
 // Where every path is, for those that the origin does not have yet.
 template <class Options>
 void note_origin(Options& options) {
+  labelled("train.json: 'origin'", [&] { (void)options.origin.members(); });
   origin::each_path(options, [&](const std::string& name, std::string& value) {
     if (!value.empty() && !options.origin.contains(name))
       options.origin.set(name, origin::absolute_form(value, /*made=*/name == "tokens"));

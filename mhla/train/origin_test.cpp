@@ -51,6 +51,9 @@ TEST(Origin, WhatNobodyWroteIsRefusedByName) {
   LmOptions options;
   options.origin.set("data", 0);
   EXPECT_EQ(message_of([&] { located(options); }), "train.json: 'origin': JSON value is an integer, expected a string");
+  options.origin = 0.5;
+  EXPECT_EQ(message_of([&] { note_origin(options); }),
+            "train.json: 'origin': JSON value is a real number, expected an object");
 }
 
 }  // namespace

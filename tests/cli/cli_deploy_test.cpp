@@ -245,6 +245,10 @@ TEST_F(CliDeploy, PredictReadsWhatItCanAndNamesTheRest) {
   EXPECT_EQ(text("out"), "-" + text("named").substr(a.size()));
   EXPECT_NE(std::system((std::string(MHLA_PROGRAM) + " predict --run " + run + " - </dev/null 2>/dev/null").c_str()),
             0);
+  write_file(run + "/config.json", std::string("\"x\""));
+  const ProgramRun odd = run_program({"predict", "--run", run, a});
+  EXPECT_EQ(odd.code, 2);
+  EXPECT_TRUE(has(odd.err, run + "/config.json: JSON value is a string, expected an object")) << odd.err;
 }
 
 TEST_F(CliDeploy, PredictTakesUnfinishedRunsAndConvertedFolders) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "mhla/core/limits.h"
+#include "mhla/io/json_object.h"
 #include "mhla/kernels/common/options.h"
 #include "mhla/kernels/mixing/mixing.h"
 #include "mhla/modules/feature_maps.h"
@@ -182,7 +183,7 @@ ClassifierConfig parse_classifier_config(const JsonValue& object, const std::str
 }
 
 ClassifierConfig read_classifier_config(const std::filesystem::path& path) {
-  return parse_classifier_config(read_json(path), path.string());
+  return parse_classifier_config(read_json_object(path), path.string());
 }
 
 }  // namespace mhla

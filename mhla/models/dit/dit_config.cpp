@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "mhla/core/limits.h"
+#include "mhla/io/json_object.h"
 #include "mhla/kernels/mixing/mixing.h"
 #include "mhla/modules/feature_maps.h"
 #include "mhla/modules/zoo/zoo.h"
@@ -192,7 +193,7 @@ DitConfig parse_dit_config(const JsonValue& object, const std::string& label) {
 }
 
 DitConfig read_dit_config(const std::filesystem::path& path) {
-  return parse_dit_config(read_json(path), path.string());
+  return parse_dit_config(read_json_object(path), path.string());
 }
 
 }  // namespace mhla

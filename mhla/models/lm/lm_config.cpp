@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "mhla/core/limits.h"
+#include "mhla/io/json_object.h"
 #include "mhla/kernels/mixing/mixing.h"
 #include "mhla/modules/feature_maps.h"
 #include "mhla/modules/zoo/zoo.h"
@@ -133,6 +134,8 @@ LmConfig parse_lm_config(const JsonValue& object, const std::string& label) {
   }
 }
 
-LmConfig read_lm_config(const std::filesystem::path& path) { return parse_lm_config(read_json(path), path.string()); }
+LmConfig read_lm_config(const std::filesystem::path& path) {
+  return parse_lm_config(read_json_object(path), path.string());
+}
 
 }  // namespace mhla
