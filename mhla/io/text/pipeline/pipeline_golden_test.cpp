@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "mhla/core/error.h"
 #include "mhla/io/json.h"
 #include "mhla/io/text/tokenizer.h"
 #include "mhla/io/utf8.h"
@@ -21,8 +22,15 @@ std::vector<std::uint32_t> ids_of(const JsonValue& list) {
   return ids;
 }
 
-bool needs_libraries(const std::string& name) {
-  return name != "llama" && name != "gemma" && name != "mistral" && name != "metaspace";
+// None where the file needs a library that this build does not have; pipeline_test checks how it is refused.
+TokenizerPtr open_if_built(const fs::path& path) {
+  try {
+    return open_tokenizer(path);
+  } catch (const Error& error) {
+    if (has_pcre2() && has_icu()) throw;
+    EXPECT_NE(std::string(error.what()).find("which this build does not have"), std::string::npos) << error.what();
+    return nullptr;
+  }
 }
 
 TEST(PipelineGolden, IdsAndTextAreThoseOfTokenizers) {
@@ -30,8 +38,8 @@ TEST(PipelineGolden, IdsAndTextAreThoseOfTokenizers) {
   for (const fs::directory_entry& entry : fs::directory_iterator(kFolder)) {
     const std::string name = entry.path().stem().string();
     if (entry.path().extension() != ".json" || name.find('.') != std::string::npos) continue;
-    if (needs_libraries(name) && !(has_pcre2() && has_icu())) continue;  // pipeline_test holds how they are refused
-    const TokenizerPtr tokenizer = open_tokenizer(entry.path());
+    const TokenizerPtr tokenizer = open_if_built(entry.path());
+    if (!tokenizer) continue;
     ++files;
     const JsonValue expected = read_json(kFolder / (name + ".expected.json"));
     for (const JsonValue& row : expected.at("texts").items()) {
@@ -48,7 +56,7 @@ TEST(PipelineGolden, IdsAndTextAreThoseOfTokenizers) {
       }
     }
   }
-  EXPECT_GE(files, has_pcre2() && has_icu() ? 10 : 4);
+  EXPECT_GE(files, has_pcre2() && has_icu() ? 10 : 1);
   EXPECT_GE(texts, 100 * files);
 }
 
