@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kCommand = "analyze";
+constexpr const char* kAnalyzeCommand = "analyze";
 
 JsonValue pair(std::int64_t a, std::int64_t b) { return JsonValue::array({a, b}); }
 
@@ -64,14 +64,15 @@ Samples take_samples(const ClassifierRun& run, const ClassifierConfig& network, 
   o.max_damaged = run.options.max_damaged;
   o.augment = run.augment_for(network);
   if (network.image != run.network.image) o.augment.fit = Fit::kResize;  // the same picture, larger or smaller
-  expect_fits(str(kCommand, ": ", o.batch_size, " samples of ", network.image[0], " x ", network.image[1], " pixels"),
-              MemoryEstimate().add("images", 8.0 * static_cast<double>(o.batch_size) *
-                                                 static_cast<double>(network.channels * network.image[0]) *
-                                                 static_cast<double>(network.image[1])));
+  expect_fits(
+      str(kAnalyzeCommand, ": ", o.batch_size, " samples of ", network.image[0], " x ", network.image[1], " pixels"),
+      MemoryEstimate().add("images", 8.0 * static_cast<double>(o.batch_size) *
+                                         static_cast<double>(network.channels * network.image[0]) *
+                                         static_cast<double>(network.image[1])));
   Loader loader(chosen, o);
   Batch batch;
   if (!loader.next(batch) || batch.size == 0)
-    fail(kCommand, ": ", run.images->name(), " has no image that can be read");
+    fail(kAnalyzeCommand, ": ", run.images->name(), " has no image that can be read");
   Samples samples;
   samples.images =
       torch::from_blob(batch.images.data(), {batch.size, batch.channels, batch.height, batch.width}).clone();
@@ -88,8 +89,8 @@ void expect_same_images(const std::string& run, const Samples& samples, const st
   };
   for (std::size_t i = 0; i < std::max(samples.names.size(), expected.names.size()); ++i)
     if (name(samples, i) != name(expected, i))
-      fail(kCommand, ": ", run, " was tested on other images than ", first, ": sample ", i, " is ", name(samples, i),
-           ", expected ", name(expected, i), "; --data sets one for all");
+      fail(kAnalyzeCommand, ": ", run, " was tested on other images than ", first, ": sample ", i, " is ",
+           name(samples, i), ", expected ", name(expected, i), "; --data sets one for all");
 }
 
 // One sample of every class in turn, at most `count`.
@@ -188,7 +189,7 @@ std::vector<std::array<std::int64_t, 2>> queries_on(const AnalyzeRequest& look, 
   if (look.queries.empty()) return {{rows / 4, columns / 2}, {rows / 2, columns / 3}};
   for (const auto& [row, column] : look.queries)
     if (row < 0 || row >= rows || column < 0 || column >= columns)
-      fail(kCommand, ": --queries has ", row, ",", column, ", expected a row of 0 to ", rows - 1,
+      fail(kAnalyzeCommand, ": --queries has ", row, ",", column, ", expected a row of 0 to ", rows - 1,
            " and a column of 0 to ", columns - 1);
   return look.queries;
 }
@@ -219,7 +220,7 @@ std::size_t map_layer(const AnalyzeRequest& look, std::size_t layers) {
   const auto count = static_cast<std::int64_t>(layers);
   const std::int64_t layer = look.layer < 0 ? count + look.layer : look.layer;
   if (layer < 0 || layer >= count)
-    fail(kCommand, ": --layer is ", look.layer, ", expected ", -count, " to ", count - 1);
+    fail(kAnalyzeCommand, ": --layer is ", look.layer, ", expected ", -count, " to ", count - 1);
   return static_cast<std::size_t>(layer);
 }
 
@@ -227,7 +228,7 @@ std::size_t map_layer(const AnalyzeRequest& look, std::size_t layers) {
 void expect_finite(const ClassifierRun& run, const torch::Tensor& images) {
   const torch::NoGradGuard no_gradient;
   run.model->eval();
-  if (!run.model->forward(images).isfinite().all().item<bool>()) throw not_finite(kCommand, run.weights);
+  if (!run.model->forward(images).isfinite().all().item<bool>()) throw not_finite(kAnalyzeCommand, run.weights);
 }
 
 // Matrices of heads are looked at in f64, those that a thread works on at once.
@@ -237,7 +238,7 @@ void expect_matrices_fit(const ClassifierRun& run, const AnalyzeRequest& look_at
     const std::int64_t tokens = layer.layout.grid[1] * layer.layout.grid[2];
     if (tokens <= look_at.largest) largest = std::max(largest, static_cast<double>(tokens));
   }
-  expect_fits(str(kCommand, ": --largest ", look_at.largest, " on ", threads.concurrency(), " threads"),
+  expect_fits(str(kAnalyzeCommand, ": --largest ", look_at.largest, " on ", threads.concurrency(), " threads"),
               MemoryEstimate().add("attention matrices", 8 * largest * largest * threads.concurrency()));
 }
 
@@ -371,7 +372,7 @@ void analyze(const AnalyzeRequest& request, PictureObserver& observer) {
   for (const std::string& folder : request.runs) {
     OpenOptions open = request.open;
     open.run = folder;
-    const ClassifierRun run = open_classifier_run(kCommand, open, request.data, observer);
+    const ClassifierRun run = open_classifier_run(kAnalyzeCommand, open, request.data, observer);
     const Samples samples = take_samples(run, run.network, std::min(request.samples, run.images->size()));
     if (index == 0) expected.names = samples.names;
     expect_same_images(folder, samples, first, expected);

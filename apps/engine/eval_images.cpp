@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using train::Observer;
 
-constexpr const char* kCommand = "eval images";
+constexpr const char* kEvalImagesCommand = "eval images";
 constexpr std::int64_t kPoolSize = 2048, kLogitsSize = 1008;
 
 bool ends_with(const std::string& text, std::string_view end) {
@@ -47,7 +47,8 @@ class Images {
 class FolderImages : public Images {
  public:
   explicit FolderImages(const std::string& folder) : folder_(folder), files_(image_files_in(folder)) {
-    if (files_.empty()) fail(kCommand, ": ", folder, " has no image, expected ", readable_endings(), " files");
+    if (files_.empty())
+      fail(kEvalImagesCommand, ": ", folder, " has no image, expected ", readable_endings(), " files");
   }
   [[nodiscard]] std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
 
@@ -114,7 +115,7 @@ Source open_source(const std::string& path, const std::string& network) {
   } else if (ends_with(path, ".safetensors")) {
     source.stats = ImageFeatures::read(path, network);
   } else {
-    fail(kCommand, ": ", path, " is no folder, .npz or .safetensors file");
+    fail(kEvalImagesCommand, ": ", path, " is no folder, .npz or .safetensors file");
   }
   return source;
 }
@@ -122,7 +123,8 @@ Source open_source(const std::string& path, const std::string& network) {
 // The file of --features inception:FILE.
 fs::path inception_file(const std::string& features) {
   constexpr std::string_view kHead = "inception:";
-  if (features.rfind(kHead, 0) != 0) fail(kCommand, ": --features is '", features, "', expected inception:FILE");
+  if (features.rfind(kHead, 0) != 0)
+    fail(kEvalImagesCommand, ": --features is '", features, "', expected inception:FILE");
   return features.substr(kHead.size());
 }
 
@@ -139,7 +141,7 @@ class Extractor {
 
   ImageFeatures features_of(Images& images, const std::string& label, const FeatureNeeds& needs) {
     const auto count = static_cast<double>(images.size());
-    expect_fits(str(kCommand, ": features of ", images.size(), " images"),
+    expect_fits(str(kEvalImagesCommand, ": features of ", images.size(), " images"),
                 MemoryEstimate()
                     .add("features", needs.rows ? 4.0 * count * kPoolSize : 0.0)
                     .add("logits", needs.logits ? 4.0 * count * kLogitsSize : 0.0));
@@ -151,9 +153,9 @@ class Extractor {
       done += batch.size(0);
       const torch::Tensor pool = f.f2048.cpu().contiguous(), spatial = f.spatial.cpu().contiguous(),
                           logits = f.logits_unbiased.cpu().contiguous();
-      all.add({.features = ops::view_of(pool, kCommand, "features"),
-               .maybe_spatial = ops::view_of(spatial, kCommand, "spatial features"),
-               .maybe_logits = ops::view_of(logits, kCommand, "logits")});
+      all.add({.features = ops::view_of(pool, kEvalImagesCommand, "features"),
+               .maybe_spatial = ops::view_of(spatial, kEvalImagesCommand, "spatial features"),
+               .maybe_logits = ops::view_of(logits, kEvalImagesCommand, "logits")});
       observer_.progress(
           JsonValue().set("kind", "eval").set("step", done).set("of", images.size()).set("samples", "images"));
     }
@@ -188,7 +190,7 @@ void eval_images(const EvalImagesRequest& request, Observer& observer) {
   if (names.empty() && request.save_stats.empty()) names = {"fid"};
   const MetricNeeds needs = needs_of(names);
   if (needs.any_reference && request.reference.empty())
-    fail(kCommand, ": --reference is missing, expected for all metrics but is and is-shuffled");
+    fail(kEvalImagesCommand, ": --reference is missing, expected for all metrics but is and is-shuffled");
   // What can be wrong with paths is found before the network is read.
   const std::string network = "inception-v3, " + inception_file(request.features).filename().string();
   Source source = open_source(request.samples, network), other;

@@ -22,7 +22,7 @@ using namespace mhla::train;
 
 namespace {
 
-constexpr const char* kCommand = "eval lm";
+constexpr const char* kEvalTasksCommand = "eval lm";
 
 // What a task gets besides the model.
 struct Settings {
@@ -40,7 +40,7 @@ class Runner {
 
   void run(const std::string& task, const std::string& data) {
     if (task == "mqar" || task == "passkey" || task == "needle") return recall(task);
-    if (data.empty()) fail(kCommand, ": task ", task, " has no data, expected --task ", task, "=PATH");
+    if (data.empty()) fail(kEvalTasksCommand, ": task ", task, " has no data, expected --task ", task, "=PATH");
     if (task == "longbench") return longbench(data);
     const auto begin = std::chrono::steady_clock::now();
     if (is_choice_task(task)) {
@@ -53,7 +53,7 @@ class Runner {
       const std::vector<std::string> pages = read_pages(data, settings_.items);
       tell(run_pages(task, pages, model_), begin, JsonValue().set("data", data));
     } else {
-      fail(kCommand, ": task '", task,
+      fail(kEvalTasksCommand, ": task '", task,
            "' is unknown, expected piqa, winogrande, arc_easy, arc_challenge, obqa, boolq, ",
            "mmlu, choices, lambada, wikitext, mqar, passkey, needle or longbench");
     }
@@ -125,7 +125,7 @@ class Runner {
       sum += result.figures[0].value;
       ++count;
     }
-    if (count == 0) fail(kCommand, ": ", folder, " has none of LongBench's files, such as hotpotqa.jsonl");
+    if (count == 0) fail(kEvalTasksCommand, ": ", folder, " has none of LongBench's files, such as hotpotqa.jsonl");
     const TaskResult mean{"longbench", count, {{"mean", sum / count}}};
     tell(mean, std::chrono::steady_clock::now(), JsonValue().set("data", folder));
   }
@@ -157,10 +157,12 @@ void eval_lm_tasks(const EvalLmRequest& request, Observer& observer) {
   Settings settings;
   settings.items = asked.items, settings.max_prompt = asked.max_prompt, settings.needles = asked.needles;
   settings.seed = asked.seed, settings.lengths = asked.lengths;
-  for (const std::int64_t length : settings.lengths) expect_within(kCommand, "--lengths", length, limits::kContext);
-  LmRun run = open_lm_run(kCommand, request.open, observer);
   for (const std::int64_t length : settings.lengths)
-    expect_inference_fits(kCommand, size_of(run.model->config(), length, false, /*alone=*/true), 1, run.options.train);
+    expect_within(kEvalTasksCommand, "--lengths", length, limits::kContext);
+  LmRun run = open_lm_run(kEvalTasksCommand, request.open, observer);
+  for (const std::int64_t length : settings.lengths)
+    expect_inference_fits(kEvalTasksCommand, size_of(run.model->config(), length, false, /*alone=*/true), 1,
+                          run.options.train);
   if (asked.precision == "bf16") run.model->cast(torch::kBFloat16);
   LmTextOptions options;
   options.policy = parse_length_policy(request.length_policy);
@@ -187,7 +189,7 @@ void eval_lm_tasks(const EvalLmRequest& request, Observer& observer) {
       runner.run(task.substr(0, equals), equals == std::string::npos ? "" : task.substr(equals + 1));
     }
   } catch (const NotFinite&) {
-    throw not_finite(kCommand, run.weights);
+    throw not_finite(kEvalTasksCommand, run.weights);
   }
   runner.finish();
 }

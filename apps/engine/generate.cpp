@@ -20,7 +20,7 @@ using namespace mhla::train;
 
 namespace {
 
-constexpr const char* kCommand = "generate";
+constexpr const char* kGenerateCommand = "generate";
 
 GenerateOptions options_of(const GenerateRequest& request) {
   GenerateOptions o;
@@ -39,13 +39,13 @@ void check_lengths(const LanguageModelImpl& model, const Tokenizer& tokenizer, c
     const auto tokens = static_cast<std::int64_t>(known.size() + encode_behind(tokenizer, known, prompts[i]).size());
     if (model.config().attention == "mhla" && model.length_policy() == LengthPolicy::kError &&
         tokens + max_tokens > model.config().context)
-      fail(kCommand, ": prompt ", i, " has ", tokens, " tokens, with --max-tokens ", max_tokens, " that is ",
+      fail(kGenerateCommand, ": prompt ", i, " has ", tokens, " tokens, with --max-tokens ", max_tokens, " that is ",
            tokens + max_tokens, ", expected at most the ", model.config().context,
            " that mix has rows for; --length-policy extend goes on beyond them");
     needed += state_bytes(model.config(), tokens);
   }
   const bool cuda = model.device().is_cuda();
-  expect_fits(str(kCommand, ": ", prompts.size(), prompts.size() == 1 ? " prompt" : " prompts"),
+  expect_fits(str(kGenerateCommand, ": ", prompts.size(), prompts.size() == 1 ? " prompt" : " prompts"),
               MemoryEstimate().add("states", needed),
               cuda ? device_memory_at_hand(model.device().index()) : memory_at_hand());
 }
@@ -55,7 +55,7 @@ void check_place(const std::string& to) {
   try {
     const AtomicFile begun(to);  // and left
   } catch (const Error& error) {
-    fail(kCommand, ": --save-state: ", error.what());
+    fail(kGenerateCommand, ": --save-state: ", error.what());
   }
 }
 
@@ -69,16 +69,16 @@ std::int64_t tokens_in(const TextContext& context) {
 
 void generate_text(const GenerateRequest& request, TextObserver& observer) {
   GenerateOptions options = options_of(request);
-  expect_within(kCommand, "--max-tokens", options.max_tokens, limits::kTokens, 0);
-  expect_within(kCommand, "--piece", request.piece, limits::kContext);
+  expect_within(kGenerateCommand, "--max-tokens", options.max_tokens, limits::kTokens, 0);
+  expect_within(kGenerateCommand, "--piece", request.piece, limits::kContext);
   const LengthPolicy policy = parse_length_policy(request.length_policy);
   if (needs_whole_length(policy))
-    fail(kCommand, ": --length-policy ", name_of(policy),
+    fail(kGenerateCommand, ": --length-policy ", name_of(policy),
          " needs the whole length before the first token, expected error or extend");
   const std::string &from = request.load_state, &to = request.save_state;
   if (!to.empty()) check_place(to);
-  LmRun run = open_lm_run(kCommand, request.open, observer);
-  const TokenizerPtr tokenizer = text_of(kCommand, run);
+  LmRun run = open_lm_run(kGenerateCommand, request.open, observer);
+  const TokenizerPtr tokenizer = text_of(kGenerateCommand, run);
   LanguageModelImpl& model = *run.model;
   model.set_length_policy(policy);
   if (request.precision == "bf16") model.cast(torch::kBFloat16);
@@ -93,7 +93,7 @@ void generate_text(const GenerateRequest& request, TextObserver& observer) {
   auto start = std::chrono::steady_clock::now();
   const BeforePiece before = [&] {
     if (signal.name() != nullptr)
-      throw RunFailed(str(kCommand, ": stopped by ", signal.name(), " while reading the prompts",
+      throw RunFailed(str(kGenerateCommand, ": stopped by ", signal.name(), " while reading the prompts",
                           to.empty() ? "" : str("; ", to, " is not written")));
   };
   if (from.empty()) {
@@ -103,7 +103,7 @@ void generate_text(const GenerateRequest& request, TextObserver& observer) {
     TextContext loaded = load_context(model, *tokenizer, from);
     if (prompts.empty()) prompts.resize(loaded.tokens.size());
     if (static_cast<std::int64_t>(prompts.size()) != loaded.texts() && loaded.texts() != 1)
-      fail(kCommand, ": ", prompts.size(), " prompts behind the ", loaded.texts(), " texts of ", from,
+      fail(kGenerateCommand, ": ", prompts.size(), " prompts behind the ", loaded.texts(), " texts of ", from,
            ", expected one for each of them, or a state of one text");
     check_lengths(model, *tokenizer, &loaded, prompts, options.max_tokens);
     known = loaded.texts() == 1 ? tokens_in(loaded) * static_cast<std::int64_t>(prompts.size()) : tokens_in(loaded);
@@ -123,7 +123,7 @@ void generate_text(const GenerateRequest& request, TextObserver& observer) {
         [&](std::int64_t text, const std::string& more) { observer.piece(text, more); },
         [&] { return signal.name() != nullptr; });
   } catch (const NotFinite&) {
-    throw not_finite(kCommand, run.weights);
+    throw not_finite(kGenerateCommand, run.weights);
   }
   std::int64_t wrote = 0;
   for (std::size_t i = 0; i < all.texts.size(); ++i) {
@@ -160,7 +160,7 @@ void generate_text(const GenerateRequest& request, TextObserver& observer) {
   const bool interrupted = std::any_of(all.texts.begin(), all.texts.end(),
                                        [](const GeneratedText& text) { return text.ended == EndReason::kInterrupted; });
   if (interrupted)
-    throw RunFailed(str(kCommand, ": stopped by ", signal.name(), " after ", wrote, " tokens",
+    throw RunFailed(str(kGenerateCommand, ": stopped by ", signal.name(), " after ", wrote, " tokens",
                         to.empty() ? "" : str("; ", to, " is written, go on with --load-state ", to)));
 }
 

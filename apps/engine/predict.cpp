@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kCommand = "predict";
+constexpr const char* kPredictCommand = "predict";
 constexpr std::int64_t kBatch = 32;
 
 struct Wanted {
@@ -50,7 +50,7 @@ Wanted wanted_of(const std::vector<std::string>& images, Observer& observer) {
   for (const std::string& given : images) {
     std::error_code none;
     if (given == "-") {
-      if (stdin_read) fail(kCommand, ": - is given more than once, expected once: there is one stdin");
+      if (stdin_read) fail(kPredictCommand, ": - is given more than once, expected once: there is one stdin");
       stdin_read = true;
       wanted.files.push_back({"-", read_stdin()});
     } else if (!fs::is_directory(given, none)) {
@@ -65,12 +65,13 @@ Wanted wanted_of(const std::vector<std::string>& images, Observer& observer) {
         reason = error.what();
       }
       if (reason.empty()) continue;
-      if (images.size() == 1) fail(kCommand, ": ", reason);
+      if (images.size() == 1) fail(kPredictCommand, ": ", reason);
       ++wanted.failed;
       tell_failed(observer, given, reason);
     }
   }
-  if (wanted.files.empty()) fail(kCommand, ": nothing to do, expected image files, folders of them, or - for stdin");
+  if (wanted.files.empty())
+    fail(kPredictCommand, ": nothing to do, expected image files, folders of them, or - for stdin");
   return wanted;
 }
 
@@ -90,7 +91,7 @@ void tell_classes(const ImageFile& file, const float* probabilities, const std::
 
 void predict(const PredictRequest& request, Observer& observer) {
   Wanted wanted = wanted_of(request.images, observer);
-  const ClassifierRun run = open_classifier(kCommand, request.open, observer);
+  const ClassifierRun run = open_classifier(kPredictCommand, request.open, observer);
   const std::vector<std::string> names = class_names_of(request.open.run, run.network);
   const auto top = std::min<std::int64_t>(request.top, run.network.classes);
 
@@ -110,7 +111,7 @@ void predict(const PredictRequest& request, Observer& observer) {
     torch::Tensor probabilities, classes;
     if (batch.size > 0) {
       const torch::Tensor logits = logits_of(*run.model, batch, run.options.train);
-      if (!logits.isfinite().all().item<bool>()) throw not_finite(kCommand, run.weights);
+      if (!logits.isfinite().all().item<bool>()) throw not_finite(kPredictCommand, run.weights);
       std::tie(probabilities, classes) = logits.softmax(-1).topk(top, -1);
       probabilities = probabilities.cpu().contiguous(), classes = classes.cpu().contiguous();
     }
@@ -128,7 +129,7 @@ void predict(const PredictRequest& request, Observer& observer) {
     }
   }
   if (wanted.failed > 0)
-    fail(kCommand, ": ", wanted.failed, wanted.failed == 1 ? " input" : " inputs", " could not be read");
+    fail(kPredictCommand, ": ", wanted.failed, wanted.failed == 1 ? " input" : " inputs", " could not be read");
 }
 
 }  // namespace mhla::apps

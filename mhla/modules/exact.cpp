@@ -7,15 +7,15 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "linear";
+constexpr const char* kExactEntry = "linear";
 thread_local bool exact = false;
 
 // Products of so few rows wait for their weights: ours reads them once as they lie, BLAS packs them first.
-constexpr std::int64_t kFewRows = 4;
+constexpr std::int64_t kExactRows = 4;
 
 bool few_rows(const torch::Tensor& x, const torch::Tensor& weight) {
   return !torch::GradMode::is_enabled() && x.is_cpu() && x.scalar_type() == torch::kFloat &&
-         weight.scalar_type() == torch::kFloat && x.numel() <= kFewRows * x.size(-1);
+         weight.scalar_type() == torch::kFloat && x.numel() <= kExactRows * x.size(-1);
 }
 
 // The sum over all but the last axis, in f32. LibTorch's own takes three times as long on a GPU where rows are many and
@@ -58,13 +58,13 @@ ExactLayers::~ExactLayers() { exact = before_; }
 torch::Tensor apply_linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) {
   if (!exact && !few_rows(x, weight)) return linear(x, weight, bias);
   if (torch::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad()))
-    fail(kEntry, ": gradients are on, expected inference");
+    fail(kExactEntry, ": gradients are on, expected inference");
   const torch::Tensor flat = x.reshape({-1, x.size(-1)}).contiguous();
   torch::Tensor out = torch::empty({flat.size(0), weight.size(0)}, flat.options());
   const torch::Tensor rows = weight.detach();
-  LinearParams params{ops::view_of(flat, kEntry, "x"), ops::view_of(rows, kEntry, "weight"), {}};
-  if (bias.defined()) params.maybe_bias = ops::view_of(bias.detach(), kEntry, "bias");
-  linear_forward(params, ops::output_view(out, kEntry, "out"));
+  LinearParams params{ops::view_of(flat, kExactEntry, "x"), ops::view_of(rows, kExactEntry, "weight"), {}};
+  if (bias.defined()) params.maybe_bias = ops::view_of(bias.detach(), kExactEntry, "bias");
+  linear_forward(params, ops::output_view(out, kExactEntry, "out"));
   std::vector<std::int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(0);
   return out.view(shape);

@@ -8,30 +8,31 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "MhlaAttention";
+constexpr const char* kMhlaAttentionEntry = "MhlaAttention";
 constexpr std::int64_t kLargestHead = 256;  // value channels that the kernels take
 
 MhlaAttentionOptions checked(MhlaAttentionOptions o) {
   const auto at_least_one = [](std::int64_t value, const char* name) {
-    if (value < 1) fail(kEntry, ": ", name, " is ", value, ", expected at least 1");
+    if (value < 1) fail(kMhlaAttentionEntry, ": ", name, " is ", value, ", expected at least 1");
   };
   at_least_one(o.dim, "dim"), at_least_one(o.heads, "heads"), at_least_one(o.chunk, "chunk");
   at_least_one(o.max_tokens, "max_tokens");
   if (o.kv_heads == 0) o.kv_heads = o.heads;
   if (o.kv_heads < 1 || o.heads % o.kv_heads != 0)
-    fail(kEntry, ": kv_heads is ", o.kv_heads, ", expected a divisor of heads = ", o.heads);
+    fail(kMhlaAttentionEntry, ": kv_heads is ", o.kv_heads, ", expected a divisor of heads = ", o.heads);
   if ((o.head_dim == 0 || o.value_dim == 0) && o.dim % o.heads != 0)
-    fail(kEntry, ": dim is ", o.dim, ", expected a multiple of heads = ", o.heads);
+    fail(kMhlaAttentionEntry, ": dim is ", o.dim, ", expected a multiple of heads = ", o.heads);
   if (o.head_dim == 0) o.head_dim = o.dim / o.heads;
   if (o.value_dim == 0) o.value_dim = o.dim / o.heads;
   at_least_one(o.head_dim, "head_dim"), at_least_one(o.value_dim, "value_dim");
   if (o.causal == (o.layout.rank != 0)) {
-    fail(kEntry, ": the layout is ", o.causal ? describe(o.layout) + " and causal" : "not given",
+    fail(kMhlaAttentionEntry, ": the layout is ", o.causal ? describe(o.layout) + " and causal" : "not given",
          ", expected a layout or causal");
   }
-  if (o.lepe != 0 && o.layout.rank < 2) fail(kEntry, ": lepe is ", o.lepe, ", expected a 2D or 3D layout for it");
+  if (o.lepe != 0 && o.layout.rank < 2)
+    fail(kMhlaAttentionEntry, ": lepe is ", o.lepe, ", expected a 2D or 3D layout for it");
   if (o.short_conv != 0 && !o.causal)
-    fail(kEntry, ": short_conv is ", o.short_conv, ", expected the causal form for it");
+    fail(kMhlaAttentionEntry, ": short_conv is ", o.short_conv, ", expected the causal form for it");
   return o;
 }
 
@@ -44,12 +45,12 @@ torch::Tensor initial_mix(const MhlaAttentionOptions& o) {
   torch::Tensor mix;
   if (o.causal) {
     mix = torch::empty({rows_of(o.chunk), rows_of(o.chunk)});
-    init_causal_mix(o.causal_init, ops::output_view(mix, kEntry, "mix"), o.mix_init.exp_sigma);
+    init_causal_mix(o.causal_init, ops::output_view(mix, kMhlaAttentionEntry, "mix"), o.mix_init.exp_sigma);
   } else {
     const BlockGrid grid = BlockGrid::of(
         o.layout, o.layout.rank == 1 ? o.max_tokens : o.layout.grid[0] * o.layout.grid[1] * o.layout.grid[2]);
     mix = torch::empty({grid.count(), grid.count()});
-    init_mix(o.mix_init, grid, ops::output_view(mix, kEntry, "mix"));
+    init_mix(o.mix_init, grid, ops::output_view(mix, kMhlaAttentionEntry, "mix"));
   }
   return o.mix_per_head ? mix.expand({o.heads, -1, -1}).clone() : mix;
 }
@@ -162,14 +163,14 @@ void MhlaAttentionImpl::constrain() {
   if (!c.renormalize_rows) return;
   const torch::Tensor sums = mix.sum(-1, /*keepdim=*/true);
   if ((sums == 0).any().item<bool>())
-    fail(kEntry, "::constrain: a row of mix sums to 0 and cannot be scaled to 1, expected a lo above 0");
+    fail(kMhlaAttentionEntry, "::constrain: a row of mix sums to 0 and cannot be scaled to 1, expected a lo above 0");
   mix.div_(sums);
 }
 
 MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& cu_seqlens,
                                                         AttentionState* state) {
   if (x.dim() != 3 || x.size(2) != options_.dim)
-    fail(kEntry, ": x has shape ", c10::str(x.sizes()), ", expected [B, N, ", options_.dim, "]");
+    fail(kMhlaAttentionEntry, ": x has shape ", c10::str(x.sizes()), ", expected [B, N, ", options_.dim, "]");
   Projected p;
   p.y = options_.inner_norm ? norm_(x) : x;
   const std::vector<torch::Tensor> parts = apply_linear(qkv_, p.y).split_with_sizes(widths(), -1);
@@ -279,12 +280,13 @@ torch::Tensor MhlaAttentionImpl::matrix(const torch::Tensor& x) {
 }
 
 void MhlaAttentionImpl::use_plain_code(bool plain) {
-  if (plain && options_.causal) fail(kEntry, ": use_plain_code: the layer is causal, expected one that is not");
+  if (plain && options_.causal)
+    fail(kMhlaAttentionEntry, ": use_plain_code: the layer is causal, expected one that is not");
   plain_ = plain;
 }
 
 AttentionScores MhlaAttentionImpl::scores(const torch::Tensor& x) {
-  if (options_.causal) fail(kEntry, "::scores: the layer is causal, expected the bidirectional form");
+  if (options_.causal) fail(kMhlaAttentionEntry, "::scores: the layer is causal, expected the bidirectional form");
   const Projected p = project(x, {});
   ops::AttentionInputs inputs;
   const FeatureMap map = prepare(p, rope_table(p.q, {}), inputs);
@@ -325,8 +327,8 @@ torch::Tensor MhlaAttentionImpl::finish(const Projected& p, torch::Tensor out) {
 }
 
 void MhlaAttentionImpl::set_length(std::int64_t chunk, BeyondMix beyond_mix) {
-  if (!options_.causal) fail(kEntry, "::set_length: the layer is not causal, expected options.causal");
-  if (chunk < 1) fail(kEntry, "::set_length: chunk is ", chunk, ", expected at least 1");
+  if (!options_.causal) fail(kMhlaAttentionEntry, "::set_length: the layer is not causal, expected options.causal");
+  if (chunk < 1) fail(kMhlaAttentionEntry, "::set_length: chunk is ", chunk, ", expected at least 1");
   options_.chunk = chunk, options_.beyond_mix = beyond_mix;
 }
 

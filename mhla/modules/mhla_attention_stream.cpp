@@ -8,7 +8,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "MhlaAttention";
+constexpr const char* kMhlaAttentionStreamEntry = "MhlaAttention";
 
 // Up to this many sequences ops::linear_rows is faster than PyTorch's products and the kernels around them. With 64
 // sequences of mhla_340m a step takes 2.81 ms with it and 2.08 without (H200).
@@ -17,13 +17,14 @@ constexpr std::int64_t kFewRows = 16;
 }  // namespace
 
 StreamingState MhlaAttentionImpl::streaming_state(std::optional<std::int64_t> rollback) const {
-  if (!options_.causal) fail(kEntry, "::streaming_state: the layer is not causal, expected options.causal");
+  if (!options_.causal)
+    fail(kMhlaAttentionStreamEntry, "::streaming_state: the layer is not causal, expected options.causal");
   clamp_mix();
   StreamingConfig config;
   config.H = options_.heads, config.Hkv = options_.kv_heads, config.E = options_.value_dim;
   config.D = feature_size(options_.features, options_.head_dim);
   config.chunk = options_.chunk;
-  config.dtype = ops::dtype_of(qkv_->weight, kEntry, "qkv.weight");
+  config.dtype = ops::dtype_of(qkv_->weight, kMhlaAttentionStreamEntry, "qkv.weight");
   config.feature_map = maps_outside() ? FeatureMap::kIdentity : fused_map(options_.features);
   config.normalizer = normalizer();
   config.eps = options_.eps;
@@ -33,11 +34,11 @@ StreamingState MhlaAttentionImpl::streaming_state(std::optional<std::int64_t> ro
   config.rollback = rollback;
   config.device = mix.is_cuda() ? mix.get_device() : kCpu;
   const torch::Tensor wide = mix.detach().to(config.dtype == DType::kF64 ? torch::kDouble : torch::kFloat).contiguous();
-  return StreamingState(config, ops::view_of(wide, kEntry, "mix"));
+  return StreamingState(config, ops::view_of(wide, kMhlaAttentionStreamEntry, "mix"));
 }
 
 AttentionState MhlaAttentionImpl::begin(std::int64_t batch) const {
-  if (batch < 1) fail(kEntry, "::begin: batch is ", batch, ", expected at least 1");
+  if (batch < 1) fail(kMhlaAttentionStreamEntry, "::begin: batch is ", batch, ", expected at least 1");
   AttentionState state;
   state.positions.assign(static_cast<std::size_t>(batch), 0);
   state.streams.push_back(streaming_state());
@@ -52,7 +53,7 @@ AttentionState MhlaAttentionImpl::begin(std::int64_t batch) const {
 void MhlaAttentionImpl::expect_room(const AttentionState& state, std::int64_t tokens) const {
   for (std::size_t b = 0; b < state.streams.size(); ++b) {
     if (state.streams[b].capacity() - state.positions[b] < tokens)
-      fail(kEntry, "::stream: sequence ", b, " stands at ", state.positions[b], ", and ", tokens,
+      fail(kMhlaAttentionStreamEntry, "::stream: sequence ", b, " stands at ", state.positions[b], ", and ", tokens,
            " more tokens pass the ", state.streams[b].capacity(), " that mix has rows for; expected beyond_mix extend");
   }
 }
@@ -123,11 +124,12 @@ torch::Tensor MhlaAttentionImpl::close_few_rows(const torch::Tensor& x, const St
 StreamingParams MhlaAttentionImpl::step_params(const StreamStep& step, std::span<StreamingState* const> states) {
   StreamingParams params;
   params.states = states;
-  params.q = ops::view_of(step.inputs.q, kEntry, "q"), params.k = ops::view_of(step.inputs.k, kEntry, "k");
-  params.v = ops::view_of(step.inputs.v, kEntry, "v");
-  params.maybe_q_den = ops::view_of(step.inputs.q_den, kEntry, "q_den");
-  params.maybe_k_den = ops::view_of(step.inputs.k_den, kEntry, "k_den");
-  params.out = ops::output_view(step.out, kEntry, "out");
+  params.q = ops::view_of(step.inputs.q, kMhlaAttentionStreamEntry, "q"),
+  params.k = ops::view_of(step.inputs.k, kMhlaAttentionStreamEntry, "k");
+  params.v = ops::view_of(step.inputs.v, kMhlaAttentionStreamEntry, "v");
+  params.maybe_q_den = ops::view_of(step.inputs.q_den, kMhlaAttentionStreamEntry, "q_den");
+  params.maybe_k_den = ops::view_of(step.inputs.k_den, kMhlaAttentionStreamEntry, "k_den");
+  params.out = ops::output_view(step.out, kMhlaAttentionStreamEntry, "out");
   return params;
 }
 

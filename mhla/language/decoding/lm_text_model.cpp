@@ -10,7 +10,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "eval lm";
+constexpr const char* kLmTextModelEntry = "eval lm";
 
 torch::Tensor tensor_of(const std::vector<std::int64_t>& values, const torch::Device& device) {
   return torch::tensor(values, torch::kLong).to(device);
@@ -21,7 +21,8 @@ torch::Tensor tensor_of(const std::vector<std::int64_t>& values, const torch::De
 LmTextModel::LmTextModel(LanguageModel model, TokenizerPtr maybe_tokenizer, const LmTextOptions& options)
     : model_(std::move(model)), maybe_tokenizer_(std::move(maybe_tokenizer)), options_(options) {
   if (options.policy == LengthPolicy::kRechunk)
-    fail(kEntry, ": length policy rechunk takes one text a pass, expected error, truncate_left or extend for tasks");
+    fail(kLmTextModelEntry,
+         ": length policy rechunk takes one text a pass, expected error, truncate_left or extend for tasks");
   model_->set_length_policy(options.policy == LengthPolicy::kExtend ? LengthPolicy::kExtend : LengthPolicy::kError);
   const bool bounded = model_->config().attention == "mhla" && options.policy != LengthPolicy::kExtend;
   if (bounded) limit_ = model_->config().context;
@@ -31,7 +32,8 @@ LmTextModel::LmTextModel(LanguageModel model, TokenizerPtr maybe_tokenizer, cons
 
 const Tokenizer& LmTextModel::tokenizer() const {
   if (maybe_tokenizer_ == nullptr)
-    fail(kEntry, ": the model was trained on ids that are no text, expected task mqar, or a model with a tokenizer");
+    fail(kLmTextModelEntry,
+         ": the model was trained on ids that are no text, expected task mqar, or a model with a tokenizer");
   return *maybe_tokenizer_;
 }
 
@@ -43,7 +45,7 @@ std::vector<LmTextModel::Piece> LmTextModel::pieces_of(std::span<const TextReque
   std::vector<Piece> pieces;
   for (std::size_t r = 0; r < requests.size(); ++r) {
     const TextRequest& request = requests[r];
-    if (request.continuation.empty()) fail(kEntry, ": request ", r, " has nothing to score");
+    if (request.continuation.empty()) fail(kLmTextModelEntry, ": request ", r, " has nothing to score");
     std::vector<std::uint32_t> tokens = opening_;
     tokens.insert(tokens.end(), request.context.begin(), request.context.end());
     std::size_t first = tokens.size();
@@ -68,11 +70,12 @@ std::vector<LmTextModel::Piece> LmTextModel::pieces_of(std::span<const TextReque
       continue;
     }
     if (options_.policy != LengthPolicy::kTruncateLeft)
-      fail(kEntry, ": request ", r, " has ", tokens.size(), " tokens, expected at most ", limit + 1,
+      fail(kLmTextModelEntry, ": request ", r, " has ", tokens.size(), " tokens, expected at most ", limit + 1,
            "; --length-policy truncate_left keeps the last ones, extend goes on");
     const std::size_t cut = tokens.size() - 1 - limit;
     if (cut >= first)
-      fail(kEntry, ": request ", r, " has ", tokens.size() - first, " tokens to score, expected at most ", limit);
+      fail(kLmTextModelEntry, ": request ", r, " has ", tokens.size() - first, " tokens to score, expected at most ",
+           limit);
     tokens.erase(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(cut));
     pieces.push_back({std::move(tokens), first - cut, r});
   }
@@ -114,7 +117,7 @@ void LmTextModel::score_together(std::span<const Piece> pieces, std::vector<Text
     TextScore& score = scores[piece.request];
     for (std::size_t t = piece.first; t < piece.tokens.size(); ++t, ++at) {
       if (!std::isfinite(likelihood[at]))
-        throw NotFinite(str(kEntry, ": the logits of request ", piece.request, " are NaN or infinite"));
+        throw NotFinite(str(kLmTextModelEntry, ": the logits of request ", piece.request, " are NaN or infinite"));
       score.log_likelihood += static_cast<double>(likelihood[at]);
       score.greedy = score.greedy && best[at] == targets[at];
     }
@@ -145,9 +148,10 @@ std::string LmTextModel::generate(std::span<const std::uint32_t> context, std::i
   const auto count = static_cast<std::int64_t>(tokens.size());
   if (limit_ > 0 && count + max_tokens > limit_) {
     if (options_.policy != LengthPolicy::kTruncateLeft)
-      fail(kEntry, ": a prompt of ", count, " tokens and ", max_tokens, " more, expected at most ", limit_,
+      fail(kLmTextModelEntry, ": a prompt of ", count, " tokens and ", max_tokens, " more, expected at most ", limit_,
            "; --length-policy truncate_left keeps the last ones, extend goes on");
-    if (max_tokens >= limit_) fail(kEntry, ": ", max_tokens, " tokens to write, expected fewer than ", limit_);
+    if (max_tokens >= limit_)
+      fail(kLmTextModelEntry, ": ", max_tokens, " tokens to write, expected fewer than ", limit_);
     tokens.erase(tokens.begin(), tokens.end() - (limit_ - max_tokens));
   }
   GenerateOptions options;
@@ -160,13 +164,14 @@ std::vector<std::uint32_t> LmTextModel::likeliest(std::span<const std::uint32_t>
                                                   std::span<const std::int64_t> places) {
   const torch::NoGradGuard no_gradient;
   if (limit_ > 0 && static_cast<std::int64_t>(tokens.size()) > limit_)
-    fail(kEntry, ": a sequence of ", tokens.size(), " tokens, expected at most ", limit_,
+    fail(kLmTextModelEntry, ": a sequence of ", tokens.size(), " tokens, expected at most ", limit_,
          "; --length-policy extend goes on");
   const torch::Device device = model_->device();
   const torch::Tensor hidden = model_->hidden(tensor_of({tokens.begin(), tokens.end()}, device).unsqueeze(0))[0];
   const torch::Tensor logits =
       model_->logits(hidden.index_select(0, tensor_of({places.begin(), places.end()}, device)));
-  if (!logits.isfinite().all().item<bool>()) throw NotFinite(str(kEntry, ": the logits are NaN or infinite"));
+  if (!logits.isfinite().all().item<bool>())
+    throw NotFinite(str(kLmTextModelEntry, ": the logits are NaN or infinite"));
   const torch::Tensor best = logits.argmax(1).cpu().contiguous();
   return {best.data_ptr<std::int64_t>(), best.data_ptr<std::int64_t>() + best.numel()};
 }

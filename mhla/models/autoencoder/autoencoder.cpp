@@ -10,7 +10,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "Autoencoder";
+constexpr const char* kAutoencoderEntry = "Autoencoder";
 constexpr double kLeastLogvar = -30.0, kMostLogvar = 20.0;
 
 const KlConfig* kl_of(const AutoencoderConfig& config) { return std::get_if<KlConfig>(&config); }
@@ -86,7 +86,7 @@ void Autoencoder::set_tiling(std::optional<Tiling> tiling) {
     const auto [size, stride] = *tiling;
     if (size < factor || size % factor != 0 || stride < factor || stride % factor != 0 || stride > size ||
         2 * stride < size)
-      fail(kEntry, ": tiles of ", size, " pixels every ", stride, ", expected multiples of ", factor,
+      fail(kAutoencoderEntry, ": tiles of ", size, " pixels every ", stride, ", expected multiples of ", factor,
            ", the stride from half the size to all of it");
   }
   tiling_ = tiling;
@@ -96,7 +96,7 @@ Posterior Autoencoder::posterior(const torch::Tensor& images) {
   const std::int64_t factor = downsampling();
   if (images.dim() != 4 || images.size(1) != image_channels() || images.size(2) < factor || images.size(3) < factor ||
       images.size(2) % factor != 0 || images.size(3) % factor != 0)
-    fail(kEntry, ": images have shape ", c10::str(images.sizes()), ", expected [B, ", image_channels(),
+    fail(kAutoencoderEntry, ": images have shape ", c10::str(images.sizes()), ", expected [B, ", image_channels(),
          ", rows, columns], both multiples of ", factor);
   const bool cut = tiling_ && std::max(images.size(2), images.size(3)) > tiling_->size;
   const torch::Tensor x = images.to(dtype());
@@ -113,9 +113,9 @@ torch::Tensor Autoencoder::encode(const torch::Tensor& images, const torch::Tens
   const Posterior p = posterior(images);
   torch::Tensor latent = p.mean;
   if (noise.defined()) {
-    if (!p.logvar.defined()) fail(kEntry, ": noise is given, expected none: this encoder has no variance");
+    if (!p.logvar.defined()) fail(kAutoencoderEntry, ": noise is given, expected none: this encoder has no variance");
     if (noise.sizes() != latent.sizes())
-      fail(kEntry, ": noise has shape ", c10::str(noise.sizes()), ", expected ", c10::str(latent.sizes()));
+      fail(kAutoencoderEntry, ": noise has shape ", c10::str(noise.sizes()), ", expected ", c10::str(latent.sizes()));
     latent = latent + p.std() * noise;
   }
   return (shift() == 0.0 ? latent : latent - shift()) * scale();
@@ -128,7 +128,8 @@ torch::Tensor Autoencoder::decode(const torch::Tensor& latents) {
 
 torch::Tensor Autoencoder::decode_unscaled(const torch::Tensor& latents) {
   if (latents.dim() != 4 || latents.size(1) != channels() || latents.size(2) < 1 || latents.size(3) < 1)
-    fail(kEntry, ": latents have shape ", c10::str(latents.sizes()), ", expected [B, ", channels(), ", rows, columns]");
+    fail(kAutoencoderEntry, ": latents have shape ", c10::str(latents.sizes()), ", expected [B, ", channels(),
+         ", rows, columns]");
   const std::int64_t factor = downsampling();
   const torch::Tensor z = latents.to(dtype());
   if (!tiling_ || std::max(z.size(2), z.size(3)) * factor <= tiling_->size) return decode_tile(z);

@@ -6,7 +6,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "load_published";
+constexpr const char* kAutoencoderNamesEntry = "load_published";
 
 bool ends_with(const std::string& text, const std::string& tail) {
   return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
@@ -160,7 +160,8 @@ void load_published(Autoencoder& model, const Weights& published) {
                                     names_of(model.config(), own, AutoencoderNames::kOriginal)};
   if (std::holds_alternative<KlConfig>(model.config())) {
     lists.push_back(renamed(own, old_name));
-    return copy_weights(own, from_published(nearest_names(lists, file), own, file, kEntry), kEntry);
+    return copy_weights(own, from_published(nearest_names(lists, file), own, file, kAutoencoderNamesEntry),
+                        kAutoencoderNamesEntry);
   }
   Weights bare;
   for (const auto& [name, value] : file) bare[without_containers(name)] = value;
@@ -169,7 +170,8 @@ void load_published(Autoencoder& model, const Weights& published) {
     for (std::string& name : entry.published) name = without_containers(name);
   const PublishedNames& nearest = nearest_names(bare_lists, bare);
   const bool original = &nearest == &bare_lists[1];
-  copy_weights(own, from_published(original ? nearest : lists[0], own, original ? bare : file, kEntry), kEntry);
+  copy_weights(own, from_published(original ? nearest : lists[0], own, original ? bare : file, kAutoencoderNamesEntry),
+               kAutoencoderNamesEntry);
 }
 
 }  // namespace mhla

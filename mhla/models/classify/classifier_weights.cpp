@@ -4,6 +4,7 @@
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
 #include "mhla/models/classify/classifier.h"
+#include "mhla/models/published_names.h"
 #include "mhla/models/resampled.h"
 #include "mhla/models/weights_file.h"
 #include "mhla/modules/mhla_attention.h"
@@ -16,10 +17,6 @@ namespace {
 constexpr const char* kWeightsFile = "model.safetensors";
 constexpr const char* kConfigFile = "config.json";
 const std::string kMixName = "piece_attn.conv.weight";  // [M, M, 1, 1]
-
-bool starts_with(const std::string& text, const std::string& prefix) {
-  return text.compare(0, prefix.size(), prefix) == 0;
-}
 
 // Moves those weights whose names start with `prefix` out of `weights`, without it.
 Weights take(Weights& weights, const std::string& prefix) {

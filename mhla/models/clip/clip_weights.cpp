@@ -4,12 +4,11 @@
 #include "mhla/core/limits.h"
 #include "mhla/models/classify/classifier.h"
 #include "mhla/models/clip/clip.h"
+#include "mhla/models/published_names.h"
 #include "mhla/models/weights_file.h"
 
 namespace mhla {
 namespace {
-
-bool starts_with(const std::string& text, const std::string& head) { return text.compare(0, head.size(), head) == 0; }
 
 // OpenAI's name of a part, ours, and whether the matrix is transposed.
 struct Rename {

@@ -8,7 +8,7 @@
 namespace mhla {
 namespace {
 
-constexpr double kNormEps = 1e-6;
+constexpr double kDitNormEps = 1e-6;
 
 // norm(x) (1 + scale) + shift.
 torch::Tensor modulated(const torch::Tensor& x, const torch::Tensor& shift, const torch::Tensor& scale, double eps) {
@@ -168,7 +168,7 @@ torch::Tensor DitBlockImpl::forward(torch::Tensor x, const torch::Tensor& c) {
   const bool with_mlp = !fc1_.is_empty() || !swiglu_.is_empty();
   const std::vector<torch::Tensor> m = rows_of(modulation_, c, with_mlp ? 6 : 3);
   if (!cpe_.is_empty()) x = cpe_(x);
-  const torch::Tensor seen = modulated(x, m[0], m[1], kNormEps);
+  const torch::Tensor seen = modulated(x, m[0], m[1], kDitNormEps);
   if (keep_) kept_ = seen.detach();
   x = torch::addcmul(x, m[2], attn_->forward(seen));
   if (with_mlp) x = torch::addcmul(x, m[5], mlp(modulated(x, m[3], m[4], norm2_eps_)));
@@ -247,7 +247,7 @@ torch::Tensor DitImpl::forward(const torch::Tensor& x, const torch::Tensor& t, c
     tokens = tokens.unflatten(1, {grid.grid[1], grid.grid[2]}).transpose(1, 2).flatten(1, 2);
   }
   const std::vector<torch::Tensor> m = rows_of(final_modulation_, shared, 2);
-  return unpatched(apply_linear(final_linear_, modulated(tokens, m[0], m[1], kNormEps)));
+  return unpatched(apply_linear(final_linear_, modulated(tokens, m[0], m[1], kDitNormEps)));
 }
 
 torch::Tensor DitImpl::denoise(const torch::Tensor& x, const torch::Tensor& t, const Conditioning& condition) {

@@ -54,8 +54,6 @@ const std::vector<Named>& named() {
   return kNamed;
 }
 
-bool is_mhla(const DitConfig& c) { return c.attention == "mhla" || c.attention == "linear"; }
-
 bool scans(std::string_view attention) {
   return attention == "gla" || attention == "gdn" || attention == "mamba" || attention == "mamba2";
 }
@@ -85,10 +83,10 @@ void check_attention(const DitConfig& c) {
     if (set && !allowed) fail("config: ", field, " is set for ", c.attention, ", expected it for ", expected);
   };
   one_of("gate", c.gate, std::vector<std::string>{"none", "silu", "linear"});
-  only("gate", c.gate != "none", is_mhla(c), "mhla or linear");
-  only("head_norm", c.head_norm, is_mhla(c), "mhla or linear");
-  only("qk_norm", c.qk_norm, is_mhla(c), "mhla or linear");
-  only("lepe", c.lepe != 0, is_mhla(c) || c.attention == "softmax", "mhla, linear or softmax");
+  only("gate", c.gate != "none", c.is_mhla(), "mhla or linear");
+  only("head_norm", c.head_norm, c.is_mhla(), "mhla or linear");
+  only("qk_norm", c.qk_norm, c.is_mhla(), "mhla or linear");
+  only("lepe", c.lepe != 0, c.is_mhla() || c.attention == "softmax", "mhla, linear or softmax");
   only("scan", c.scan, scans(c.attention), "attentions that scan: gla, gdn, mamba, mamba2");
   only("official", c.official, c.attention == "mhla" && c.family == "dit",
        "dit with mhla: no other code was published");

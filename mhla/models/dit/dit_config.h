@@ -91,6 +91,8 @@ struct DitConfig {
 
   [[nodiscard]] std::int64_t rows() const { return image[0] / patch; }  // of tokens
   [[nodiscard]] std::int64_t columns() const { return image[1] / patch; }
+  // Linear attention is MHLA with one block.
+  [[nodiscard]] bool is_mhla() const { return attention == "mhla" || attention == "linear"; }
   [[nodiscard]] bool has_null_class() const { return label_dropout > 0.0; }
   [[nodiscard]] std::int64_t out_channels() const { return learn_sigma ? 2 * channels : channels; }
 };

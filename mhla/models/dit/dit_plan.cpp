@@ -9,8 +9,6 @@
 namespace mhla {
 namespace {
 
-bool is_mhla(const DitConfig& c) { return c.attention == "mhla" || c.attention == "linear"; }
-
 // Of MHLA, and of linear attention, which is one block whose coefficient stays 1.
 MhlaAttentionOptions mhla_options(const DitConfig& c, const Layout& layout) {
   MhlaAttentionOptions o = MhlaAttentionOptions::dit(c.dim, c.heads, layout, c.official);
@@ -32,7 +30,7 @@ AttentionConfig zoo_config(const DitConfig& c, const Layout& layout) {
 }
 
 AttentionSize attention_size_of(const DitConfig& c, const Layout& layout) {
-  return is_mhla(c) ? size_of(mhla_options(c, layout)) : attention_size(c.attention, zoo_config(c, layout));
+  return c.is_mhla() ? size_of(mhla_options(c, layout)) : attention_size(c.attention, zoo_config(c, layout));
 }
 
 Layout layout_of(const DitConfig& c) {
@@ -87,7 +85,7 @@ void expect_order(const DitConfig& c, std::int64_t depth) {
 }  // namespace
 
 AnyAttention make_dit_attention(const DitConfig& c, const Layout& layout) {
-  if (is_mhla(c)) return std::make_shared<MhlaAttentionImpl>(mhla_options(c, layout));
+  if (c.is_mhla()) return std::make_shared<MhlaAttentionImpl>(mhla_options(c, layout));
   return make_attention(c.attention, zoo_config(c, layout));
 }
 

@@ -5,6 +5,7 @@
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
 #include "mhla/models/dit/dit.h"
+#include "mhla/models/published_names.h"
 #include "mhla/models/resampled.h"
 #include "mhla/models/weights_file.h"
 
@@ -30,8 +31,6 @@ const Pairs kDiffusersEnds{{"x_embedder.proj.", "pos_embed.proj."},
                            {"final_layer.linear.", "proj_out_2."}};
 const std::string kMix = "piece_attn.conv.weight";  // [M, M, 1, 1]
 
-bool starts_with(const std::string& text, const std::string& head) { return text.rfind(head, 0) == 0; }
-
 // `name` with its beginning exchanged; `back`: published to ours.
 std::string renamed(const std::string& name, const Pairs& pairs, bool back) {
   for (const auto& [ours, theirs] : pairs) {
@@ -50,8 +49,6 @@ bool split_block(const std::string& name, const std::string& list, std::string& 
   return true;
 }
 
-bool is_mhla(const DitConfig& c) { return c.attention == "mhla" || c.attention == "linear"; }
-
 // ---- Original names
 
 Weights to_original(const DitConfig& c, Weights ours) {
@@ -60,7 +57,7 @@ Weights to_original(const DitConfig& c, Weights ours) {
   for (auto& [name, value] : ours) {
     if (!split_block(name, "blocks.", head, rest)) {
       published[name] = value;
-    } else if (is_mhla(c) && starts_with(rest, "attn.")) {
+    } else if (c.is_mhla() && starts_with(rest, "attn.")) {
       const std::string own = rest.substr(5);
       if (own != "mix")
         published[head + "attn." + renamed(own, kMhlaNames, false)] = value;
@@ -82,11 +79,11 @@ Weights from_original(const DitImpl& model, const Weights& published) {
   for (const auto& [name, value] : published) {
     if (!split_block(name, "blocks.", head, rest)) {
       ours[name] = value;
-    } else if (is_mhla(c) && rest == "attn." + kMix) {
+    } else if (c.is_mhla() && rest == "attn." + kMix) {
       if (value.dim() < 4 || value.size(-1) != 1 || value.size(-2) != 1)
         fail("load_published: ", name, " has shape ", c10::str(value.sizes()), ", expected [M, M, 1, 1]");
       ours[head + "attn.mix"] = value.squeeze(-1).squeeze(-1);
-    } else if (is_mhla(c) && starts_with(rest, "attn.")) {
+    } else if (c.is_mhla() && starts_with(rest, "attn.")) {
       ours[head + "attn." + renamed(rest.substr(5), kMhlaNames, true)] = value;
     } else if (rest == "mlp.gate_proj.weight" && c.family == "dig" && value.size(0) % 2 == 0) {
       ours[name] = value.narrow(0, 0, value.size(0) / 2);
@@ -242,7 +239,7 @@ Dit resized(const DitImpl& model, const DitConfig& config) {
 
 Dit with_attention(const DitImpl& model, const DitConfig& config) {
   const DitConfig& from = model.config();
-  if ((from.attention != "softmax" && from.attention != "linear") || !is_mhla(config))
+  if ((from.attention != "softmax" && from.attention != "linear") || !config.is_mhla())
     fail("with_attention: from ", from.attention, " to ", config.attention,
          ", expected softmax or linear to mhla or linear");
   DitConfig same = from;

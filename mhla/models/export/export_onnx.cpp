@@ -8,7 +8,7 @@ namespace {
 
 using Value = OnnxGraph::Value;
 
-constexpr double kNormEps = 1e-6;  // of TokenNorm
+constexpr double kOnnxNormEps = 1e-6;  // of TokenNorm
 
 class Exporter {
  public:
@@ -25,13 +25,13 @@ class Exporter {
       const std::string block = layer.name.substr(0, layer.name.rfind('.'));
       g_.enter(block);
       if (c_.cpe != 0) x = p_.add(x, p_.grid_conv(x, block + ".cpe.conv", layout));
-      x = p_.add(x, attention(layer, p_.layer_norm(x, block + ".norm1", kNormEps), 0));
+      x = p_.add(x, attention(layer, p_.layer_norm(x, block + ".norm1", kOnnxNormEps), 0));
       g_.enter(block + ".mlp");
-      const Value inside = p_.gelu(p_.linear(p_.layer_norm(x, block + ".norm2", kNormEps), block + ".mlp.fc1"));
+      const Value inside = p_.gelu(p_.linear(p_.layer_norm(x, block + ".norm2", kOnnxNormEps), block + ".mlp.fc1"));
       x = p_.add(x, p_.linear(inside, block + ".mlp.fc2"));
     }
     g_.enter("head");
-    return p_.linear(p_.layer_norm(p_.mean(x, {1}, false), "fc_norm", kNormEps), "head");
+    return p_.linear(p_.layer_norm(p_.mean(x, {1}, false), "fc_norm", kOnnxNormEps), "head");
   }
 
   Value vlt(Value x) {
@@ -81,9 +81,9 @@ class Exporter {
     };
     g_.enter(block);
     if (c_.cpe != 0) x = p_.add(x, p_.grid_conv(x, block + ".pos", layer.layout));
-    x = p_.add(x, scaled(".gamma_1", attention(layer, p_.layer_norm(x, block + ".norm1.norm", kNormEps), stage)));
+    x = p_.add(x, scaled(".gamma_1", attention(layer, p_.layer_norm(x, block + ".norm1.norm", kOnnxNormEps), stage)));
     g_.enter(block + ".ffn");
-    const Value y = p_.gelu(p_.linear(p_.layer_norm(x, block + ".norm2.norm", kNormEps), block + ".ffn.fc1"));
+    const Value y = p_.gelu(p_.linear(p_.layer_norm(x, block + ".norm2.norm", kOnnxNormEps), block + ".ffn.fc1"));
     const Value local = p_.add(y, p_.grid_conv(y, block + ".ffn.dwconv", layer.layout));
     return p_.add(x, scaled(".gamma_2", p_.linear(local, block + ".ffn.fc2")));
   }

@@ -11,7 +11,7 @@ namespace mhla {
 namespace {
 
 constexpr std::int64_t kSide = 299;
-constexpr double kNormEps = 1e-3;
+constexpr double kInceptionEps = 1e-3;
 constexpr std::int64_t kSpatialChannels = 7;
 
 using Branches = std::vector<InceptionBranchSpec>;
@@ -93,7 +93,7 @@ InceptionConvImpl::InceptionConvImpl(std::int64_t in, const InceptionConvSpec& s
 
 torch::Tensor InceptionConvImpl::forward(const torch::Tensor& x) {
   return torch::batch_norm(conv_(x), bn_->weight, bn_->bias, bn_->running_mean, bn_->running_var, /*training=*/false,
-                           /*momentum=*/0.0, kNormEps, /*cudnn_enabled=*/true)
+                           /*momentum=*/0.0, kInceptionEps, /*cudnn_enabled=*/true)
       .relu_();
 }
 

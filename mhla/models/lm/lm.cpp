@@ -13,7 +13,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "LanguageModel";
+constexpr const char* kLmEntry = "LanguageModel";
 
 MhlaAttentionImpl* mhla_of(const LmBlock& block) { return block->attention()->as<MhlaAttentionImpl>(); }
 
@@ -125,24 +125,24 @@ torch::Tensor LanguageModelImpl::logits(const torch::Tensor& hidden) const {
 void LanguageModelImpl::set_exact(bool on) {
   const LmConfig& c = config_;
   if (on && c.attention != "mhla" && c.attention != "linear")
-    fail(kEntry, "::set_exact: attention is ", c.attention, ", expected mhla or linear");
-  if (on && c.short_conv != 0) fail(kEntry, "::set_exact: short_conv is ", c.short_conv, ", expected 0");
+    fail(kLmEntry, "::set_exact: attention is ", c.attention, ", expected mhla or linear");
+  if (on && c.short_conv != 0) fail(kLmEntry, "::set_exact: short_conv is ", c.short_conv, ", expected 0");
   if (on && c.features != "relu" && c.features != "relu_eps" && c.features != "elu1" && c.features != "identity")
-    fail(kEntry, "::set_exact: features is ", c.features, ", expected relu, relu_eps, elu1 or identity");
+    fail(kLmEntry, "::set_exact: features is ", c.features, ", expected relu, relu_eps, elu1 or identity");
   if (on && (device().is_cuda() || embeddings_->weight.scalar_type() != torch::kFloat))
-    fail(kEntry, "::set_exact: weights are ", c10::str(embeddings_->weight.scalar_type()), " on ", device().str(),
+    fail(kLmEntry, "::set_exact: weights are ", c10::str(embeddings_->weight.scalar_type()), " on ", device().str(),
          ", expected f32 on the CPU");
   exact_ = on;
 }
 
 void LanguageModelImpl::expect_tokens(const char* entry, const torch::Tensor& tokens, std::int64_t axes) const {
   if (tokens.dim() != axes || tokens.scalar_type() != torch::kLong)
-    fail(kEntry, "::", entry, ": tokens are ", c10::str(tokens.scalar_type()), " of shape ", c10::str(tokens.sizes()),
+    fail(kLmEntry, "::", entry, ": tokens are ", c10::str(tokens.scalar_type()), " of shape ", c10::str(tokens.sizes()),
          ", expected int64 of shape ", axes == 1 ? "[B]" : "[B, N]");
   if (tokens.is_cuda() || tokens.numel() == 0) return;  // a device would have to be waited for
   const std::int64_t least = tokens.min().item<std::int64_t>(), most = tokens.max().item<std::int64_t>();
   if (least < 0 || most >= config_.vocab)
-    fail(kEntry, "::", entry, ": a token is ", least < 0 ? least : most, ", expected 0 to ", config_.vocab - 1);
+    fail(kLmEntry, "::", entry, ": a token is ", least < 0 ? least : most, ", expected 0 to ", config_.vocab - 1);
 }
 
 torch::Tensor LanguageModelImpl::embed(const torch::Tensor& tokens) const {
@@ -181,7 +181,7 @@ torch::Tensor LanguageModelImpl::hidden(const torch::Tensor& given, const torch:
     const LengthPlan length = plan(given.size(1));
     tokens = given.narrow(1, length.first, length.tokens), chunk = length.chunk;
   } else if (needs_whole_length(policy_)) {
-    fail(kEntry, "::hidden: cu_seqlens with length policy ", name_of(policy_), ", expected error or extend");
+    fail(kLmEntry, "::hidden: cu_seqlens with length policy ", name_of(policy_), ", expected error or extend");
   }
   const auto set_chunk = [&](std::int64_t size) {
     for (LmBlock& block : blocks_) {
@@ -205,7 +205,7 @@ torch::Tensor LanguageModelImpl::hidden(const torch::Tensor& given, const torch:
 
 LmState LanguageModelImpl::begin(std::int64_t batch) const {
   if (needs_whole_length(policy_))
-    fail(kEntry, "::begin: length policy ", name_of(policy_),
+    fail(kLmEntry, "::begin: length policy ", name_of(policy_),
          " needs the whole length before the first token, expected error or extend in streaming");
   LmState state;
   for (const LmBlock& block : blocks_) state.layers.push_back(block->attention()->begin(batch));
@@ -215,9 +215,9 @@ LmState LanguageModelImpl::begin(std::int64_t batch) const {
 void LanguageModelImpl::expect_step(const torch::Tensor& tokens, const LmState& state) const {
   expect_tokens("stream", tokens, 2);
   if (state.layers.size() != blocks_.size())
-    fail(kEntry, "::stream: the state has ", state.layers.size(), " layers, expected ", blocks_.size());
+    fail(kLmEntry, "::stream: the state has ", state.layers.size(), " layers, expected ", blocks_.size());
   if (tokens.size(0) != state.batch())
-    fail(kEntry, "::stream: tokens of ", tokens.size(0), " sequences, expected those of ", state.batch());
+    fail(kLmEntry, "::stream: tokens of ", tokens.size(0), " sequences, expected those of ", state.batch());
 }
 
 torch::Tensor LanguageModelImpl::stream(const torch::Tensor& tokens, LmState& state) {
@@ -233,8 +233,8 @@ torch::Tensor LanguageModelImpl::stream(const torch::Tensor& tokens, LmState& st
 
 torch::Tensor LanguageModelImpl::prefill(const torch::Tensor& tokens, LmState& state, std::int64_t piece) {
   expect_tokens("prefill", tokens, 2);
-  if (tokens.size(1) == 0) fail(kEntry, "::prefill: no tokens, expected at least one");
-  if (piece < 1) fail(kEntry, "::prefill: piece is ", piece, ", expected at least 1");
+  if (tokens.size(1) == 0) fail(kLmEntry, "::prefill: no tokens, expected at least one");
+  if (piece < 1) fail(kLmEntry, "::prefill: piece is ", piece, ", expected at least 1");
   const torch::NoGradGuard no_gradient;
   torch::Tensor last;
   for (std::int64_t first = 0; first < tokens.size(1); first += piece)

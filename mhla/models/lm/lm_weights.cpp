@@ -10,7 +10,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "load_published";
+constexpr const char* kLmWeightsEntry = "load_published";
 constexpr const char* kHead = "lm_head.weight";
 
 // The family of weight_names.h; none where the layer has the published names already.
@@ -61,15 +61,15 @@ void load_published(LanguageModelImpl& model, const Weights& published) {
   Weights weights;
   for (const auto& [name, value] : published) {
     const std::string bare = name.rfind("module.", 0) == 0 ? name.substr(7) : name;  // as data-parallel training saves
-    if (!weights.emplace(bare, value).second) fail(kEntry, ": ", bare, " is there with and without 'module.'");
+    if (!weights.emplace(bare, value).second) fail(kLmWeightsEntry, ": ", bare, " is there with and without 'module.'");
   }
   if (const auto head = weights.find(kHead); c.tied && head != weights.end()) {
     const auto table = weights.find("model.embeddings.weight");
     if (table != weights.end() && !torch::equal(head->second, table->second))
-      fail(kEntry, ": ", kHead, " differs from model.embeddings.weight, expected tied tables, or tied false");
+      fail(kLmWeightsEntry, ": ", kHead, " differs from model.embeddings.weight, expected tied tables, or tied false");
     weights.erase(head);
   }
-  expect_weights(published_weights(model), weights, kEntry);  // so that errors have the names of the file
+  expect_weights(published_weights(model), weights, kLmWeightsEntry);  // so that errors have the names of the file
   const Weights own = weights_of(model);
   const std::string_view family = family_of(c);
   for (std::size_t layer = 0; !family.empty() && layer < model.blocks().size(); ++layer) {
@@ -78,7 +78,7 @@ void load_published(LanguageModelImpl& model, const Weights& published) {
     if (c.attention == "linear") ours["mix"] = own.at(prefix + "mix");
     put(weights, prefix, ours);
   }
-  copy_weights(own, weights, kEntry);
+  copy_weights(own, weights, kLmWeightsEntry);
 }
 
 void save_language_model(const LanguageModelImpl& model, const std::filesystem::path& folder) {

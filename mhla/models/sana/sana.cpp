@@ -12,7 +12,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "Sana";
+constexpr const char* kSanaEntry = "Sana";
 constexpr std::int64_t kFrequencies = 128;
 constexpr double kCaptionGain = 0.01;  // initial gain of the captions' norm
 
@@ -57,7 +57,7 @@ SanaAttentionImpl::SanaAttentionImpl(const SanaConfig& c) : config_(c) {
   torch::Tensor start = torch::empty({grid.count(), grid.count()});
   MixInit init;
   init.transform = parse_mix_transform(c.mix_init), init.exp_sigma = c.mix_sigma;
-  init_mix(init, grid, ops::output_view(start, kEntry, "mix"));
+  init_mix(init, grid, ops::output_view(start, kSanaEntry, "mix"));
   mix = register_parameter("mix", start, c.learn_mix);
 }
 
@@ -178,7 +178,7 @@ SanaImpl::SanaImpl(const SanaConfig& given) : config_(given) {
 
 torch::Tensor SanaImpl::embed_captions(const torch::Tensor& y) {
   if (y.dim() != 3 || y.size(2) != config_.caption_dim)
-    fail(kEntry, ": captions have shape ", c10::str(y.sizes()), ", expected [B, T, ", config_.caption_dim, "]");
+    fail(kSanaEntry, ": captions have shape ", c10::str(y.sizes()), ", expected [B, T, ", config_.caption_dim, "]");
   const torch::Tensor inner = torch::gelu(apply_linear(y_in_, y.to(y_in_->weight.scalar_type())), "tanh");
   return y_norm_(apply_linear(y_out_, inner));
 }
@@ -192,15 +192,16 @@ torch::Tensor SanaImpl::denoise(const torch::Tensor& x, const torch::Tensor& t, 
                                 const torch::Tensor& mask) {
   const SanaConfig& c = config_;
   if (x.dim() != 4 || x.size(1) != c.channels || x.size(2) % c.patch != 0 || x.size(3) % c.patch != 0)
-    fail(kEntry, ": x has shape ", c10::str(x.sizes()), ", expected [B, ", c.channels,
+    fail(kSanaEntry, ": x has shape ", c10::str(x.sizes()), ", expected [B, ", c.channels,
          ", rows, columns], both multiples of ", c.patch);
   const std::int64_t B = x.size(0);
   if (t.dim() != 1 || t.size(0) != B || captions.size(0) != B)
-    fail(kEntry, ": ", B, " latents with ", t.numel(), " times and ", captions.size(0), " captions, expected as many");
+    fail(kSanaEntry, ": ", B, " latents with ", t.numel(), " times and ", captions.size(0),
+         " captions, expected as many");
   torch::Tensor seen;  // [B, 1, 1, T]
   if (mask.defined()) {
     if (mask.dim() != 2 || mask.size(0) != B || mask.size(1) != captions.size(1))
-      fail(kEntry, ": mask has shape ", c10::str(mask.sizes()), ", expected [", B, ", ", captions.size(1), "]");
+      fail(kSanaEntry, ": mask has shape ", c10::str(mask.sizes()), ", expected [", B, ", ", captions.size(1), "]");
     seen = mask != 0;
     seen = seen.logical_or(seen.any(1, /*keepdim=*/true).logical_not()).unsqueeze(1).unsqueeze(1);
   }

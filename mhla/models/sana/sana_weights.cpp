@@ -11,7 +11,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "load_published";
+constexpr const char* kSanaWeightsEntry = "load_published";
 const std::string kCaption = "y_embedder.y_embedding";
 
 // What follows "blocks.N.", whose head becomes `blocks`; "" where it is none.
@@ -100,7 +100,7 @@ void load_published(SanaImpl& model, const Weights& published) {
   file.erase("pos_embed");  // of position tables that SANA does not use
   if (file.count(kCaption) == 0) own.erase(kCaption);
   const std::vector<PublishedNames> lists{names_of(own, SanaNames::kOriginal), names_of(own, SanaNames::kDiffusers)};
-  copy_weights(own, from_published(nearest_names(lists, file), own, file, kEntry), kEntry);
+  copy_weights(own, from_published(nearest_names(lists, file), own, file, kSanaWeightsEntry), kSanaWeightsEntry);
 }
 
 Sana with_attention(const SanaImpl& model, const SanaConfig& config) {

@@ -12,7 +12,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "Gemma2";
+constexpr const char* kGemma2Entry = "Gemma2";
 
 // `name`.weight of zeros, which take no memory until they are written to.
 torch::Tensor add_weight(torch::nn::Module& module, const std::string& name, const std::vector<std::int64_t>& shape,
@@ -100,12 +100,12 @@ Gemma2Impl::Gemma2Impl(const Gemma2Config& c, torch::ScalarType dtype)
 torch::Tensor Gemma2Impl::forward(const torch::Tensor& ids, const torch::Tensor& mask,
                                   std::vector<torch::Tensor>* maybe_states) {
   if (ids.dim() != 2 || ids.sizes() != mask.sizes() || ids.size(1) < 1)
-    fail(kEntry, ": ids and mask have shapes ", c10::str(ids.sizes()), " and ", c10::str(mask.sizes()),
+    fail(kGemma2Entry, ": ids and mask have shapes ", c10::str(ids.sizes()), " and ", c10::str(mask.sizes()),
          ", expected [B, T] for both");
   if (ids.numel() > 0) {
     const auto least = ids.min().item<std::int64_t>(), most = ids.max().item<std::int64_t>();
     if (least < 0 || most >= config_.vocab_size)
-      fail(kEntry, ": ids from ", least, " to ", most, ", expected 0 to ", config_.vocab_size - 1);
+      fail(kGemma2Entry, ": ids from ", least, " to ", most, ", expected 0 to ", config_.vocab_size - 1);
   }
   const std::int64_t T = ids.size(1);
   torch::Tensor x = torch::embedding(table_, ids);
