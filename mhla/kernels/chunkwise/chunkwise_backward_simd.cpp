@@ -7,11 +7,11 @@
 // With a normaliser, or a mix per head that the heads of a group do not share, dq belongs to step 3, because the
 // gradient of the denominator needs it, or because the prefix of the next head takes the place of this one.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "mhla/kernels/chunkwise/chunkwise_simd_backward.cpp"
+#define HWY_TARGET_INCLUDE "mhla/kernels/chunkwise/chunkwise_backward_simd.cpp"
 #include "hwy/foreach_target.h"
 // foreach_target.h first: it includes this file once per instruction set
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
-#include "mhla/kernels/chunkwise/chunkwise_simd_backward-inl.h"
+#include "mhla/kernels/chunkwise/chunkwise_backward_simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mhla {

@@ -1,6 +1,6 @@
 // Backward of the bidirectional form on CPU vectors for f16: bidirectional_backward-inl.h.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "mhla/kernels/bidirectional/bidirectional_bwd_f16_simd.cpp"
+#define HWY_TARGET_INCLUDE "mhla/kernels/bidirectional/bidirectional_backward_f16_simd.cpp"
 #include "hwy/foreach_target.h"
 // foreach_target.h first: it includes this file once per instruction set
 #include "mhla/kernels/bidirectional/bidirectional_backward-inl.h"

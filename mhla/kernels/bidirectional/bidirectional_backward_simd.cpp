@@ -1,7 +1,7 @@
 // Backward of the bidirectional form on CPU vectors: f32, and the way to the files of the other dtypes
 // (bidirectional_backward-inl.h), which compile beside it.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "mhla/kernels/bidirectional/bidirectional_bwd_simd.cpp"
+#define HWY_TARGET_INCLUDE "mhla/kernels/bidirectional/bidirectional_backward_simd.cpp"
 #include "hwy/foreach_target.h"
 // foreach_target.h first: it includes this file once per instruction set
 #include "mhla/kernels/bidirectional/bidirectional_backward-inl.h"

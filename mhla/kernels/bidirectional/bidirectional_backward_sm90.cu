@@ -1,10 +1,9 @@
 // Backward of the bidirectional form on Hopper. Nothing is kept from forward. Short sequences go over all pairs of
-// tokens (bidirectional_bwd_sm90_short.cuh, or bidirectional_bwd_sm90_pairs.cuh with 8 bytes of workspace per padded
-// token and query head), dmix in parts.
-// Others pass summaries through memory (common/cuda/sm90_backward.cuh): 4 M (D E + D) bytes per kv head, in rounds of
-// heads (kRoundBytes).
+// tokens (bidirectional_backward_sm90_short.cuh, or bidirectional_backward_sm90_pairs.cuh with 8 bytes of workspace per
+// padded token and query head), dmix in parts. Others pass summaries through memory (common/cuda/sm90_backward.cuh): 4
+// M (D E + D) bytes per kv head, in rounds of heads (kRoundBytes).
 #include "mhla/core/workspace.h"
-#include "mhla/kernels/bidirectional/bidirectional_bwd_sm90_short.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_backward_sm90_short.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 
 namespace mhla {
