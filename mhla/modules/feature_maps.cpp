@@ -1,29 +1,34 @@
 #include "mhla/modules/feature_maps.h"
 
 #include "mhla/core/error.h"
+#include "mhla/ops/feature_map.h"
 
 namespace mhla {
 namespace {
 
-constexpr std::string_view kNames[] = {"relu_eps", "relu", "elu1", "identity", "t2r", "hedgehog", "hadamard", "dpfp"};
+constexpr std::string_view kLearned[] = {"t2r", "hedgehog", "hadamard", "dpfp"};  // in the enum's order
 constexpr std::int64_t kDpfpRolls = 4;
 
 }  // namespace
 
-std::string_view name_of(Features features) { return kNames[static_cast<int>(features)]; }
+std::string_view name_of(Features features) {
+  const std::size_t index = static_cast<std::size_t>(features);
+  return index < kFused ? kFeatureMaps[index] : kLearned[index - kFused];
+}
 
 Features parse_features(std::string_view name) {
   std::string names;
-  for (std::size_t i = 0; i < std::size(kNames); ++i) {
-    if (kNames[i] == name) return static_cast<Features>(i);
-    names += str(names.empty() ? "" : ", ", kNames[i]);
+  for (std::size_t i = 0; i < kFused + std::size(kLearned); ++i) {
+    const auto features = static_cast<Features>(i);
+    if (name_of(features) == name) return features;
+    names += str(names.empty() ? "" : ", ", name_of(features));
   }
   fail("feature map is '", name, "', expected one of ", names);
 }
 
 FeatureMap fused_map(Features features) {
   if (!is_fused(features)) fail("feature map ", name_of(features), " is not fused with the operator");
-  return parse_feature_map(name_of(features));
+  return static_cast<FeatureMap>(features);
 }
 
 std::int64_t feature_size(Features features, std::int64_t head_dim) {
@@ -47,11 +52,8 @@ HeadFeaturesImpl::HeadFeaturesImpl(Features features, std::int64_t head_dim) : f
 }
 
 torch::Tensor HeadFeaturesImpl::forward(const torch::Tensor& x) {
+  if (is_fused(features_)) return ops::apply_features(x, fused_map(features_));
   switch (features_) {
-    case Features::kReluEps: return x.relu() + kReluEpsilon;
-    case Features::kRelu: return x.relu();
-    case Features::kElu1: return torch::elu(x) + 1;
-    case Features::kIdentity: return x;
     case Features::kT2r: return layer_(x).relu();
     case Features::kHadamard: return layer1_(x) * layer2_(x);
     case Features::kHedgehog: {

@@ -1,4 +1,4 @@
-// Feature maps of q and k: the four the kernels fuse, and the learnable ones of the language models. A learnable map
+// Feature maps of q and k: those the kernels fuse, and the learnable ones of the language models. A learnable map
 // works on each head's channels and may change their number:
 //   t2r       relu(W x)                                                     D
 //   hedgehog  softmax([2 y, -2 y]), y = W x + b, W = I and b = 0 at first   2 D
@@ -13,12 +13,15 @@
 
 namespace mhla {
 
-enum class Features : std::uint8_t { kReluEps, kRelu, kElu1, kIdentity, kT2r, kHedgehog, kHadamard, kDpfp };
+// The maps of the kernels under their own numbers, then those of layers. fused(FeatureMap::kRelu) is one of the first.
+inline constexpr std::uint8_t kFused = std::size(kFeatureMaps);
+enum class Features : std::uint8_t { kT2r = kFused, kHedgehog, kHadamard, kDpfp };
 
 std::string_view name_of(Features features);  // "relu_eps", "relu", "elu1", "identity", "t2r", "hedgehog", ...
 Features parse_features(std::string_view name);
 
-constexpr bool is_fused(Features features) { return features <= Features::kIdentity; }
+constexpr Features fused(FeatureMap map) { return static_cast<Features>(map); }
+constexpr bool is_fused(Features features) { return static_cast<std::uint8_t>(features) < kFused; }
 FeatureMap fused_map(Features features);  // of a fused one
 std::int64_t feature_size(Features features, std::int64_t head_dim);
 

@@ -91,7 +91,7 @@ MhlaAttentionOptions MhlaAttentionOptions::lm(std::int64_t dim, std::int64_t hea
   MhlaAttentionOptions o;
   o.dim = dim, o.heads = heads, o.causal = true;
   o.head_dim = dim / 2 / heads, o.value_dim = dim / heads;
-  o.out_bias = false, o.features = Features::kRelu, o.rope = o.head_norm = true, o.gate = Gate::kSilu;
+  o.out_bias = false, o.features = fused(FeatureMap::kRelu), o.rope = o.head_norm = true, o.gate = Gate::kSilu;
   o.constraint = MixConstraint{.causal = true};
   o.official_causal_clamp = official;
   if (official) o.constraint.reset();
@@ -101,7 +101,7 @@ MhlaAttentionOptions MhlaAttentionOptions::lm(std::int64_t dim, std::int64_t hea
 MhlaAttentionOptions MhlaAttentionOptions::linear(std::int64_t dim, std::int64_t heads) {
   MhlaAttentionOptions o;
   o.dim = dim, o.heads = heads, o.layout = Layout::line(std::int64_t{1} << 40), o.max_tokens = 1;
-  o.qk_norm = true, o.qk_norm_eps = 1e-6, o.features = Features::kRelu;
+  o.qk_norm = true, o.qk_norm_eps = 1e-6, o.features = fused(FeatureMap::kRelu);
   o.learn_mix = false;
   return o;
 }
@@ -290,7 +290,7 @@ AttentionScores MhlaAttentionImpl::scores(const torch::Tensor& x) {
   const Projected p = project(x, {});
   ops::AttentionInputs inputs;
   const FeatureMap map = prepare(p, rope_table(p.q, {}), inputs);
-  const auto features = [&](const torch::Tensor& y) { return apply_features(y, map).to(torch::kDouble); };
+  const auto features = [&](const torch::Tensor& y) { return ops::apply_features(y, map).to(torch::kDouble); };
   AttentionScores scores;
   scores.q = features(inputs.q), scores.k = features(inputs.k), scores.v = inputs.v;
   scores.mix = mix.to(torch::kDouble), scores.layout = options_.layout;

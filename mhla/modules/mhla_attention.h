@@ -44,7 +44,7 @@ struct MhlaAttentionOptions {
   std::int64_t short_conv = 0;  // taps of a causal convolution with SiLU on q, k and v
   bool qk_norm = false;
   std::optional<double> qk_norm_eps;  // none: the epsilon of the dtype, as published
-  Features features = Features::kReluEps;
+  Features features = fused(FeatureMap::kReluEps);
   bool rope = false;
   double rope_base = 10000.0;
   std::shared_ptr<RopeCache> maybe_rope_cache;  // of the model; without one the layer keeps its own

@@ -64,7 +64,7 @@ TEST(MhlaAttention, PlainCodeIsTheSame) {
     MhlaAttentionOptions o = small(layout);
     o.kv_heads = 2, o.max_tokens = 24, o.qk_norm = true, o.qk_norm_eps = 0.1;
     if (layout.rank == 2) o.heads = 6, o.rope = true;  // own features for the normaliser
-    if (layout.rank == 1) o.features = Features::kElu1, o.normalizer = Normalizer::kNone;
+    if (layout.rank == 1) o.features = fused(FeatureMap::kElu1), o.normalizer = Normalizer::kNone;
     MhlaAttention layer = layer_of(o);
     for (const char* name : {"q_norm.weight", "k_norm.weight"}) parameter(layer, name).data().uniform_(0.5, 1.5);
     const torch::Tensor x = tokens(2, 24, 24).requires_grad_();
@@ -87,7 +87,7 @@ TEST(MhlaAttention, PlainCodeIsTheSame) {
 }
 
 TEST(MhlaAttention, LearnsEveryPart) {
-  for (const Features features : {Features::kElu1, Features::kHedgehog, Features::kHadamard}) {
+  for (const Features features : {fused(FeatureMap::kElu1), Features::kHedgehog, Features::kHadamard}) {
     MhlaAttentionOptions o = small(Layout::grid2d(4, 4, 2, 2));
     o.features = features, o.qk_norm = o.inner_norm = o.head_norm = o.qkv_bias = o.gate_bias = o.mix_per_head = true;
     o.gate = Gate::kSilu, o.lepe = 3, o.dim = 16, o.heads = 2, o.qk_norm_eps = 1e-2;
@@ -110,9 +110,13 @@ TEST(MhlaAttention, LearnsEveryPartOfTheCausalForm) {
 
 TEST(MhlaAttention, MapsAndRotatesInTheNumeratorAlone) {
   const Layout layout = Layout::grid3d({2, 3, 4}, {2, 1, 2});
-  const std::pair<Features, bool> cases[] = {
-      {Features::kElu1, true},  {Features::kT2r, true},      {Features::kHedgehog, true}, {Features::kDpfp, true},
-      {Features::kElu1, false}, {Features::kReluEps, false}, {Features::kT2r, false}};
+  const std::pair<Features, bool> cases[] = {{fused(FeatureMap::kElu1), true},
+                                             {Features::kT2r, true},
+                                             {Features::kHedgehog, true},
+                                             {Features::kDpfp, true},
+                                             {fused(FeatureMap::kElu1), false},
+                                             {fused(FeatureMap::kReluEps), false},
+                                             {Features::kT2r, false}};
   for (const auto& [map, normalized] : cases) {
     const Features features = map;
     MhlaAttentionOptions o = small(layout);
@@ -123,8 +127,8 @@ TEST(MhlaAttention, MapsAndRotatesInTheNumeratorAlone) {
     const auto qkv = torch::linear(x, parameter(layer, "qkv.weight")).reshape({2, 24, 3, 4, 6}).unbind(2);
     const auto phi = [&](const torch::Tensor& z, const char* side) {
       const auto p = [&](const char* name) { return parameter(layer, std::string("feature_map_") + side + name); };
-      if (features == Features::kElu1) return torch::elu(z) + 1;
-      if (features == Features::kReluEps) return z.relu() + 1e-6;
+      if (features == fused(FeatureMap::kElu1)) return torch::elu(z) + 1;
+      if (features == fused(FeatureMap::kReluEps)) return z.relu() + 1e-6;
       if (features == Features::kT2r) return torch::linear(z, p(".layer.weight")).relu();
       if (features == Features::kHedgehog) {
         const torch::Tensor w = torch::linear(z, p(".layer.weight"), p(".layer.bias"));
@@ -160,7 +164,7 @@ TEST(MhlaAttention, HandsItsOptionsToTheOperator) {
   for (const bool causal : {false, true}) {
     for (const Gate gate : {Gate::kSilu, Gate::kLinear}) {
       MhlaAttentionOptions o = small(causal ? Layout{} : Layout::line(8));
-      o.causal = causal, o.chunk = 8, o.max_tokens = 24, o.features = Features::kElu1;
+      o.causal = causal, o.chunk = 8, o.max_tokens = 24, o.features = fused(FeatureMap::kElu1);
       o.normalizer = Normalizer::kPaper, o.eps = 0.7, o.scale = 0.3, o.gate = gate, o.gate_bias = true;
       MhlaAttention layer = layer_of(o);
       const torch::Tensor x = tokens(2, 20, 24);

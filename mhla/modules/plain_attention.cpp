@@ -7,19 +7,10 @@
 #include <array>
 
 #include "mhla/core/error.h"
+#include "mhla/ops/feature_map.h"
 
 namespace mhla {
 namespace {
-
-torch::Tensor features(FeatureMap map, const torch::Tensor& x) {
-  switch (map) {
-    case FeatureMap::kReluEps: return x.relu() + kReluEpsilon;
-    case FeatureMap::kRelu: return x.relu();
-    case FeatureMap::kElu1: return torch::elu(x) + 1;
-    case FeatureMap::kIdentity: break;
-  }
-  return x;
-}
 
 // A raster cut into blocks of equal size: frames, rows, columns.
 struct EqualBlocks {
@@ -59,7 +50,7 @@ torch::Tensor plain_bidirectional(const ops::AttentionInputs& in, const ops::Bid
   const EqualBlocks blocks(options.layout, in.q.size(1));
   const std::int64_t group = in.q.size(2) / in.k.size(2);
   const auto shared = [&](const torch::Tensor& x) { return group == 1 ? x : x.repeat_interleave(group, 2); };
-  const auto map = [&](const torch::Tensor& x) { return blocks.cut(features(options.feature_map, x)); };
+  const auto map = [&](const torch::Tensor& x) { return blocks.cut(ops::apply_features(x, options.feature_map)); };
   const torch::Tensor q = map(in.q), k = map(shared(in.k)), v = blocks.cut(shared(in.v));
   const torch::Tensor mix = in.mix.to(q.scalar_type());
   const auto mixed = [&](const torch::Tensor& x) {

@@ -2,16 +2,6 @@
 
 namespace mhla {
 
-torch::Tensor apply_features(const torch::Tensor& x, FeatureMap map) {
-  switch (map) {
-    case FeatureMap::kReluEps: return x.relu() + 1e-6;
-    case FeatureMap::kRelu: return x.relu();
-    case FeatureMap::kElu1: return torch::elu(x) + 1;
-    case FeatureMap::kIdentity: return x;
-  }
-  return x;
-}
-
 torch::Tensor denominators(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& mix,
                            const Layout& layout, Normalizer normalizer) {
   const std::int64_t N = q.size(1), H = q.size(2);

@@ -26,8 +26,6 @@ class ScoredAttention {
   virtual AttentionScores scores(const torch::Tensor& x) = 0;  // x [B, N, C], as forward() takes it
 };
 
-// What the kernels fuse, for tensors of any shape.
-torch::Tensor apply_features(const torch::Tensor& x, FeatureMap map);
 // What stands below a row without eps, [B, N, H], from features q [B, N, H, D] and k [B, N, Hkv, D]:
 //   paper     q_t . sum_b mix[i,b] z_b            for t in block i
 //   official  sum_b mix[i,b] (q_{b,w} . z_b)      for t at place w of block i; blocks of one size

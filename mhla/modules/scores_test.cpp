@@ -99,7 +99,7 @@ TEST(Scores, OfMhlaWithEveryNormaliser) {
   MhlaAttentionOptions o = MhlaAttentionOptions::image(16, 2, equal);
   o.lepe = 0;
   cases.push_back({"paper", o});
-  o.mix_per_head = true, o.scale = 0.7, o.features = Features::kElu1;
+  o.mix_per_head = true, o.scale = 0.7, o.features = fused(FeatureMap::kElu1);
   cases.push_back({"paper, mix per head, scale", o});
   o.rope = true, o.kv_heads = 1;
   cases.push_back({"rotated, one key head", o});

@@ -41,7 +41,7 @@ TEST(WeightNames, GoInAndComeBack) {
 
 // Language models with the options of their configuration: the options follow from the names.
 TEST(WeightNames, TellTheOptionsOfALanguageModel) {
-  for (const Features features : {Features::kRelu, Features::kT2r, Features::kHedgehog, Features::kHadamard}) {
+  for (const Features features : {fused(FeatureMap::kRelu), Features::kT2r, Features::kHedgehog, Features::kHadamard}) {
     for (const bool gated : {false, true}) {
       torch::manual_seed(5);
       MhlaAttentionOptions o = MhlaAttentionOptions::lm(32, 2);

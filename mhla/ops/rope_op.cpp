@@ -6,6 +6,7 @@
 #include "mhla/core/error.h"
 #include "mhla/kernels/rope/rope.h"
 #include "mhla/ops/attention_op.h"
+#include "mhla/ops/feature_map.h"
 
 namespace mhla::ops {
 namespace {
@@ -17,22 +18,6 @@ bool kernels_take(const at::Tensor& q) {
 }
 
 // ---- With LibTorch's operators
-
-at::Tensor plain_map(const at::Tensor& x, FeatureMap map) {
-  switch (map) {
-    case FeatureMap::kIdentity: return x;
-    case FeatureMap::kRelu: return at::relu(x);
-    case FeatureMap::kReluEps: return at::relu(x) + kReluEpsilon;
-    case FeatureMap::kElu1: return at::where(x <= 0, x.clamp_max(0).exp(), x + 1);
-  }
-  fail("rope: unknown feature map ", static_cast<int>(map));
-}
-
-at::Tensor plain_through(const at::Tensor& x, FeatureMap map, const at::Tensor& gradient) {
-  if (map == FeatureMap::kIdentity) return gradient;
-  if (map == FeatureMap::kElu1) return gradient * x.clamp_max(0).exp();
-  return gradient.masked_fill(x <= 0, 0.0);
-}
 
 // x [B, N, H, D] in the dtype of the table.
 at::Tensor plain_turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool halves) {
@@ -48,7 +33,7 @@ at::Tensor plain_turn(const at::Tensor& x, const at::Tensor& cos, const at::Tens
 at::Tensor plain_backward(const at::Tensor& dout, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
                           bool halves, FeatureMap map) {
   const at::Tensor turned = plain_turn(dout.to(cos.scalar_type()), cos, -sin, halves);
-  return (x.defined() ? plain_through(x.to(cos.scalar_type()), map, turned) : turned).to(dout.scalar_type());
+  return (x.defined() ? through_features(x.to(cos.scalar_type()), map, turned) : turned).to(dout.scalar_type());
 }
 
 // ---- Kernels
@@ -78,7 +63,7 @@ Two rope_kernel(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos,
   check_rope(params);
   if (!kernels_take(q)) {
     const auto turned = [&](const at::Tensor& x) {
-      return plain_turn(plain_map(x.to(cos.scalar_type()), map), cos, sin, halves).to(x.scalar_type());
+      return plain_turn(apply_features(x.to(cos.scalar_type()), map), cos, sin, halves).to(x.scalar_type());
     };
     return {turned(q), turned(k)};
   }

@@ -1,4 +1,4 @@
-"""Feature maps of q and k: the four the kernels fuse, and the learnable ones of the language models, which work on each
+"""Feature maps of q and k: those the kernels fuse, and the learnable ones of the language models, which work on each
 head's channels and may change their number."""
 
 from __future__ import annotations

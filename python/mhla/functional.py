@@ -48,7 +48,7 @@ def attention(
             weighs every key block. In 1D and causal layouts it may be larger: its leading part is used.
         normalizer: ``"paper"`` (default), ``"none"`` (default of the causal form) or ``"official"``, the published code's,
             for blocks of equal size.
-        feature_map: ``"relu_eps"``, ``"relu"``, ``"elu1"`` or ``"identity"``, applied to q, k, q_den and k_den.
+        feature_map: a key of ``mhla.feature_maps.FUSED``, applied to q, k, q_den and k_den.
         q_den: like q, with ``k_den`` like k: features for the normaliser alone, where the numerator's are rotated.
         cu_seqlens: ``[S + 1]`` int32 or int64: B = 1 holds S packed sequences that do not see each other. On the CPU
             also for CUDA tensors, or at the price of waiting for the device.

@@ -37,8 +37,8 @@ class MHLA(nn.Module):
         inner_norm: a LayerNorm before the projections, as the published image code has.
         qk_norm: RMSNorm of q and of k over their full width; ``qk_norm_eps`` None is the dtype's epsilon.
         short_conv: taps of a causal convolution with SiLU on q, k and v (causal layers); 0: none.
-        feature_map: ``relu_eps``, ``relu``, ``elu1``, ``identity``, or one that learns, per head: ``t2r``,
-            ``hedgehog``, ``hadamard``, ``dpfp``.
+        feature_map: one of ``mhla.feature_maps.NAMES``: fused with the operator, such as ``relu_eps``, or learned per
+            head, such as ``hedgehog``.
         rope: rotates the features in the numerator; the normaliser, if any, sees them unrotated.
         normalizer, eps, scale: as in :func:`mhla.attention`.
         head_norm: RMSNorm over each head's output, ``norm_eps``.

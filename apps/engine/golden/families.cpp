@@ -25,7 +25,7 @@ void expect_axes(const torch::Tensor& x, std::int64_t axes, const char* letters)
 }
 
 Features lm_features(const std::string& name) {
-  if (name == "elu") return Features::kElu1;  // fla's name for ELU + 1
+  if (name == "elu") return fused(FeatureMap::kElu1);  // fla's name for ELU + 1
   return parse_features(name);
 }
 

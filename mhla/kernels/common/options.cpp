@@ -5,23 +5,26 @@
 namespace mhla {
 namespace {
 
-constexpr std::string_view kFeatureMaps[] = {"relu_eps", "relu", "elu1", "identity"};
 constexpr std::string_view kNormalizers[] = {"paper", "none", "official"};
 
-template <class Enum, std::size_t kCount>
-Enum parse(const std::string_view (&names)[kCount], std::string_view name, const char* what) {
+std::string list_of(std::span<const std::string_view> names) {
   std::string list;
-  for (std::size_t index = 0; index < kCount; ++index) {
+  for (const std::string_view name : names) list += str(list.empty() ? "" : ", ", name);
+  return list;
+}
+
+template <class Enum>
+Enum parse(std::span<const std::string_view> names, std::string_view name, const char* what) {
+  for (std::size_t index = 0; index < names.size(); ++index) {
     if (names[index] == name) return static_cast<Enum>(index);
-    list += str(index ? ", " : "", names[index]);
   }
-  fail(what, " is '", name, "', expected one of ", list);
+  fail(what, " is '", name, "', expected one of ", list_of(names));
 }
 
 }  // namespace
 
-std::string_view name_of(FeatureMap map) { return kFeatureMaps[static_cast<int>(map)]; }
 std::string_view name_of(Normalizer normalizer) { return kNormalizers[static_cast<int>(normalizer)]; }
+std::string feature_map_list() { return list_of(kFeatureMaps); }
 FeatureMap parse_feature_map(std::string_view name) { return parse<FeatureMap>(kFeatureMaps, name, "feature map"); }
 Normalizer parse_normalizer(std::string_view name) { return parse<Normalizer>(kNormalizers, name, "normalizer"); }
 

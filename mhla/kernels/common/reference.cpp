@@ -15,26 +15,6 @@ std::int64_t row_offset(const V& x, const Sequence& sequence, std::int64_t token
 
 }  // namespace
 
-double phi(FeatureMap map, double x) {
-  switch (map) {
-    case FeatureMap::kReluEps: return (x <= 0 ? 0 : x) + kReluEpsilon;
-    case FeatureMap::kRelu: return x <= 0 ? 0 : x;
-    case FeatureMap::kElu1: return x <= 0 ? std::exp(x) : x + 1;
-    case FeatureMap::kIdentity: return x;
-  }
-  fail("phi: unknown feature map ", static_cast<int>(map));
-}
-
-double phi_slope(FeatureMap map, double x) {
-  switch (map) {
-    case FeatureMap::kReluEps:
-    case FeatureMap::kRelu: return x <= 0 ? 0 : 1;
-    case FeatureMap::kElu1: return x <= 0 ? std::exp(x) : 1;
-    case FeatureMap::kIdentity: return 1;
-  }
-  fail("phi_slope: unknown feature map ", static_cast<int>(map));
-}
-
 Positions::Positions(const Layout& layout, std::int64_t length) {
   const BlockMap map(layout, length);
   token.reserve(static_cast<std::size_t>(length));

@@ -1,4 +1,4 @@
-// The small parts both reference kernels are made of: feature maps, gathering a head's tokens as f64,
+// The small parts both reference kernels are made of: gathering a head's tokens as f64,
 // and three loops over small dense matrices. Everything is f64; only scatter() rounds, once.
 #pragma once
 
@@ -12,10 +12,6 @@ namespace mhla::reference {
 using Array = std::vector<double>;
 
 inline Array zeros(std::int64_t count) { return Array(static_cast<std::size_t>(count), 0.0); }
-
-// Written so that NaN passes through, as in PyTorch: every comparison with NaN is false.
-double phi(FeatureMap map, double x);
-double phi_slope(FeatureMap map, double x);  // derivative at x; 0 at 0 for the relu maps
 
 // The tokens of one sequence in block order: block i holds positions [begin[i], begin[i + 1]).
 struct Positions {

@@ -22,14 +22,14 @@ void turn_pair(const RopeProblem& p, const RopePart& part, const std::int64_t (&
   const std::int64_t first = p.halves ? pair : 2 * pair, second = p.halves ? pair + p.D / 2 : 2 * pair + 1;
   const double x = load(part.from, p.dtype, at, first), y = load(part.from, p.dtype, at, second);
   if (!p.backward) {
-    const double a = reference::phi(p.map, x), b = reference::phi(p.map, y);
+    const double a = phi(p.map, x), b = phi(p.map, y);
     store(part.to, p.dtype, at, first, a * cos - b * sin);
     store(part.to, p.dtype, at, second, a * sin + b * cos);
     return;
   }
   const auto through = [&](std::int64_t channel, double gradient) {
     if (p.map == FeatureMap::kIdentity) return gradient;
-    const double slope = reference::phi_slope(p.map, load(part.slope, p.dtype, at, channel));
+    const double slope = phi_slope(p.map, load(part.slope, p.dtype, at, channel));
     return slope == 0 ? 0 : gradient * slope;  // a zero slope blocks the gradient altogether, infinite or not
   };
   store(part.to, p.dtype, at, first, through(first, x * cos + y * sin));

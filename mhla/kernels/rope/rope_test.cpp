@@ -180,7 +180,7 @@ struct Problem {
   }
 };
 
-double phi(FeatureMap map, double x) {
+double phi_by_hand(FeatureMap map, double x) {
   if (map == FeatureMap::kIdentity) return x;
   if (map == FeatureMap::kElu1) return x > 0 ? x + 1 : std::exp(x);
   return std::max(x, 0.0) + (map == FeatureMap::kReluEps ? 1e-6 : 0.0);
@@ -211,7 +211,7 @@ void expect_formula(Problem& p, bool backward) {
     const bool second = p.s.halves ? c >= half : c % 2 == 1;
     const std::int64_t other = at + (p.s.halves ? half : 1) * (second ? -1 : 1);
     const std::int64_t line = ((p.s.batched ? b * p.s.N : 0) + n) * half + pair;
-    const auto value = [&](std::int64_t i) { return backward ? in.at(i) : phi(p.map, in.at(i)); };
+    const auto value = [&](std::int64_t i) { return backward ? in.at(i) : phi_by_hand(p.map, in.at(i)); };
     const double one = value(at) * cos.at(line), two = value(other) * sin.at(line);
     const bool minus = second == backward;
     const double factor = backward ? slope(p.map, x.at(at)) : 1.0, want = factor * (minus ? one - two : one + two);

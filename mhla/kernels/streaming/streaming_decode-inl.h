@@ -157,14 +157,10 @@ HWY_NOINLINE void decode_rows(const CausalSizes& s, const float* q, const KeyRow
   HWY_ALIGN float scores[R * kScoreRow];
   for (std::int64_t first = 0; first < keys; first += kTokens) {
     const std::int64_t count = HWY_MIN(kTokens, keys - first);
-    const auto score = [&](auto map) HWY_ATTR {
-      decode_scores<R, decltype(map)::value>(q, rows.k, first, count, s.D, diagonals, scores);
-    };
-    switch (rows.map) {  // a ring never holds raw keys of an expensive map
-      case FeatureMap::kReluEps: score(std::integral_constant<FeatureMap, FeatureMap::kReluEps>()); break;
-      case FeatureMap::kRelu: score(std::integral_constant<FeatureMap, FeatureMap::kRelu>()); break;
-      default: score(std::integral_constant<FeatureMap, FeatureMap::kIdentity>()); break;
-    }
+    with_feature_map(rows.map, [&](auto map) HWY_ATTR {
+      if constexpr (!is_costly(decltype(map)::value))  // a ring holds no raw keys of such a map
+        decode_scores<R, decltype(map)::value>(q, rows.k, first, count, s.D, diagonals, scores);
+    });
     decode_block<R, T>({.q = q,
                         .D = s.D,
                         .E = s.E,

@@ -41,11 +41,16 @@ class Reader {
   template <class Value>
   [[nodiscard]] Value one_of(const std::string& key,
                              std::initializer_list<std::pair<std::string_view, Value>> names) const {
+    std::vector<std::string_view> list;
+    for (const auto& [name, value] : names) list.push_back(name);
+    return std::next(names.begin(), static_cast<std::ptrdiff_t>(index_of(key, list)))->second;
+  }
+  [[nodiscard]] std::size_t index_of(const std::string& key, std::span<const std::string_view> names) const {
     const std::string_view got = text(key);
     std::string list;
-    for (const auto& [name, value] : names) {
-      if (name == got) return value;
-      list += str(list.empty() ? "" : ", ", name);
+    for (std::size_t index = 0; index < names.size(); ++index) {
+      if (names[index] == got) return index;
+      list += str(list.empty() ? "" : ", ", names[index]);
     }
     fail(kLoad, ": metadata '", key, "' is '", got, "', expected one of ", list);
   }
@@ -182,10 +187,7 @@ StreamingState StreamingState::load(const std::vector<NamedView>& views,
   c.chunk = read.integer("chunk", 1);
   c.dtype = read.one_of<DType>(
       "dtype", {{"f32", DType::kF32}, {"bf16", DType::kBF16}, {"f16", DType::kF16}, {"f64", DType::kF64}});
-  c.feature_map = read.one_of<FeatureMap>("feature_map", {{"relu_eps", FeatureMap::kReluEps},
-                                                          {"relu", FeatureMap::kRelu},
-                                                          {"elu1", FeatureMap::kElu1},
-                                                          {"identity", FeatureMap::kIdentity}});
+  c.feature_map = static_cast<FeatureMap>(read.index_of("feature_map", kFeatureMaps));
   c.normalizer = read.one_of<Normalizer>("normalizer", {{"paper", Normalizer::kPaper}, {"none", Normalizer::kNone}});
   c.eps = read.real("eps"), c.scale = read.real("scale");
   c.beyond_mix = read.one_of<BeyondMix>("beyond_mix", {{"error", BeyondMix::kError}, {"extend", BeyondMix::kExtend}});

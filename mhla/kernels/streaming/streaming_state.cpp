@@ -37,7 +37,7 @@ void carve(Impl& state, Workspace& w) {
 StreamingState::Impl::Impl(const StreamingConfig& checked, const StreamingCandidate& chosen, std::int64_t mix_heads,
                            std::int64_t mix_rows)
     : config(checked), candidate(&chosen), element(chosen.element), Hm(mix_heads), L(mix_rows) {
-  const bool features = chosen.keeps_features && config.feature_map == FeatureMap::kElu1;
+  const bool features = chosen.keeps_features && is_costly(config.feature_map);
   key_dtype = features ? DType::kF32 : config.dtype;
   key_map = features ? FeatureMap::kIdentity : config.feature_map;
   ring = config.chunk + *config.rollback;

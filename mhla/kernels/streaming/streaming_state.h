@@ -122,7 +122,7 @@ struct StreamingCandidate {
   bool on_device;                              // works on the memory of a CUDA device
   std::string (*fit)(const StreamingConfig&);  // empty, or the reason it steps aside
   DType element;                               // of summaries and prefixes
-  bool keeps_features;                         // key rings of kElu1 hold features in f32 instead of raw keys
+  bool keeps_features;                         // key rings of costly maps hold features in f32 instead of raw keys
   std::int64_t extra_slots;                    // with kExtend: summaries kept beyond what decode needs
   std::int64_t (*lanes)();                     // of its SummaryLayout; 0: plain rows
   std::string (*instruction_set)();            // what bits are promised for

@@ -54,10 +54,6 @@ const std::vector<Named>& named() {
   return kNamed;
 }
 
-bool scans(std::string_view attention) {
-  return attention == "gla" || attention == "gdn" || attention == "mamba" || attention == "mamba2";
-}
-
 template <class Names>
 void one_of(const char* field, std::string_view value, const Names& names) {
   std::string all;

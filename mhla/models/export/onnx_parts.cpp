@@ -128,11 +128,15 @@ OnnxParts::Value OnnxParts::features(const Value& x, const std::string& name, Fe
   const auto concat = [&](const std::vector<Value>& parts) {
     return graph_.node("Concat", parts, {{"axis", std::int64_t{-1}}});
   };
+  if (is_fused(features)) {
+    switch (fused_map(features)) {
+      case FeatureMap::kReluEps: return add(relu(x), graph_.number(kReluEpsilon));
+      case FeatureMap::kRelu: return relu(x);
+      case FeatureMap::kElu1: return add(graph_.node("Elu", {x}), graph_.number(1.0));
+      case FeatureMap::kIdentity: return x;
+    }
+  }
   switch (features) {
-    case Features::kReluEps: return add(relu(x), graph_.number(kReluEpsilon));
-    case Features::kRelu: return relu(x);
-    case Features::kElu1: return add(graph_.node("Elu", {x}), graph_.number(1.0));
-    case Features::kIdentity: return x;
     case Features::kT2r: return relu(linear(x, name + ".layer"));
     case Features::kHadamard: return multiply(linear(x, name + ".layer1"), linear(x, name + ".layer2"));
     case Features::kHedgehog: {

@@ -127,8 +127,8 @@ void LanguageModelImpl::set_exact(bool on) {
   if (on && c.attention != "mhla" && c.attention != "linear")
     fail(kLmEntry, "::set_exact: attention is ", c.attention, ", expected mhla or linear");
   if (on && c.short_conv != 0) fail(kLmEntry, "::set_exact: short_conv is ", c.short_conv, ", expected 0");
-  if (on && c.features != "relu" && c.features != "relu_eps" && c.features != "elu1" && c.features != "identity")
-    fail(kLmEntry, "::set_exact: features is ", c.features, ", expected relu, relu_eps, elu1 or identity");
+  if (on && !is_fused(parse_features(c.features)))
+    fail(kLmEntry, "::set_exact: features is ", c.features, ", expected one of ", feature_map_list());
   if (on && (device().is_cuda() || embeddings_->weight.scalar_type() != torch::kFloat))
     fail(kLmEntry, "::set_exact: weights are ", c10::str(embeddings_->weight.scalar_type()), " on ", device().str(),
          ", expected f32 on the CPU");

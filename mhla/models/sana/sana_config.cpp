@@ -125,7 +125,7 @@ void check(const SanaConfig& c) {
   expect_positive("qk_norm_eps", c.qk_norm_eps), expect_positive("eps", c.eps);
   expect_positive("mix_sigma", c.mix_sigma);
   if (!is_fused(parse_features(c.features)))
-    fail("config: features is '", c.features, "', expected relu, relu_eps, elu1 or identity");
+    fail("config: features is '", c.features, "', expected one of ", feature_map_list());
   for (const std::int64_t count : c.blocks) within("blocks", count, limits::kBlocks);
   parse_mix_transform(c.mix_init);
   if (!(c.mix_range[0] < c.mix_range[1]))

@@ -38,7 +38,7 @@ MhlaAttentionOptions linear_options(const AttentionConfig& c) {
   MhlaAttentionOptions o;
   o.dim = c.dim, o.heads = c.heads, o.causal = true, o.chunk = o.max_tokens = c.chunk;
   o.beyond_mix = BeyondMix::kExtend, o.learn_mix = false, o.out_bias = false;
-  o.features = Features::kElu1;
+  o.features = fused(FeatureMap::kElu1);
   return o;
 }
 
@@ -64,21 +64,21 @@ struct Entry {
   std::string_view name;
   AnyAttention (*make)(const AttentionConfig&);
   AttentionSize (*size)(const AttentionConfig&);
-  bool mlp, causal, bidirectional;
+  bool mlp, causal, scans;
 };
 
 constexpr Entry kEntries[] = {
-    {"mhla", make_layer<mhla_options>, layer_size<mhla_options>, true, true, true},
-    {"softmax", make<SoftmaxAttentionImpl>, softmax_size, true, true, true},
-    {"linear", make_layer<linear_options>, layer_size<linear_options>, true, true, true},
-    {"gla", make<GlaAttentionImpl>, gla_size, true, true, true},  // those that scan are causal in an image too
+    {"mhla", make_layer<mhla_options>, layer_size<mhla_options>, true, true, false},
+    {"softmax", make<SoftmaxAttentionImpl>, softmax_size, true, true, false},
+    {"linear", make_layer<linear_options>, layer_size<linear_options>, true, true, false},
+    {"gla", make<GlaAttentionImpl>, gla_size, true, true, true},
     {"mamba", make<MambaAttentionImpl>, mamba_size, false, true, true},
     {"mamba2", make<Mamba2AttentionImpl>, mamba2_size, false, true, true},
     {"gdn", make<GdnAttentionImpl>, gdn_size, true, true, true},
-    {"focused", make<FocusedAttentionImpl>, focused_size, true, false, true},
-    {"inline", make<InlineAttentionImpl>, inline_size, true, false, true},
-    {"mala", make_gated<GatedImageAttentionImpl::Core::kMala>, gated_size, true, false, true},
-    {"rala", make_gated<GatedImageAttentionImpl::Core::kRala>, gated_size, true, false, true},
+    {"focused", make<FocusedAttentionImpl>, focused_size, true, false, false},
+    {"inline", make<InlineAttentionImpl>, inline_size, true, false, false},
+    {"mala", make_gated<GatedImageAttentionImpl::Core::kMala>, gated_size, true, false, false},
+    {"rala", make_gated<GatedImageAttentionImpl::Core::kRala>, gated_size, true, false, false},
 };
 
 const Entry& entry_called(std::string_view name) {
@@ -113,6 +113,8 @@ std::vector<std::string_view> attention_names() {
 }
 
 bool has_causal_form(std::string_view name) { return entry_called(name).causal; }
+
+bool scans(std::string_view name) { return entry_called(name).scans; }
 
 bool has_mlp(std::string_view name) { return entry_called(name).mlp; }
 

@@ -12,13 +12,12 @@
 
 namespace mhla {
 
-// "mhla", "softmax", "linear", "gla", "mamba", "mamba2", "gdn", "focused", "inline", "mala", "rala". Those that scan
-// (gla, mamba, mamba2, gdn) go through an image in raster order; focused, inline, mala and rala have no causal form and
-// say so.
+// `name` is one of attention_names(): the table in zoo.cpp.
 AnyAttention make_attention(std::string_view name, const AttentionConfig& config);
 AttentionSize attention_size(std::string_view name, const AttentionConfig& config);  // of what make_attention makes
 std::vector<std::string_view> attention_names();
 bool has_causal_form(std::string_view name);
+bool scans(std::string_view name);    // goes through an image in raster order: causal there too
 bool has_mlp(std::string_view name);  // false for Mamba's blocks, which stand alone
 
 // How many blocks of `name`, which has no MLP, have as many parameters as `blocks` of softmax attention with an MLP of
