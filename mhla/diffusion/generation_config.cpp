@@ -1,0 +1,84 @@
+#include "mhla/diffusion/generation_config.h"
+
+#include <cmath>
+
+#include "mhla/diffusion/flow.h"
+#include "mhla/diffusion/gaussian.h"
+#include "mhla/io/file.h"
+#include "mhla/io/json_object.h"
+
+namespace mhla {
+namespace {
+
+void one_of(const char* field, const std::string& value, const char* first, const char* second) {
+  if (value != first && value != second)
+    fail("generation: ", field, " is '", value, "', expected ", first, " or ", second);
+}
+
+}  // namespace
+
+void check(const GenerationConfig& c) {
+  one_of("process", c.process, "noise", "flow");
+  one_of("space", c.space, "pixels", "latents");
+  check(gaussian_options(c));
+  check(flow_options(c));
+  if (c.is_flow() && c.learned_variance) fail("generation: learned_variance is true, expected false for process flow");
+  if (!(c.latent_scale >= 0.0) || !std::isfinite(c.latent_scale))
+    fail("generation: latent_scale is ", c.latent_scale, ", expected 0 or more");
+  if (!std::isfinite(c.latent_shift))
+    fail("generation: latent_shift is ", c.latent_shift, ", expected a finite number");
+}
+
+void check(const GenerationConfig& c, std::int64_t channels, bool learn_sigma) {
+  check(c);
+  if (c.learned_variance != learn_sigma)
+    fail("generation: learned_variance is ", c.learned_variance ? "true" : "false",
+         ", expected what learn_sigma of the network is: ", learn_sigma ? "true" : "false");
+  if (!c.is_latent() && channels != 1 && channels != 3)
+    fail("generation: space is pixels, expected latents for the ", channels, " channels of the network");
+}
+
+GenerationConfig dit_generation(std::int64_t channels, bool learn_sigma) {
+  GenerationConfig c;
+  c.learned_variance = learn_sigma;
+  c.space = channels == 1 || channels == 3 ? "pixels" : "latents";
+  return c;
+}
+
+GenerationConfig sana_generation() {
+  GenerationConfig c;
+  c.process = "flow", c.learned_variance = false, c.shift = 3.0, c.space = "latents";
+  return c;
+}
+
+GenerationConfig parse_generation_config(const JsonValue& object, const std::string& label) {
+  GenerationConfig c;
+  fields_from_json(c, object, label);
+  labelled(label, [&] { check(c); });
+  return c;
+}
+
+GenerationConfig read_generation_config(const std::filesystem::path& folder, const GenerationConfig& otherwise) {
+  const std::filesystem::path file = folder / kGenerationFile;
+  if (!std::filesystem::exists(file)) return otherwise;
+  return parse_generation_config(read_json_object(file), file.string());
+}
+
+void write_generation_config(const std::filesystem::path& folder, const GenerationConfig& config) {
+  write_file(folder / kGenerationFile, write_json(fields_to_json(config), 2) + "\n");
+}
+
+GaussianOptions gaussian_options(const GenerationConfig& c) {
+  GaussianOptions o;
+  o.schedule = c.schedule, o.steps = c.train_steps;
+  o.variance = c.learned_variance ? "learned_range" : "fixed_large";
+  return o;
+}
+
+FlowOptions flow_options(const GenerationConfig& c) {
+  FlowOptions o;
+  o.steps = c.train_steps, o.shift = c.shift;
+  return o;
+}
+
+}  // namespace mhla
