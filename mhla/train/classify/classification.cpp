@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "mhla/core/error.h"
 #include "mhla/data/preprocess.h"
@@ -15,29 +14,8 @@
 namespace mhla::train {
 namespace {
 
-// Pinned where it goes to a GPU, so that the copy does not wait for what is queued there.
-torch::Tensor to_device(const void* data, at::IntArrayRef shape, torch::ScalarType dtype, const torch::Device& device) {
-  const torch::Tensor host = torch::empty(shape, torch::TensorOptions(dtype).pinned_memory(device.is_cuda()));
-  std::memcpy(host.data_ptr(), data, host.nbytes());
-  return host.to(device, /*non_blocking=*/true);
-}
-
-torch::Tensor images_of(const Batch& batch, const torch::Device& device) {
-  return to_device(batch.images.data(), {batch.size, batch.channels, batch.height, batch.width}, torch::kFloat, device);
-}
-
-torch::Tensor labels_of(const Batch& batch, const torch::Device& device) {
-  return to_device(batch.labels.data(), {batch.size}, torch::kLong, device);
-}
-
 void expect_between(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value < least || value > most) fail("train: ", field, " is ", value, ", expected ", least, " to ", most);
-}
-
-void cut(ImageSetPtr& set, std::int64_t count, std::int64_t seed, const char* field) {
-  if (count < 0 || count > set->size())
-    fail("train: ", field, " is ", count, ", expected 0 to the ", set->size(), " of ", set->name());
-  if (count > 0) set = subset(set, count, static_cast<std::uint64_t>(seed));
 }
 
 // The fields of a file with another attention. Weights of softmax attention have biases, which stay where a training
@@ -49,37 +27,35 @@ JsonValue with_attention_of(JsonValue file, const std::string& attention, const 
   return file.set("attention", attention);
 }
 
+ImageChoice images_chosen_by(const ClassifyOptions& o) {
+  return {.data = o.data,
+          .train_images = o.train_images,
+          .test_images = o.test_images,
+          .hold_out = o.hold_out,
+          .test_seed = o.test_seed,
+          .seed = o.train.seed};
+}
+
+LoaderOptions loader_options_of(const ClassifyOptions& o, const Augment& augment) {
+  LoaderOptions loader;
+  loader.batch_size = o.train.batch;
+  loader.seed = static_cast<std::uint64_t>(o.train.seed);
+  loader.threads = static_cast<int>(o.train.threads);
+  loader.repeats = static_cast<int>(o.repeats.value_or(o.augment == "deit" || o.augment == "vlt" ? 3 : 1));
+  loader.max_damaged = o.max_damaged;
+  loader.augment = augment;
+  return loader;
+}
+
 }  // namespace
 
-ClassifyData open_test(const ClassifyOptions& options) {
-  const std::int64_t seed = options.test_seed.value_or(0);
-  expect_between("test_seed", seed, 0, INT64_MAX);
-  ClassifyData data;
-  data.held_out = needs_hold_out(options.data);
-  if (!data.held_out) {
-    data.test = open_images(options.data, Split::kTest);
-  } else {
-    if (!(options.hold_out > 0 && options.hold_out < 1))
-      fail("train: hold_out is ", options.hold_out, ", expected above 0 and below 1: ", options.data,
-           " has no test set");
-    std::tie(data.train, data.test) =
-        hold_out(open_images(options.data, Split::kTrain), options.hold_out, static_cast<std::uint64_t>(seed));
-  }
-  cut(data.test, options.test_images, seed, "test_images");
-  return data;
-}
+ClassifyData open_test(const ClassifyOptions& options) { return open_test_images_of(images_chosen_by(options)); }
 
 ClassifyData open_data(const ClassifyOptions& options) {
   expect_between("max_damaged", options.max_damaged, 0, INT32_MAX);
   if (options.repeats) expect_between("repeats", *options.repeats, 1, 1000);
   if (options.shift) expect_between("shift", *options.shift, 0, 4096);
-  ClassifyData data = open_test(options);
-  if (!data.held_out) data.train = open_images(options.data, Split::kTrain);
-  if (data.train->classes() != data.test->classes())
-    fail("train: ", data.train->name(), " has ", data.train->classes(), " classes, expected the ", data.test->classes(),
-         " of ", data.test->name());
-  cut(data.train, options.train_images, options.train.seed, "train_images");
-  return data;
+  return open_images_of(images_chosen_by(options));
 }
 
 ClassifierConfig network_of(const ClassifyOptions& options, const ImageSet& set) {
@@ -230,21 +206,11 @@ ClassificationTask::ClassificationTask(const ClassifyOptions& options, const Cla
       data_(data),
       augment_(augment_of(options, network, *data.train)),
       device_(device_of(options.train.device)),
-      labels_(labels_checksum(*data.train)),
+      batches_(data.train, loader_options_of(options, augment_)),
       model_(make_classifier(network)) {
   if (!(options_.label_smoothing >= 0 && options_.label_smoothing < 1))
     fail("train: label_smoothing is ", options_.label_smoothing, ", expected 0 or more and below 1");
   model_->to(device_);
-  loader_options_.batch_size = options_.train.batch;
-  loader_options_.seed = static_cast<std::uint64_t>(options_.train.seed);
-  loader_options_.threads = static_cast<int>(options_.train.threads);
-  loader_options_.repeats =
-      static_cast<int>(options_.repeats.value_or(options_.augment == "deit" || options_.augment == "vlt" ? 3 : 1));
-  loader_options_.max_damaged = options_.max_damaged;
-  loader_options_.augment = augment_;
-  if (batches_per_epoch() < 1)
-    fail("train: batch is ", options_.train.batch, ", expected at most the ", data_.train->size(), " images of ",
-         data_.train->name());
   for (const ImageSetPtr& set : {data_.train, data_.test}) {
     const std::string text = left_out_warning(*set);
     if (!text.empty() && (set == data_.train || !data_.held_out)) warnings_.push_back(text);
@@ -259,20 +225,10 @@ void ClassificationTask::write_companions(const std::filesystem::path& folder) c
   write_file(folder / kPreprocessFile, preprocess_text(fields_to_json(preprocess)));
 }
 
-std::int64_t ClassificationTask::batches_per_epoch() const { return data_.train->size() / options_.train.batch; }
-
-void ClassificationTask::open_loader() {
-  if (!loader_) loader_ = std::make_unique<Loader>(data_.train, loader_options_);
-}
-
 TrainBatch ClassificationTask::next_batch() {
-  open_loader();
-  do {
-    if (!loader_->next(batch_)) fail("train: ", data_.train->name(), " came to an end");
-    for (const std::string& text : batch_.damaged) warnings_.push_back("left out: " + text);
-  } while (batch_.size == 0);
-  TrainBatch batch{.inputs = {images_of(batch_, device_), labels_of(batch_, device_)}, .weight = batch_.size};
-  if (batch_.mixed) batch.inputs.push_back(soft_targets(batch_, model_->config().classes).to(device_));
+  const Batch& next = batches_.next(warnings_);
+  TrainBatch batch{.inputs = {images_of(next, device_), labels_of(next, device_)}, .weight = next.size};
+  if (next.mixed) batch.inputs.push_back(soft_targets(next, model_->config().classes).to(device_));
   return batch;
 }
 
@@ -281,33 +237,6 @@ BatchResult ClassificationTask::forward(const TrainBatch& batch) {
   const torch::Tensor logits = model_->forward(batch.inputs.at(0));
   return {.loss = soft_cross_entropy(logits, targets, options_.label_smoothing),
           .sums = {{"accuracy", (logits.detach().argmax(-1) == labels).sum()}}};
-}
-
-JsonValue ClassificationTask::cursor() const {
-  const Cursor at = loader_ ? loader_->cursor() : loader_options_.start;
-  JsonValue damaged = JsonValue::array();
-  for (const std::int64_t item : loader_ ? loader_->damaged_items() : loader_options_.known_damaged) damaged.push(item);
-  return JsonValue()
-      .set("epoch", at.epoch)
-      .set("position", at.position)
-      .set("labels", static_cast<std::int64_t>(labels_))
-      .set("damaged", damaged);
-}
-
-void ClassificationTask::seek(const JsonValue& cursor) {
-  const Cursor start{.epoch = cursor.at("epoch").as_int(), .position = cursor.at("position").as_int()};
-  if (start.epoch < 0 || start.position < 0 || start.position > data_.train->size())
-    fail("train: the cursor is at epoch ", start.epoch, ", position ", start.position,
-         ", expected a position up to the ", data_.train->size(), " items of ", data_.train->name());
-  loader_options_.start = start;
-  // Older checkpoints have neither.
-  if (const JsonValue* labels = cursor.find("labels"); labels != nullptr && labels->as_int() != labels_)
-    fail("train: ", data_.train->name(), " has other labels than the data of the run, or in another order");
-  loader_options_.known_damaged.clear();
-  if (const JsonValue* damaged = cursor.find("damaged")) {
-    for (const JsonValue& item : damaged->items()) loader_options_.known_damaged.push_back(item.as_int());
-  }
-  loader_.reset();
 }
 
 std::string ClassificationTask::tested_on() const {

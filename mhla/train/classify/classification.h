@@ -5,19 +5,15 @@
 #include <memory>
 #include <optional>
 
-#include "mhla/data/loader.h"
 #include "mhla/models/classify/classifier.h"
 #include "mhla/train/classify/class_names.h"
 #include "mhla/train/classify/classify_options.h"
+#include "mhla/train/image_data.h"
 #include "mhla/train/task.h"
 
 namespace mhla::train {
 
-// Training and test images as the options name them.
-struct ClassifyData {
-  ImageSetPtr train, test;
-  bool held_out = false;  // the test images are of the training set, which does not have them any more
-};
+using ClassifyData = ImageData;
 // The test images are the same for every seed of the training: test_seed chooses them.
 ClassifyData open_data(const ClassifyOptions& options);
 // The same test images without a look at the training files; `train` is null unless they are held out of it.
@@ -62,11 +58,11 @@ class ClassificationTask : public Task {
   [[nodiscard]] JsonValue model_config() const override;
   [[nodiscard]] const char* samples() const override { return "images"; }
   void write_companions(const std::filesystem::path& folder) const override;
-  [[nodiscard]] std::int64_t batches_per_epoch() const override;
+  [[nodiscard]] std::int64_t batches_per_epoch() const override { return batches_.per_epoch(); }
   TrainBatch next_batch() override;  // images, labels, and the classes' shares where they are mixed
   BatchResult forward(const TrainBatch& batch) override;
-  [[nodiscard]] JsonValue cursor() const override;
-  void seek(const JsonValue& cursor) override;
+  [[nodiscard]] JsonValue cursor() const override { return batches_.cursor(); }
+  void seek(const JsonValue& cursor) override { batches_.seek(cursor); }
   void constrain() override { model_->constrain(); }
   [[nodiscard]] std::string tested_on() const override;
   Metrics evaluate(const EvalProgress& progress) override;
@@ -74,16 +70,12 @@ class ClassificationTask : public Task {
   std::vector<std::string> take_warnings() override;
 
  private:
-  void open_loader();
   ClassifyOptions options_;
   ClassifyData data_;
   Augment augment_;
   torch::Device device_;
-  std::uint32_t labels_;  // checksum of those of the training set
+  ImageBatches batches_;
   AnyClassifier model_;
-  LoaderOptions loader_options_;
-  std::unique_ptr<Loader> loader_;  // made when the first batch is asked for: seek() comes before
-  Batch batch_;
   std::vector<std::string> warnings_;
 };
 
