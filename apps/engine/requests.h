@@ -176,7 +176,7 @@ struct EvalLmRequest {
 struct GenerateRequest {
   train::OpenOptions open;
   std::vector<std::string> prompts, stops;
-  SamplerOptions sampler;
+  TokenSamplerOptions sampler;
   std::int64_t max_tokens = 128, piece = 2048;
   bool past_end = false, exact = false;
   std::string load_state, save_state, length_policy = "error", precision = "f32";

@@ -36,7 +36,7 @@ double exp_of_negative(double x) {
   return sum * std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + 1023) << 52);
 }
 
-void check(const SamplerOptions& o) {
+void check(const TokenSamplerOptions& o) {
   const auto refuse = [](const char* name, auto value, const char* expected) {
     fail("sampler: ", name, " is ", value, ", expected ", expected);
   };
@@ -48,7 +48,7 @@ void check(const SamplerOptions& o) {
     refuse("repetition_penalty", o.repetition_penalty, "more than 0");
 }
 
-Sampler::Sampler(const SamplerOptions& options, std::int64_t vocab_size, std::int64_t stream)
+TokenSampler::TokenSampler(const TokenSamplerOptions& options, std::int64_t vocab_size, std::int64_t stream)
     : options_(options), stream_(stream) {
   check(options);
   if (vocab_size < 1) fail("sampler: vocab_size is ", vocab_size, ", expected at least 1");
@@ -56,7 +56,7 @@ Sampler::Sampler(const SamplerOptions& options, std::int64_t vocab_size, std::in
   if (options.repetition_penalty != 1.0) seen_.resize(static_cast<std::size_t>(vocab_size));
 }
 
-void Sampler::saw(std::span<const std::uint32_t> tokens) {
+void TokenSampler::saw(std::span<const std::uint32_t> tokens) {
   if (seen_.empty()) return;
   for (const std::uint32_t token : tokens) {
     if (token >= seen_.size()) fail("sampler: token ", token, ", expected 0 to ", seen_.size() - 1);
@@ -65,7 +65,7 @@ void Sampler::saw(std::span<const std::uint32_t> tokens) {
 }
 
 // Candidates, most likely first, as top-k, top-p and min-p leave them, with their weights.
-void Sampler::keep_likely(double largest) {
+void TokenSampler::keep_likely(double largest) {
   const auto likelier = [](const Candidate& a, const Candidate& b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
   };
@@ -95,7 +95,7 @@ void Sampler::keep_likely(double largest) {
   candidates_.resize(weights_.size());
 }
 
-std::uint32_t Sampler::pick(std::span<const float> logits, std::int64_t place) {
+std::uint32_t TokenSampler::pick(std::span<const float> logits, std::int64_t place) {
   if (!seen_.empty() && logits.size() != seen_.size())
     fail("sampler: ", logits.size(), " logits, expected ", seen_.size());
   candidates_.clear();

@@ -10,7 +10,7 @@
 
 namespace mhla {
 
-struct SamplerOptions {
+struct TokenSamplerOptions {
   double temperature = 1.0;         // 0: the most likely token, the first of equals
   std::int64_t top_k = 0;           // so many most likely tokens; 0: all
   double top_p = 1.0;               // the fewest most likely tokens that have this mass together
@@ -19,11 +19,11 @@ struct SamplerOptions {
   std::uint64_t seed = 0;
 };
 
-void check(const SamplerOptions& options);  // an Error names the option, its value and what it may be
+void check(const TokenSamplerOptions& options);  // an Error names the option, its value and what it may be
 
-class Sampler {
+class TokenSampler {
  public:
-  Sampler(const SamplerOptions& options, std::int64_t vocab_size, std::int64_t stream = 0);
+  TokenSampler(const TokenSamplerOptions& options, std::int64_t vocab_size, std::int64_t stream = 0);
   void saw(std::span<const std::uint32_t> tokens);  // for the penalty; below the vocabulary's size
 
   // The token for `place`, its position in the sequence. Logits of -inf are never drawn; NaN and +inf are an Error.
@@ -35,7 +35,7 @@ class Sampler {
     std::uint32_t id;
   };
   void keep_likely(double largest);
-  SamplerOptions options_;
+  TokenSamplerOptions options_;
   std::int64_t stream_;
   std::vector<char> seen_;             // [vocab_size], or empty without penalty
   std::vector<Candidate> candidates_;  // scratch of one call

@@ -24,7 +24,7 @@ std::vector<float> some_logits(std::size_t count, std::uint64_t seed) {
 }
 
 // By definition, with the system's exp and a full sort: what each token's chance is.
-std::vector<double> chances(const std::vector<float>& logits, const SamplerOptions& o) {
+std::vector<double> chances(const std::vector<float>& logits, const TokenSamplerOptions& o) {
   std::vector<std::size_t> order(logits.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
@@ -49,9 +49,9 @@ std::vector<double> chances(const std::vector<float>& logits, const SamplerOptio
   return p;
 }
 
-TEST(Sampler, DrawsAsOftenAsTheDefinitionSays) {
+TEST(TokenSampler, DrawsAsOftenAsTheDefinitionSays) {
   const std::vector<float> logits = some_logits(50, 3);
-  std::vector<SamplerOptions> cases(7);
+  std::vector<TokenSamplerOptions> cases(7);
   cases[1].temperature = 0.5;
   cases[2].top_k = 7;
   cases[3].top_p = 0.7;
@@ -60,7 +60,7 @@ TEST(Sampler, DrawsAsOftenAsTheDefinitionSays) {
   cases[6].top_p = 1e-9;  // one token is always left
   for (std::size_t c = 0; c < cases.size(); ++c) {
     const std::vector<double> want = chances(logits, cases[c]);
-    Sampler sampler(cases[c], 50);
+    TokenSampler sampler(cases[c], 50);
     constexpr int kDraws = 40000;
     std::vector<int> counts(50);
     for (int i = 0; i < kDraws; ++i) ++counts[sampler.pick(logits, i)];
@@ -72,22 +72,22 @@ TEST(Sampler, DrawsAsOftenAsTheDefinitionSays) {
   }
 }
 
-TEST(Sampler, TheFirstOfEquals) {
-  SamplerOptions options;
+TEST(TokenSampler, TheFirstOfEquals) {
+  TokenSamplerOptions options;
   options.temperature = 0.0;
-  EXPECT_EQ(Sampler(options, 4).pick(std::vector<float>{1, 3, 3, -kInfinity}, 0), 1u);
+  EXPECT_EQ(TokenSampler(options, 4).pick(std::vector<float>{1, 3, 3, -kInfinity}, 0), 1u);
   options.temperature = 1.0;
   options.top_k = 1;
-  EXPECT_EQ(Sampler(options, 4).pick(std::vector<float>{1, 3, 3, 2}, 0), 1u);
+  EXPECT_EQ(TokenSampler(options, 4).pick(std::vector<float>{1, 3, 3, 2}, 0), 1u);
   options.top_k = 2;
-  Sampler two(options, 4);
+  TokenSampler two(options, 4);
   for (int place = 0; place < 100; ++place) EXPECT_LT(two.pick(std::vector<float>{2, 2, 2, 2}, place), 2u);
 }
 
-TEST(Sampler, PenaltyOnWhatWasSeen) {
-  SamplerOptions options;
+TEST(TokenSampler, PenaltyOnWhatWasSeen) {
+  TokenSamplerOptions options;
   options.temperature = 0.0, options.repetition_penalty = 2.0;
-  Sampler sampler(options, 3);
+  TokenSampler sampler(options, 3);
   const std::vector<float> positive{3.0f, 2.0f, 1.0f}, negative{-1.0f, -1.5f, -4.0f};
   EXPECT_EQ(sampler.pick(positive, 0), 0u);
   sampler.saw(std::vector<std::uint32_t>{0});
@@ -97,14 +97,14 @@ TEST(Sampler, PenaltyOnWhatWasSeen) {
   EXPECT_EQ(message_of([&] { (void)sampler.pick(some_logits(4, 1), 0); }), "sampler: 4 logits, expected 3");
 }
 
-TEST(Sampler, TheSameOnEveryMachine) {
+TEST(TokenSampler, TheSameOnEveryMachine) {
   const std::vector<float> logits = some_logits(1000, 9);
-  SamplerOptions options;
+  TokenSamplerOptions options;
   options.seed = 12345678901234u;
   std::vector<std::uint32_t> plain, filtered, other;
-  Sampler a(options, 1000), c(options, 1000, 1);
+  TokenSampler a(options, 1000), c(options, 1000, 1);
   options.top_k = 100, options.top_p = 0.9, options.min_p = 0.01;
-  Sampler b(options, 1000);
+  TokenSampler b(options, 1000);
   for (int place = 0; place < 6; ++place) {
     plain.push_back(a.pick(logits, place));
     filtered.push_back(b.pick(logits, place));
@@ -116,14 +116,14 @@ TEST(Sampler, TheSameOnEveryMachine) {
   EXPECT_EQ(a.pick(logits, 3), plain[3]);  // by place, not by what was drawn before
 }
 
-TEST(Sampler, MaskedTokensAreNeverDrawn) {
-  Sampler sampler({}, 3);
+TEST(TokenSampler, MaskedTokensAreNeverDrawn) {
+  TokenSampler sampler({}, 3);
   for (int i = 0; i < 200; ++i) EXPECT_EQ(sampler.pick(std::vector<float>{-kInfinity, 0.0f, -kInfinity}, i), 1u);
 }
 
-TEST(Sampler, MistakesAreNamed) {
+TEST(TokenSampler, MistakesAreNamed) {
   const auto refused = [](auto change) {
-    SamplerOptions options;
+    TokenSamplerOptions options;
     change(options);
     return message_of([&] { check(options); });
   };
@@ -135,7 +135,7 @@ TEST(Sampler, MistakesAreNamed) {
   EXPECT_EQ(refused([](auto& o) { o.min_p = 1.5; }), "sampler: min_p is 1.5, expected 0 to 1");
   EXPECT_EQ(refused([](auto& o) { o.repetition_penalty = 0; }),
             "sampler: repetition_penalty is 0, expected more than 0");
-  Sampler sampler({}, 2);
+  TokenSampler sampler({}, 2);
   EXPECT_EQ(message_of([&] {
               (void)sampler.pick(std::vector<float>{0, std::nanf("")}, 0);
             }),
@@ -150,7 +150,7 @@ TEST(Sampler, MistakesAreNamed) {
             "sampler: none of 2 logits is a number");
 }
 
-TEST(Sampler, ExponentialWithinFourUnits) {
+TEST(TokenSampler, ExponentialWithinFourUnits) {
   EXPECT_EQ(exp_of_negative(0.0), 1.0);
   EXPECT_EQ(exp_of_negative(-1e9), 0.0);
   for (double x = -700.0; x < 0.0; x += 0.0371) EXPECT_NEAR(exp_of_negative(x) / std::exp(x), 1.0, 4 * 0x1p-52) << x;

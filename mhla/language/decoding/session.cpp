@@ -54,7 +54,7 @@ struct Session::Sequence {
       : id(number), options(o), sampler(o.sampler, vocab, draw_number), stream(o.stops) {}
   SequenceId id;
   GenerateOptions options;
-  Sampler sampler;
+  TokenSampler sampler;
   TextStream stream;
   std::vector<std::uint32_t> tokens;
   std::string held;  // to be shown first

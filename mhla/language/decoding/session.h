@@ -20,7 +20,7 @@ namespace mhla {
 class Decoder;
 
 struct GenerateOptions {
-  SamplerOptions sampler;
+  TokenSamplerOptions sampler;
   std::int64_t max_tokens = 128;   // of each text
   std::vector<std::string> stops;  // text that ends a text, and is not part of it
   bool end_with_document = true;   // the token that opens or closes a document ends a text
