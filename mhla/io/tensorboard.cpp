@@ -1,6 +1,7 @@
 // Fields used:
 //   Event    1 wall_time double | 2 step varint | 3 file_version string | 5 summary Summary | 7 session_log SessionLog
-//   Summary  1 value Value;  Value 1 tag string, 2 simple_value float;  SessionLog 1 status (1 is START)
+//   Summary  1 value Value;  Value 1 tag string, 2 simple_value float, 4 image Image;  SessionLog 1 status (1 is START)
+//   Image    1 height, 2 width, 3 colorspace (channels) varint | 4 encoded_image_string bytes
 #include "mhla/io/tensorboard.h"
 
 #include <unistd.h>
@@ -51,6 +52,17 @@ void EventFile::scalar(std::string_view tag, std::int64_t step, double value) {
   put_bytes(scalar, 1, tag);
   put_float(scalar, 2, static_cast<float>(value));
   put_bytes(summary, 1, scalar);
+  write_event(step, kSummary, summary);
+}
+
+void EventFile::image(std::string_view tag, std::int64_t step, int height, int width, int channels,
+                      std::span<const std::byte> png) {
+  std::string image, value, summary;
+  put_int(image, 1, height), put_int(image, 2, width), put_int(image, 3, channels);
+  put_bytes(image, 4, {reinterpret_cast<const char*>(png.data()), png.size()});
+  put_bytes(value, 1, tag);
+  put_bytes(value, 4, image);
+  put_bytes(summary, 1, value);
   write_event(step, kSummary, summary);
 }
 

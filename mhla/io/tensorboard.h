@@ -1,10 +1,11 @@
 // Event files that TensorBoard reads: TFRecord frames (length, masked CRC-32C, bytes, masked CRC-32C) of Event
-// messages in protobuf's wire format, of which only scalars and the two markers below are written.
+// messages in protobuf's wire format, of which only scalars, images and the two markers below are written.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,9 @@ class EventFile {
   // tells TensorBoard to drop what earlier files of the folder say about that step and later ones: a resumed run.
   EventFile(const std::filesystem::path& folder, std::int64_t first_step);
   void scalar(std::string_view tag, std::int64_t step, double value);
+  // `png`: the bytes of a PNG of this size with 1 (grey) or 3 channels.
+  void image(std::string_view tag, std::int64_t step, int height, int width, int channels,
+             std::span<const std::byte> png);
   void flush();
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 

@@ -53,6 +53,8 @@ struct Event {
   std::string version, tag;
   float value = 0;
   int session = 0;  // SessionLog.status
+  std::uint64_t height = 0, width = 0, channels = 0;
+  std::string picture;
 };
 
 std::vector<Event> read_events(const std::filesystem::path& path) {
@@ -84,6 +86,14 @@ std::vector<Event> read_events(const std::filesystem::path& path) {
         walk_message(bytes, [&](std::uint64_t, std::uint64_t, std::string_view value) {
           walk_message(value, [&](std::uint64_t part, std::uint64_t bits, std::string_view tag) {
             if (part == 1) event.tag = tag;
+            if (part == 4) {
+              walk_message(tag, [&](std::uint64_t of, std::uint64_t size, std::string_view png) {
+                if (of == 1) event.height = size;
+                if (of == 2) event.width = size;
+                if (of == 3) event.channels = size;
+                if (of == 4) event.picture = png;
+              });
+            }
             if (part == 2) event.value = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
           });
         });
@@ -126,6 +136,22 @@ TEST(EventFile, ReadsBack) {
   EXPECT_EQ(events[3].tag, "eval/top1");
   EXPECT_EQ(events[3].step, std::uint64_t{1} << 40);
   EXPECT_GT(events[3].wall_time, 1.6e9);
+}
+
+TEST(EventFile, ImagesReadBack) {
+  const Folder folder;
+  EventFile file(folder.path, 0);
+  const std::string png(300, 'p');
+  file.image("samples", 500, 40, 1000, 3, bytes_of(png));
+  file.flush();
+  const std::vector<Event> events = read_events(file.path());
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[1].tag, "samples");
+  EXPECT_EQ(events[1].step, 500u);
+  EXPECT_EQ(events[1].height, 40u);
+  EXPECT_EQ(events[1].width, 1000u);
+  EXPECT_EQ(events[1].channels, 3u);
+  EXPECT_EQ(events[1].picture, png);
 }
 
 TEST(EventFile, AResumedRunHasAFileOfItsOwnThatDropsLaterSteps) {
