@@ -28,12 +28,13 @@ class ItemAugmenter {
   // one item in an epoch.
   void augment_item(ItemScratch& scratch, const BatchDraw& batch, std::uint64_t seed, std::int64_t epoch,
                     std::int64_t item, int copy, float* out) const;
+  // Its first part: scratch.image brought to size. Draws from `random` only where the fit is random.
+  void fit(ItemScratch& scratch, Philox& random) const;
   [[nodiscard]] std::int64_t item_floats() const {
     return std::int64_t{augment_.channels} * augment_.height * augment_.width;
   }
 
  private:
-  void fit(ItemScratch& scratch, Philox& random) const;
   void jitter(Image& image, Philox& random) const;
   void normalize(const Image& image, float* out) const;
   void erase(Philox& random, float* out) const;
