@@ -76,10 +76,10 @@ std::string bar_text(const JsonValue& row, int columns) {
     if (!aside) shown.set(member.key, member.value);
   }
   const JsonValue *kind = row.find("kind"), *samples = row.find("samples");
-  if (kind != nullptr && kind->as_string() == "eval") {
-    const std::string text =
-        fmt::format("[{}] {:3.0f} %  evaluating  {}/{} {}", bar, 100.0 * share, row.at("step").as_int(),
-                    row.at("of").as_int(), samples == nullptr ? "tokens" : samples->as_string());
+  if (kind != nullptr && (kind->as_string() == "eval" || kind->as_string() == "samples")) {
+    const std::string text = fmt::format(
+        "[{}] {:3.0f} %  {}  {}/{} {}", bar, 100.0 * share, kind->as_string() == "eval" ? "evaluating" : "sampling",
+        row.at("step").as_int(), row.at("of").as_int(), samples == nullptr ? "tokens" : samples->as_string());
     return text.substr(0, static_cast<std::size_t>(std::max(columns, 1)));
   }
   const JsonValue* eta = row.find("eta_s");  // first: a narrow terminal cuts the end
@@ -125,6 +125,8 @@ void TrainScreen::show(const JsonValue& row, bool progress) {
     if (!terminal_)
       out_.line(fmt::format("best  {}  {}", row_text(JsonValue().set(row.at("metric").as_string(), row.at("value"))),
                             row.at("path").as_string()));
+  } else if (kind == "samples") {
+    if (!terminal_) out_.line("samples  " + row.at("path").as_string());
   } else if (kind == "tokens") {
     out_.line("tokens  " + row.at("text").as_string());
   } else if (kind == "checkpoint") {

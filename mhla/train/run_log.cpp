@@ -19,4 +19,9 @@ void RunLog::write(const JsonValue& row) {
   events_.flush();
 }
 
+void RunLog::image(std::string_view tag, std::int64_t step, const Image& image, std::span<const std::byte> png) {
+  events_.image(tag, step, image.height, image.width, image.channels, png);
+  events_.flush();
+}
+
 }  // namespace mhla::train

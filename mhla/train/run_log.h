@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "mhla/io/codecs/image.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
 #include "mhla/io/tensorboard.h"
@@ -17,6 +18,8 @@ class RunLog {
   // Numbers of a step or an evaluation become scalars as well, "train/loss", "eval/top1", at row["step"]. Both are in
   // their files on return.
   void write(const JsonValue& row);
+  // A picture for TensorBoard; its row in log.jsonl is the caller's.
+  void image(std::string_view tag, std::int64_t step, const Image& image, std::span<const std::byte> png);
   [[nodiscard]] std::uint64_t bytes() const { return lines_.size(); }
   [[nodiscard]] const std::filesystem::path& events() const { return events_.path(); }
 

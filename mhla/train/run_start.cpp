@@ -12,8 +12,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kWeights[] = {"model.safetensors", "ema.safetensors", "best.safetensors"};
-constexpr const char* kOthers[] = {"train.json",      "config.json",    "log.jsonl",       "classes.json",
-                                   "preprocess.json", "tokenizer.json", "tokenizer.model", "tokenizer.fingerprint"};
+constexpr const char* kOthers[] = {"train.json",     "config.json",     "log.jsonl",
+                                   "classes.json",   "preprocess.json", "generation.json",
+                                   "tokenizer.json", "tokenizer.model", "tokenizer.fingerprint"};
 constexpr const char* kEvents = "events.out.tfevents.";
 
 std::string weights_in(const fs::path& folder) {  // the first of them that is there
@@ -52,9 +53,14 @@ void remove_run(const fs::path& folder) {
   for (const char* name : kOthers) files.push_back(folder / name);
   for (fs::directory_iterator at(folder, none), end; !none && at != end; at.increment(none))
     if (at->path().filename().string().rfind(kEvents, 0) == 0) files.push_back(at->path());
+  for (fs::directory_iterator at(folder / kPictures, none), end; !none && at != end; at.increment(none)) {
+    const std::string name = at->path().filename().string();
+    if (name.rfind("step-", 0) == 0 && at->path().extension() == ".png") files.push_back(at->path());
+  }
   for (const fs::path& file : files) {
     if (fs::is_regular_file(file, none)) fs::remove(file, none);
   }
+  fs::remove(folder / kPictures, none);  // where it is empty
 }
 
 std::vector<std::string> files_of_start() {

@@ -16,6 +16,8 @@ struct RunStart {
   JsonValue said = JsonValue::object();  // members of the first row of the log, besides its own
 };
 
+inline constexpr const char* kPictures = "samples";  // folder of a run: what its model makes, step by step
+
 // Before anything is written: an Error where the folder has a run that this start would write over, or one that cannot
 // go on.
 void expect_room(const std::filesystem::path& folder, const RunStart& start);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "mhla/io/codecs/image.h"
 #include "mhla/io/json.h"
 #include "mhla/train/torch.h"
 
@@ -68,6 +69,16 @@ class Task {
   // every batch.
   virtual Metrics evaluate(const EvalProgress& progress) = 0;
   [[nodiscard]] virtual MainMetric main_metric() const = 0;  // of evaluate(), which may have none
+  // A picture of what the model can do, such as a sheet of samples, made every so many steps; 0: none. The model is in
+  // evaluation mode with the running average of its weights, where there is one.
+  [[nodiscard]] virtual std::int64_t picture_every(std::int64_t total_steps) const {
+    (void)total_steps;
+    return 0;
+  }
+  virtual Image picture(const EvalProgress& progress) {
+    (void)progress;
+    return {};
+  }
   // What the data had to say since the last call (images left out); goes to the log and the screen.
   virtual std::vector<std::string> take_warnings() { return {}; }
 };

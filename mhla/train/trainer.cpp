@@ -177,6 +177,34 @@ Metrics Trainer::Loop::evaluate_once() {
   });
 }
 
+bool Trainer::Loop::draw() {
+  const auto start = Clock::now();
+  const torch::NoGradGuard no_gradient;
+  task.model().eval();
+  if (ema) ema->swap();
+  std::optional<Image> picture;
+  const auto back = [&] {
+    if (ema) ema->swap();
+    task.model().train();
+    timed_from = Clock::now(), samples_timed = 0, steps_timed = 0;
+  };
+  try {
+    const Autocast autocast(options, device);
+    picture = task.picture([&](std::int64_t done, std::int64_t of) {
+      if (seconds_since(last_shown) < 0.2) return;
+      last_shown = Clock::now();
+      observer.progress(JsonValue().set("kind", kPictures).set("step", done).set("of", of).set("samples", "steps"));
+    });
+  } catch (const Stopped&) {
+  } catch (...) {
+    back();
+    throw;
+  }
+  back();
+  if (picture) keep_picture(*picture, seconds_since(start));
+  return picture.has_value();
+}
+
 TrainResult Trainer::Loop::train() {
   const StopSignal signal;
   task.model().train();
@@ -189,6 +217,7 @@ TrainResult Trainer::Loop::train() {
   };
   if (step > 0 && step < total && evaluated_at != step && evaluation_is_due())
     evaluate();  // the checkpoint came before
+  if (step > 0 && step < total && picture_is_due() && !fs::exists(picture_file())) draw();
   while (step < total && signal.name() == nullptr) {
     std::optional<Launched> now = launch();
     if (device.is_cuda() && waiting) judge(*waiting);
@@ -196,14 +225,16 @@ TrainResult Trainer::Loop::train() {
     for (const std::string& text : task.take_warnings()) warn(text);
     const bool saves = checkpoint_is_due();
     const bool evaluates = step < total && evaluation_is_due();
-    if (saves || evaluates) settle();
+    const bool draws = step < total && picture_is_due();
+    if (saves || evaluates || draws) settle();
     if (saves) save();  // first: an evaluation may take long, or fail
     if (evaluates) evaluate();
+    if (draws) draw();
   }
   settle();
   TrainResult result{.step = step, .stopped = {}, .metrics = {}};
   save();
-  if (step == total && evaluate()) {
+  if (step == total && evaluate() && (!picture_is_due() || draw())) {
     finish();
     note(JsonValue().set("kind", "end").set("step", step).set("path", (folder / "model.safetensors").string()));
   } else {
@@ -220,6 +251,11 @@ bool Trainer::Loop::evaluation_is_due() const {
   if (options.eval_every > std::numeric_limits<std::int64_t>::max() / task.batches_per_epoch()) return false;
   const std::int64_t length = options.eval_every * task.batches_per_epoch();
   return step * options.accumulate / length != (step - 1) * options.accumulate / length;
+}
+
+bool Trainer::Loop::picture_is_due() const {
+  const std::int64_t every = task.picture_every(total);
+  return every > 0 && (step % every == 0 || step == total);
 }
 
 bool Trainer::Loop::checkpoint_is_due() const {

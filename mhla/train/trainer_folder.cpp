@@ -1,4 +1,6 @@
 // The files of a run: where it begins or goes on, its checkpoints, what is left at the end.
+#include <cstdio>
+
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
@@ -175,6 +177,24 @@ void Trainer::Loop::keep_best(const Metrics& now, const Metrics& average) {
            .set("value", found->value)
            .set("weights", found->weights)
            .set("path", file.string()));
+}
+
+fs::path Trainer::Loop::picture_file() const {
+  char name[40];
+  std::snprintf(name, sizeof name, "step-%08lld.png", static_cast<long long>(step));
+  return folder / kPictures / name;
+}
+
+void Trainer::Loop::keep_picture(const Image& picture, double seconds) {
+  const fs::path file = picture_file();
+  const std::vector<std::byte> png = encode_png(picture);
+  to_folder([&] {
+    std::error_code error;
+    fs::create_directory(folder / kPictures, error);  // what is wrong with it is said by the next line
+    write_file(file, png);
+    log->image(kPictures, step, picture, png);
+  });
+  note(JsonValue().set("kind", kPictures).set("step", step).set("path", file.string()).set("seconds", seconds));
 }
 
 void Trainer::Loop::note(const JsonValue& row) {

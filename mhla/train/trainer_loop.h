@@ -51,6 +51,8 @@ struct Trainer::Loop {
   void finish();
   // best.safetensors, where this evaluation beats those before: the weights or their average, whichever is better.
   void keep_best(const Metrics& now, const Metrics& average);
+  void keep_picture(const Image& picture, double seconds);
+  [[nodiscard]] std::filesystem::path picture_file() const;  // of this step
   void note(const JsonValue& row);
   void warn(const std::string& text);
 
@@ -63,9 +65,12 @@ struct Trainer::Loop {
   // False when a signal cut it short: it is then made when the run goes on.
   bool evaluate();
   Metrics evaluate_once();
+  // samples/step-00000500.png, made by the task with the average of the weights; false as with evaluate().
+  bool draw();
   TrainResult train();
   [[nodiscard]] bool evaluation_is_due() const;
   [[nodiscard]] bool checkpoint_is_due() const;
+  [[nodiscard]] bool picture_is_due() const;
 
   Task& task;
   const TrainOptions options;
