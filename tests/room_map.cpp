@@ -77,7 +77,7 @@ const Arrows& direct_arrows() {
       {"models", {"modules", "io"}},
       {"diffusion", {"models", "data"}},
       {"runs", {"io", "core"}},
-      {"train", {"models", "data", "runs"}},
+      {"train", {"diffusion", "models", "data", "runs"}},
       {"analysis", {"core"}},
       {"metrics", {"analysis", "codecs", "io", "core"}},
       {"networks", {"analysis", "models"}},

@@ -9,6 +9,7 @@
 #include "apps/cli/request_flags.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
+#include "apps/commands/eval_diffusion.h"
 #include "apps/commands/eval_images.h"
 #include "apps/commands/eval_lm.h"
 #include "mhla/core/error.h"
@@ -65,6 +66,7 @@ void add_eval(CLI::App& app, Job& job) {
   command->require_subcommand(1);
   add_eval_lm(*command, job);
   add_eval_images(*command, job);
+  add_eval_diffusion(*command, job);
   CLI::App* classify = command->add_subcommand("classify", "top-1, top-5, confusion matrix and speed of a classifier");
   static EvalClassifyRequest request;
   static bool json = false;

@@ -7,6 +7,7 @@
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
 #include "mhla/train/classify/classify_options.h"
+#include "mhla/train/diffusion/diffusion_options.h"
 #include "mhla/train/lm/lm_options.h"
 
 namespace mhla::apps {
@@ -57,6 +58,13 @@ void add_train(CLI::App& app, Job& job) {
                               "short_conv=4 or chunk=128",
                               {"check_tokens", "data", "eval_tokens", "recompute", "tokens"}},
                              &Engine::train_lm);
+  add_task<train::DiffusionOptions>(
+      *command, job,
+      {"diffusion",
+       "train a class-conditional diffusion transformer on images, with any attention of the zoo",
+       "image=[64,48] or blocks=[8,8]",
+       {"data", "max_damaged", "sample_every", "sample_steps", "sample_columns", "sample_guidance"}},
+      &Engine::train_diffusion);
 }
 
 }  // namespace mhla::apps

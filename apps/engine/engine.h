@@ -14,6 +14,7 @@
 #include "mhla/io/codecs/image.h"
 #include "mhla/testing/tensor.h"
 #include "mhla/train/classify/classify_options.h"
+#include "mhla/train/diffusion/diffusion_options.h"
 #include "mhla/train/lm/lm_options.h"
 #include "mhla/train/observer.h"
 
@@ -59,9 +60,11 @@ struct Engine {
 
   Outcome (*train_classify)(const TrainRequest<train::ClassifyOptions>&, train::Observer&);
   Outcome (*train_lm)(const TrainRequest<train::LmOptions>&, train::Observer&);
+  Outcome (*train_diffusion)(const TrainRequest<train::DiffusionOptions>&, train::Observer&);
   Outcome (*eval_classify)(const EvalClassifyRequest&, train::Observer&);
   Outcome (*eval_lm)(const EvalLmRequest&, train::Observer&);
   Outcome (*eval_lm_tasks)(const EvalLmRequest&, train::Observer&);
+  Outcome (*eval_diffusion)(const EvalDiffusionRequest&, train::Observer&);
   Outcome (*eval_images)(const EvalImagesRequest&, train::Observer&);
   Outcome (*predict)(const PredictRequest&, train::Observer&);
   Outcome (*export_model)(const ExportRequest&, train::Observer&);
@@ -95,6 +98,8 @@ inline std::uint64_t engine_layout() {
   };
   add_fields(TrainRequest<train::ClassifyOptions>()), add_fields(train::ClassifyOptions());
   add_fields(TrainRequest<train::LmOptions>()), add_fields(train::LmOptions());
+  add_fields(TrainRequest<train::DiffusionOptions>()), add_fields(train::DiffusionOptions());
+  add_fields(EvalDiffusionRequest());
   add_fields(EvalClassifyRequest()), add_fields(EvalLmRequest()), add_fields(EvalImagesRequest());
   add_fields(PredictRequest());
   add_fields(ExportRequest()), add_fields(GenerateRequest()), add_fields(AnalyzeRequest());

@@ -4,6 +4,7 @@
 #include "apps/engine/bench_lm.h"
 #include "apps/engine/bench_model.h"
 #include "apps/engine/classify.h"
+#include "apps/engine/diffusion.h"
 #include "apps/engine/engine.h"
 #include "apps/engine/eval_images.h"
 #include "apps/engine/eval_tasks.h"
@@ -60,9 +61,11 @@ const mhla::apps::Engine* mhla_engine(void) {
       .layout = engine_layout(),
       .train_classify = guarded<apps::train_classify>,
       .train_lm = guarded<apps::train_lm>,
+      .train_diffusion = guarded<apps::train_diffusion>,
       .eval_classify = guarded<apps::eval_classify>,
       .eval_lm = guarded<apps::eval_lm>,
       .eval_lm_tasks = guarded<apps::eval_lm_tasks>,
+      .eval_diffusion = guarded<apps::eval_diffusion>,
       .eval_images = guarded<apps::eval_images>,
       .predict = guarded<apps::predict>,
       .export_model = guarded<apps::export_model>,

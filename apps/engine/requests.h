@@ -44,6 +44,20 @@ struct EvalClassifyRequest {
   }
 };
 
+// `mhla eval diffusion`: how well a denoiser removes noise from held-out images.
+struct EvalDiffusionRequest {
+  train::OpenOptions open;
+  std::string data;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("run", r.open.run, "folder of `mhla train diffusion`");
+    visit("data", r.data, "other images of the same classes (default: the run's held-out images)");
+    visit("batch", r.open.batch, "images at a time (default: as in training)");
+    train::OpenOptions::fields(r.open, visit);
+  }
+};
+
 // `mhla eval images`: how close two sets of images are.
 struct EvalImagesRequest {
   std::string samples, reference, features, save_stats, device = "cpu";

@@ -38,6 +38,10 @@ class Philox {
     kRecall = 7,       // to be judged by
     kRecallLearn = 8,  // to be learned from
     kNoise = 9,        // of a sample (item) at a step (epoch) of a diffusion model
+    kTime = 10,        // of a training image (item) of an epoch: how much noise it gets
+    kDrop = 11,        // whether its label is dropped
+    kTrainNoise = 12,  // and its noise
+    kJudgeNoise = 13,  // of a held-out image (item) at a time (epoch)
   };
 
   Philox(std::uint64_t seed, Purpose purpose, std::int64_t epoch, std::int64_t item)

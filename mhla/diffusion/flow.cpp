@@ -17,7 +17,6 @@ FlowMatching::FlowMatching(const FlowOptions& options) : options_(options) {
   // 1 - linspace and not i / T: the whole part of T s depends on the last bit.
   for (const double alpha : linspace(1.0, 1.0 / static_cast<double>(options.steps), options.steps))
     sigmas_.push_back(shifted(1.0 - alpha, options.shift));
-  table_ = torch::tensor(sigmas_, torch::kDouble);
 }
 
 torch::Tensor FlowMatching::index_of(const torch::Tensor& z) const {
@@ -26,7 +25,9 @@ torch::Tensor FlowMatching::index_of(const torch::Tensor& z) const {
 }
 
 torch::Tensor FlowMatching::sigma(const torch::Tensor& index) const {
-  return table_.to(index.device()).index_select(0, index);
+  torch::Tensor& table = tables_[index.device().str()];  // copied to a device once: a step must not wait for it
+  if (!table.defined()) table = torch::tensor(sigmas_, torch::kDouble).to(index.device());
+  return table.index_select(0, index);
 }
 
 torch::Tensor FlowMatching::model_t(const torch::Tensor& index) const {

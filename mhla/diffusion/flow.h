@@ -3,6 +3,8 @@
 // part of T s. In training i = whole part of T sigmoid(z), z normal.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "mhla/io/fields.h"
@@ -50,7 +52,7 @@ class FlowMatching {
  private:
   FlowOptions options_;
   std::vector<double> sigmas_;
-  torch::Tensor table_;  // [T] f64
+  mutable std::map<std::string, torch::Tensor> tables_;  // [T] f64, by device
 };
 
 }  // namespace mhla

@@ -1,7 +1,7 @@
 """Runs that ``mhla train`` wrote: their task, options, checkpoints and weights.
 
 run = mhla.open_run("runs/first")
-run.task                        # "classify" or "lm"
+run.task                        # "classify", "lm" or "diffusion"
 run.checkpoints()[-1].step      # 2000
 run.weights().file              # where model.safetensors is
 """

@@ -43,17 +43,17 @@ void expect_same_classes(const std::string& command, const std::filesystem::path
   }
 }
 
-std::vector<std::string> class_names_of(const std::filesystem::path& run, const ClassifierConfig& network) {
+std::vector<std::string> class_names_of(const std::filesystem::path& run, std::int64_t classes) {
   std::vector<std::string> names;
   if (std::filesystem::exists(run / kClasses)) {
     const JsonValue saved = read_json(run / kClasses);
     labelled((run / kClasses).string(), [&] {
       for (const JsonValue& name : saved.items()) names.push_back(name.as_string());
-      if (static_cast<std::int64_t>(names.size()) != network.classes)
-        fail("has ", names.size(), " names, expected the ", network.classes, " classes of the model");
+      if (static_cast<std::int64_t>(names.size()) != classes)
+        fail("has ", names.size(), " names, expected the ", classes, " classes of the model");
     });
   } else {
-    for (std::int64_t i = 0; i < network.classes; ++i) names.push_back(std::to_string(i));
+    for (std::int64_t i = 0; i < classes; ++i) names.push_back(std::to_string(i));
   }
   return names;
 }

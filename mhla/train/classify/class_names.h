@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "mhla/data/image_set.h"
-#include "mhla/models/classify/classifier_config.h"
 
 namespace mhla::train {
 
@@ -13,6 +12,6 @@ void keep_classes(const std::filesystem::path& run, const ImageSet& set);
 // before there was such a file. Errors open with `command`.
 void expect_same_classes(const std::string& command, const std::filesystem::path& run, const ImageSet& set);
 // The names of the classes of a model in a folder, or their numbers where there are none.
-std::vector<std::string> class_names_of(const std::filesystem::path& run, const ClassifierConfig& network);
+std::vector<std::string> class_names_of(const std::filesystem::path& run, std::int64_t classes);
 
 }  // namespace mhla::train

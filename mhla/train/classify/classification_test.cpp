@@ -4,39 +4,16 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/testing/messages.h"
+#include "mhla/train/image_fixture.h"
 #include "mhla/train/tiny_task_fixture.h"
 
 namespace mhla::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Grey images of 12 x 12 with a bright quarter, which is the class, on noise.
-ImageSetPtr quarters(const std::string& name, std::int64_t count, unsigned seed) {
-  MemoryImages images;
-  images.name = name;
-  images.class_names = {"top left", "top right", "bottom left", "bottom right"};
-  std::mt19937 random(seed);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const int label = static_cast<int>(i % 4);
-    Image image;
-    image.height = image.width = 12, image.channels = 1;
-    for (int y = 0; y < 12; ++y) {
-      for (int x = 0; x < 12; ++x) {
-        const bool bright = (y >= 6) == (label >= 2) && (x >= 6) == (label % 2 == 1);
-        image.pixels.push_back(static_cast<std::uint8_t>(random() % 100 + (bright ? 120 : 0)));
-      }
-    }
-    images.images.push_back(image);
-    images.labels.push_back(label);
-  }
-  return images_in_memory(std::move(images));
-}
 
 ClassifyOptions small_options() {
   ClassifyOptions o;

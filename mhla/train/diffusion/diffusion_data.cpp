@@ -1,0 +1,133 @@
+#include "mhla/train/diffusion/diffusion_data.h"
+
+#include "mhla/core/error.h"
+#include "mhla/core/memory.h"
+#include "mhla/data/cached_images.h"
+#include "mhla/data/preprocess.h"
+#include "mhla/train/stop_signal.h"
+#include "mhla/train/trainer.h"
+
+namespace mhla::train {
+namespace {
+
+constexpr std::int64_t kUsualTest = 1000;  // held-out images, where the options leave it open
+
+ImageChoice images_chosen_by(const DiffusionOptions& o) {
+  return {.data = o.data,
+          .train_images = o.train_images,
+          .test_images = o.test_images.value_or(0),
+          .hold_out = o.hold_out,
+          .test_seed = o.test_seed,
+          .seed = o.train.seed};
+}
+
+ImageData with_usual_test(ImageData data, const DiffusionOptions& o) {
+  if (!o.test_images && data.test->size() > kUsualTest)
+    data.test = subset(data.test, kUsualTest, static_cast<std::uint64_t>(o.test_seed));
+  return data;
+}
+
+// Files are decoded once where half of the memory holds what becomes of them.
+ImageSetPtr kept_in_memory(const ImageSetPtr& set, Augment& augment) {
+  if (set->kind() != "folder" || 2 * cached_bytes(*set, augment) > static_cast<double>(memory_at_hand().bytes))
+    return set;
+  ImageSetPtr cached = cached_images(set, augment);
+  augment.fit = Fit::kResize;  // they have their size
+  return cached;
+}
+
+LoaderOptions loader_options_of(const DiffusionOptions& o, const Augment& augment) {
+  LoaderOptions loader;
+  loader.batch_size = o.train.batch;
+  loader.seed = static_cast<std::uint64_t>(o.train.seed);
+  loader.threads = static_cast<int>(o.train.threads);
+  loader.max_damaged = o.max_damaged;
+  loader.augment = augment;
+  return loader;
+}
+
+SampleBatch samples_of(const Batch& batch, const torch::Device& device) {
+  return {images_of(batch, device), batch.labels, batch.items, batch.epoch, batch.position};
+}
+
+class TrainingPixels final : public TrainingSamples {
+ public:
+  TrainingPixels(const ImageSetPtr& set, Augment augment, const DiffusionOptions& o)
+      : device_(device_of(o.train.device)),
+        set_(kept_in_memory(set, augment)),
+        batches_(set_, loader_options_of(o, augment)) {}
+  [[nodiscard]] std::int64_t batches_per_epoch() const override { return batches_.per_epoch(); }
+  SampleBatch next(std::vector<std::string>& warnings) override { return samples_of(batches_.next(warnings), device_); }
+  [[nodiscard]] JsonValue cursor() const override { return batches_.cursor(); }
+  void seek(const JsonValue& cursor) override { batches_.seek(cursor); }
+
+ private:
+  torch::Device device_;
+  ImageSetPtr set_;
+  ImageBatches batches_;
+};
+
+class HeldOutPixels final : public HeldOutSamples {
+ public:
+  HeldOutPixels(const ImageSetPtr& set, Augment augment, const DiffusionOptions& o)
+      : device_(device_of(o.train.device)),
+        set_(kept_in_memory(set, augment)),
+        loader_(loader_options_of(o, without_chance(augment))) {
+    loader_.epochs = 1, loader_.shuffle = loader_.drop_last = false;
+  }
+  [[nodiscard]] std::string name() const override { return set_->name(); }
+  [[nodiscard]] std::int64_t size() const override { return set_->size(); }
+  void each(std::vector<std::string>& warnings, const std::function<void(const SampleBatch&)>& visit) const override {
+    Loader loader(set_, loader_);
+    for (Batch batch; loader.next(batch);) {
+      for (const std::string& text : batch.damaged) warnings.push_back("left out: " + text);
+      if (batch.size > 0) visit(samples_of(batch, device_));
+    }
+  }
+
+ private:
+  torch::Device device_;
+  ImageSetPtr set_;
+  LoaderOptions loader_;
+};
+
+}  // namespace
+
+DiffusionSource open_source(const DiffusionOptions& o) {
+  return {with_usual_test(open_images_of(images_chosen_by(o)), o)};
+}
+
+DiffusionSource open_held_out(const DiffusionOptions& o) {
+  return {with_usual_test(open_test_images_of(images_chosen_by(o)), o)};
+}
+
+Augment augment_of(const DiffusionOptions& o, const DitConfig& network, const ImageSet& set) {
+  Preprocess how;
+  how.fit = o.fit;
+  if (o.fit.empty()) {
+    const bool no_larger =
+        set.height() > 0 && set.height() <= network.image[0] && set.width() > 0 && set.width() <= network.image[1];
+    how.fit = no_larger ? "pad" : "center_crop";
+  }
+  how.interpolation = "bicubic", how.crop_fraction = 1.0;
+  how.mean = {0.5}, how.std = {0.5};
+  Augment augment = labelled("train", [&] {
+    return mhla::augment_of(how, static_cast<int>(network.image[0]), static_cast<int>(network.image[1]),
+                            static_cast<int>(network.channels));
+  });
+  if (!(o.flip >= 0 && o.flip <= 1)) fail("train: flip is ", o.flip, ", expected 0 to 1");
+  augment.flip = o.flip;
+  return augment;
+}
+
+std::unique_ptr<TrainingSamples> training_samples(const DiffusionSource& source, const DiffusionOptions& o,
+                                                  const DitConfig& network) {
+  return std::make_unique<TrainingPixels>(source.images.train, augment_of(o, network, *source.images.train), o);
+}
+
+std::unique_ptr<HeldOutSamples> held_out_samples(const DiffusionSource& source, const DiffusionOptions& o,
+                                                 const DitConfig& network) {
+  return std::make_unique<HeldOutPixels>(source.images.test, augment_of(o, network, *source.images.test), o);
+}
+
+}  // namespace mhla::train

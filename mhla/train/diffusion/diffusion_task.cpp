@@ -1,0 +1,121 @@
+#include "mhla/train/diffusion/diffusion_task.h"
+
+#include <algorithm>
+
+#include "mhla/core/error.h"
+#include "mhla/data/image_output.h"
+#include "mhla/data/preprocess.h"
+#include "mhla/diffusion/guidance.h"
+#include "mhla/diffusion/sample.h"
+#include "mhla/io/file.h"
+#include "mhla/train/classify/class_names.h"
+#include "mhla/train/stop_signal.h"
+#include "mhla/train/trainer.h"
+
+namespace mhla::train {
+namespace {
+
+constexpr std::int64_t kShownClasses = 10;  // rows of a sheet
+constexpr std::int64_t kLeastApart = 100;   // steps between two sheets, where the options leave it open
+
+torch::Tensor longs(const std::vector<std::int64_t>& values, const torch::Device& device) {
+  return to_device(values.data(), {static_cast<std::int64_t>(values.size())}, torch::kLong, device);
+}
+
+}  // namespace
+
+DiffusionTask::DiffusionTask(const DiffusionOptions& options, const DiffusionSource& source, const DitConfig& network)
+    : options_(options),
+      source_(source),
+      device_(device_of(options.train.device)),
+      process_(options, network.learn_sigma),
+      training_(training_samples(source, options, network)),
+      held_out_(held_out_samples(source, options, network)),
+      model_(network) {
+  model_->to(device_);
+  for (const ImageSetPtr& set : {source_.images.train, source_.images.test}) {
+    const std::string text = left_out_warning(*set);
+    if (!text.empty() && (set == source_.images.train || !source_.images.held_out)) warnings_.push_back(text);
+  }
+}
+
+void DiffusionTask::write_companions(const std::filesystem::path& folder) const {
+  keep_classes(folder, *source_.images.train);
+  const Preprocess preprocess = preprocess_of(augment_of(options_, model_->config(), *source_.images.train));
+  write_file(folder / kPreprocessFile, preprocess_text(fields_to_json(preprocess)));
+  write_generation_config(folder, process_.generation());
+}
+
+TrainBatch DiffusionTask::next_batch() {
+  const SampleBatch next = training_->next(warnings_);
+  const DitConfig& network = model_->config();
+  const auto seed = static_cast<std::uint64_t>(options_.train.seed);
+  const std::vector<std::int64_t> labels =
+      drop_labels(next.labels, network.label_dropout, network.classes, seed, next.epoch, next.items);
+  const torch::Tensor noise =
+      training_noise(seed, next.epoch, next.position, next.items, next.x.sizes().slice(1), device_);
+  return {.inputs = {next.x, longs(labels, device_), longs(process_.draw_times(seed, next.epoch, next.items), device_),
+                     noise},
+          .weight = next.x.size(0)};
+}
+
+BatchResult DiffusionTask::forward(const TrainBatch& batch) {
+  const DiffusionProcess::Loss loss =
+      process_.loss(*model_, batch.inputs.at(0), batch.inputs.at(3), batch.inputs.at(2), {batch.inputs.at(1), {}, {}});
+  BatchResult result{.loss = loss.total.mean(), .sums = {}};
+  if (loss.vb.defined()) result.sums = {{"mse", loss.mse.detach().sum()}, {"vb", loss.vb.detach().sum()}};
+  return result;
+}
+
+std::string DiffusionTask::tested_on() const {
+  return str(held_out_->size(), " images", source_.images.held_out ? " held out of the training set" : "");
+}
+
+Metrics DiffusionTask::evaluate(const EvalProgress& progress) {
+  const DenoisingScore now = denoising_score(*model_, *held_out_, process_, options_, progress);
+  warnings_.insert(warnings_.end(), now.warnings.begin(), now.warnings.end());
+  Metrics metrics{{"mse", now.mse}, {"mse_se", now.mse_se}};
+  if (process_.generation().learned_variance)
+    metrics.emplace_back("vb", now.vb), metrics.emplace_back("loss", now.loss);
+  return metrics;
+}
+
+std::int64_t DiffusionTask::picture_every(std::int64_t total_steps) const {
+  return options_.sample_every.value_or(std::max(kLeastApart, total_steps / 10));
+}
+
+Image DiffusionTask::picture(const EvalProgress& progress) {
+  const DitConfig& c = model_->config();
+  const std::int64_t rows = std::min(c.classes, kShownClasses), columns = options_.sample_columns;
+  std::vector<std::int64_t> labels;
+  SampleRequest request;
+  request.shape = {c.channels, c.image[0], c.image[1]};
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t column = 0; column < columns; ++column) {
+      request.numbers.push_back(row * columns + column);
+      labels.push_back(row * c.classes / rows);
+    }
+  request.condition.labels = longs(labels, device_);
+  request.device = device_;
+  request.together = std::min<std::int64_t>(options_.train.batch, rows * columns);
+  GuidanceOptions guidance;
+  guidance.scale = c.has_null_class() ? options_.sample_guidance : 1.0;
+  GuidedDenoiser guided(*model_, guidance);
+  const std::unique_ptr<Sampler> sampler = process_.sampler(options_.sample_steps, /*clip=*/true);
+  const torch::Tensor x = sample(guided, *sampler, request, [&](const SampleProgress& now) {
+                            leave_when_stopped();
+                            if (progress) progress(now.step, now.steps);
+                          }).cpu();
+  std::vector<Image> images;
+  for (std::int64_t i = 0; i < x.size(0); ++i) {
+    const torch::Tensor one = x[i].contiguous();
+    images.push_back(to_image({one.data_ptr<float>(), static_cast<std::size_t>(one.numel())},
+                              static_cast<int>(c.channels), static_cast<int>(c.image[0]),
+                              static_cast<int>(c.image[1])));
+  }
+  return image_grid(images, static_cast<int>(columns));
+}
+
+std::vector<std::string> DiffusionTask::take_warnings() { return std::exchange(warnings_, {}); }
+
+}  // namespace mhla::train

@@ -1,0 +1,71 @@
+// Class-conditional diffusion as a Task: a DiT, images, the loss of noise prediction or flow matching; and the score of
+// a denoiser on held-out images.
+#pragma once
+
+#include "mhla/models/dit/dit.h"
+#include "mhla/train/diffusion/diffusion_data.h"
+#include "mhla/train/diffusion/diffusion_process.h"
+#include "mhla/train/task.h"
+
+namespace mhla::train {
+
+// Throws with the option, its value and what is expected; what needs the data is checked with it.
+void check(const DiffusionOptions& options);
+
+// The network of the options, of as many channels and classes as the data has; then every choice that was left open
+// filled in.
+DitConfig network_of(const DiffusionOptions& options, const DiffusionSource& source);
+DiffusionOptions resolved(const DiffusionOptions& options, const DitConfig& network, const DiffusionSource& source);
+// Throws with an estimate where the memory at hand cannot hold a training of it.
+void expect_fits(const DiffusionOptions& options, const DitConfig& network);
+
+// How well noise is removed from held-out images. Every image is seen at the same times with noise of its own, whatever
+// the model and its seed, so that differences between two models are paired.
+struct DenoisingScore {
+  std::int64_t images = 0, times = 0, damaged = 0;
+  double mse = 0, mse_se = 0;  // of noise or velocity, over images and times; its standard error over images
+  double vb = 0, loss = 0;     // of the variance, in bits (0 where none is learned); mse + vb
+  std::vector<double> each;    // mse of every image, by number; NaN of damaged ones
+  std::vector<std::string> warnings;
+  double seconds = 0;
+};
+// In evaluation mode without gradients, in the precision of the options.
+DenoisingScore denoising_score(DitImpl& model, const HeldOutSamples& held_out, const DiffusionProcess& process,
+                               const DiffusionOptions& options, const EvalProgress& progress = {});
+
+class DiffusionTask : public Task {
+ public:
+  // Seeded by prepare() before: the model's weights are drawn here.
+  DiffusionTask(const DiffusionOptions& options, const DiffusionSource& source, const DitConfig& network);
+
+  torch::nn::Module& model() override { return *model_; }
+  DitImpl& dit() { return *model_; }
+  [[nodiscard]] const GenerationConfig& generation() const { return process_.generation(); }
+  [[nodiscard]] JsonValue model_config() const override { return fields_to_json(model_->config()); }
+  [[nodiscard]] const char* samples() const override { return "images"; }
+  void write_companions(const std::filesystem::path& folder) const override;
+  [[nodiscard]] std::int64_t batches_per_epoch() const override { return training_->batches_per_epoch(); }
+  TrainBatch next_batch() override;  // images, labels of which some are dropped, times, noise
+  BatchResult forward(const TrainBatch& batch) override;
+  [[nodiscard]] JsonValue cursor() const override { return training_->cursor(); }
+  void seek(const JsonValue& cursor) override { training_->seek(cursor); }
+  void constrain() override { model_->constrain(); }
+  [[nodiscard]] std::string tested_on() const override;
+  Metrics evaluate(const EvalProgress& progress) override;
+  [[nodiscard]] MainMetric main_metric() const override { return {"mse", /*larger_is_better=*/false}; }
+  [[nodiscard]] std::int64_t picture_every(std::int64_t total_steps) const override;
+  Image picture(const EvalProgress& progress) override;  // a row of samples for each of some classes
+  std::vector<std::string> take_warnings() override;
+
+ private:
+  DiffusionOptions options_;
+  DiffusionSource source_;
+  torch::Device device_;
+  DiffusionProcess process_;
+  std::unique_ptr<TrainingSamples> training_;
+  std::unique_ptr<HeldOutSamples> held_out_;
+  Dit model_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace mhla::train
