@@ -185,12 +185,8 @@ torch::Tensor SanaImpl::embed_captions(const torch::Tensor& y) {
 
 torch::Tensor SanaImpl::forward(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& y,
                                 const torch::Tensor& mask) {
-  return denoise(x, t, embed_captions(y), mask);
-}
-
-torch::Tensor SanaImpl::denoise(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& captions,
-                                const torch::Tensor& mask) {
   const SanaConfig& c = config_;
+  const torch::Tensor captions = embed_captions(y);
   if (x.dim() != 4 || x.size(1) != c.channels || x.size(2) % c.patch != 0 || x.size(3) % c.patch != 0)
     fail(kSanaEntry, ": x has shape ", c10::str(x.sizes()), ", expected [B, ", c.channels,
          ", rows, columns], both multiples of ", c.patch);
@@ -208,7 +204,7 @@ torch::Tensor SanaImpl::denoise(const torch::Tensor& x, const torch::Tensor& t, 
   const TokenGrid grid{x.size(2) / c.patch, x.size(3) / c.patch};
   const torch::ScalarType type = t_in_->weight.scalar_type();
   torch::Tensor tokens = patches_(x.to(type)).flatten(2).transpose(1, 2).contiguous();  // [B, N, C]
-  const torch::Tensor features = time_features(c.truncate_t ? t.trunc() : t).to(type);
+  const torch::Tensor features = time_features(c.truncate_t && t.is_floating_point() ? t.trunc() : t).to(type);
   const torch::Tensor time = apply_linear(t_out_, torch::silu(apply_linear(t_in_, features)));
   const torch::Tensor rows = apply_linear(t_block_, torch::silu(time)).unflatten(1, {6, c.dim});
   for (SanaBlock& block : blocks_) tokens = block(tokens, captions, rows, seen, grid);
@@ -217,6 +213,18 @@ torch::Tensor SanaImpl::denoise(const torch::Tensor& x, const torch::Tensor& t, 
   return tokens.reshape({B, grid.rows, grid.columns, c.patch, c.patch, c.channels})
       .permute({0, 5, 1, 3, 2, 4})
       .reshape(x.sizes());
+}
+
+torch::Tensor SanaImpl::denoise(const torch::Tensor& x, const torch::Tensor& t, const Conditioning& condition) {
+  if (!condition.captions.defined())
+    fail(kEntry, ": the conditioning has no captions, expected [B, T, ", config_.caption_dim, "]");
+  return forward(x, t, condition.captions, condition.captions_mask);
+}
+
+Conditioning SanaImpl::unconditional(const Conditioning& /*condition*/) const {
+  fail(kEntry,
+       ": guidance without a negative conditioning, expected the text encoder's states of \"\" or of a negative "
+       "caption");
 }
 
 void SanaImpl::constrain() {

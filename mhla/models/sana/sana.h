@@ -6,6 +6,7 @@
 // Any grid: nothing of it is in the weights. MHLA's blocks are a number of rows and columns, the last ones smaller.
 #pragma once
 
+#include "mhla/models/denoiser.h"
 #include "mhla/models/image_parts.h"
 #include "mhla/models/sana/sana_config.h"
 #include "mhla/modules/norms.h"
@@ -63,17 +64,20 @@ class SanaBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(SanaBlock);
 
-class SanaImpl : public torch::nn::Module {
+class SanaImpl : public torch::nn::Module, public Denoiser {
  public:
   explicit SanaImpl(const SanaConfig& config);
+
+  // The velocity noise - x at times t [B] = 1000 s of flow matching (flow.h), whole or fractional numbers: truncate_t
+  // says what becomes of fractions. Reads captions and, where there is one, captions_mask.
+  torch::Tensor denoise(const torch::Tensor& x, const torch::Tensor& t, const Conditioning& condition) override;
+  // Refused: guidance takes the text encoder's states of "" or of a negative caption. y_embedding is the caption of
+  // dropped ones in training only.
+  [[nodiscard]] Conditioning unconditional(const Conditioning& condition) const override;
 
   // x [B, channels, rows, columns]; t [B] from 0 to 1000; y [B, T, caption_dim]; mask [B, T], 0 for padding, or
   // undefined. A caption without a single token sees all of its padding.
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& y,
-                        const torch::Tensor& mask = {});
-  // forward() in two parts: a sampler embeds its captions once.
-  torch::Tensor embed_captions(const torch::Tensor& y);  // [B, T, C]
-  torch::Tensor denoise(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& captions,
                         const torch::Tensor& mask = {});
   void constrain();
 
@@ -83,6 +87,8 @@ class SanaImpl : public torch::nn::Module {
   torch::Tensor y_embedding;  // [caption_tokens, caption_dim]: the caption of dropped ones in training, not learned
 
  private:
+  torch::Tensor embed_captions(const torch::Tensor& y);  // [B, T, C]
+
   SanaConfig config_;
   torch::nn::Conv2d patches_{nullptr};
   torch::nn::Linear t_in_{nullptr}, t_out_{nullptr}, t_block_{nullptr}, y_in_{nullptr}, y_out_{nullptr};

@@ -109,6 +109,62 @@ TEST(Sana, UniformMixingIsLinearAttention) {
   EXPECT_TRUE(has(message_of([&] { with_attention(*linear, other); }), "in more than its attention"));
 }
 
+// ---- As a denoiser
+
+struct Noisy {
+  torch::Tensor x, t;
+  Conditioning condition;
+};
+
+Noisy noisy(torch::ScalarType times = torch::kFloat) {
+  torch::manual_seed(7);
+  Noisy in;
+  in.x = torch::randn({2, 4, 5, 6}), in.t = torch::tensor({10.0F, 700.0F}).to(times);
+  in.condition.captions = torch::randn({2, 5, 10});
+  in.condition.captions_mask = torch::tensor({1, 1, 0, 0, 0, 1, 1, 1, 1, 0}).view({2, 5});
+  return in;
+}
+
+TEST(SanaDenoiser, UniformMixingIsLinearAttention) {
+  SanaConfig uniform = one_head("mhla");
+  uniform.mix_init = "uniform";
+  const Sana linear = make(one_head()), mhla = with_attention(*linear, uniform);
+  const Noisy in = noisy();
+  const torch::NoGradGuard no_gradient;
+  Denoiser &a = *linear.ptr(), &b = *mhla.ptr();
+  const torch::Tensor want = a.denoise(in.x, in.t, in.condition);
+  EXPECT_LE(distance(b.denoise(in.x, in.t, in.condition), want), 2e-5);
+  Conditioning unmasked = in.condition;
+  unmasked.captions_mask = torch::Tensor();
+  EXPECT_GT(distance(b.denoise(in.x, in.t, unmasked), want), 1e-3);  // the mask is read
+  const torch::Tensor local = with_attention(*linear, one_head("mhla")).ptr()->denoise(in.x, in.t, in.condition);
+  EXPECT_GT(distance(local, want), 1e-3);
+}
+
+TEST(SanaDenoiser, TakesTheTimesOfTrainingAndOfSamplers) {
+  const torch::NoGradGuard no_gradient;
+  for (const bool truncate : {true, false}) {
+    SanaConfig c = small();
+    c.truncate_t = truncate;
+    const Sana model = make(c);
+    const Noisy in = noisy(), whole = noisy(torch::kLong);
+    const torch::Tensor want = model.ptr()->denoise(in.x, in.t, in.condition);
+    EXPECT_TRUE(torch::equal(model.ptr()->denoise(whole.x, whole.t, whole.condition), want));
+    const torch::Tensor fraction = model.ptr()->denoise(in.x, in.t + 0.9, in.condition);
+    EXPECT_EQ(torch::equal(fraction, want), truncate);
+  }
+}
+
+TEST(SanaDenoiser, SaysWhatItNeeds) {
+  const Sana model = make(small());
+  const Noisy in = noisy();
+  EXPECT_EQ(message_of([&] {
+              model.ptr()->denoise(in.x, in.t, {torch::zeros({2}, torch::kLong), {}, {}});
+            }),
+            "Sana: the conditioning has no captions, expected [B, T, 10]");
+  EXPECT_TRUE(has(message_of([&] { model.ptr()->unconditional(in.condition); }), "states of \"\" or of a negative"));
+}
+
 TEST(Sana, BlocksWithoutTokensWeighNothing) {
   SanaConfig uniform = one_head("mhla");
   uniform.mix_init = "uniform", uniform.blocks = {4, 4};
