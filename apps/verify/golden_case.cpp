@@ -94,7 +94,7 @@ void refuse_unknown_tensors(const GoldenEntry& entry) {
 
 GoldenFamily family_of(const JsonValue& config) {
   if (const JsonValue* name = config.find("family"); name != nullptr)
-    return {.name = name->as_string(), .keys = {}, .named = true};
+    return {.name = name->as_string(), .keys = {}, .named = true, .levels = name->as_string() == kOffByOne ? 1.0 : 0.0};
   const auto has_key = [&](std::string_view key) { return key.empty() || config.contains(key); };
   for (const GoldenFamily& family : kGoldenFamilies)
     if (std::all_of(family.keys.begin(), family.keys.end(), has_key)) return family;

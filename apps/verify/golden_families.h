@@ -13,7 +13,11 @@ struct GoldenFamily {
   std::array<std::string_view, 2> keys;  // all of them are there; an empty one does not count
   double limit = 1e-4;                   // max |got - want| / max |want|
   bool named = false;                    // by the metadata: several outputs, integers, gradients of a loss
+  double levels = 0.0;                   // that integers may be off by
 };
+
+// Pillow rounds twice; other resampling code may differ by one level.
+inline constexpr std::string_view kOffByOne = "center_crop";
 
 inline constexpr std::string_view kCausalOperator = "causal operator";  // runs without the engine
 

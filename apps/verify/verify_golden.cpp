@@ -1,6 +1,6 @@
 // err = max |got - want| / max |want| over a tensor, NaN counting as failure; limit 1e-4, 3e-4 for the LM layer, which
-// was recorded on a GPU, 0 for integers. All results of a case are computed first; only then are its expected values
-// opened. The causal operator runs here, whole modules in the engine.
+// was recorded on a GPU. Integers: max |got - want|, limit 0 or what the family allows. All results of a case are
+// computed first; only then are its expected values opened. The causal operator runs here, whole modules in the engine.
 #include "apps/verify/verify_golden.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ struct Result {
   std::map<std::string, Tensor> tensors;  // by judged name
 };
 
-double golden_error(const Tensor& got, const Tensor& want) {
+double golden_error(const Tensor& got, const Tensor& want, bool integers) {
   double difference = 0.0, largest = 0.0;
   for (std::int64_t i = 0; i < want.numel(); ++i) {
     const double off = std::abs(got.at(i) - want.at(i));
@@ -42,7 +42,8 @@ double golden_error(const Tensor& got, const Tensor& want) {
     difference = std::max(difference, off);
     largest = std::max(largest, std::abs(want.at(i)));
   }
-  return difference == 0.0 ? 0.0 : difference / largest;  // infinite where all of `want` is 0
+  if (integers || difference == 0.0) return difference;
+  return difference / largest;  // infinite where all of `want` is 0
 }
 
 Result compute(const CausalCase& c, const std::string& backend) {
@@ -131,9 +132,9 @@ class GoldenRun {
       ++tally.cases;
       for (const std::string& name : judged) {
         const Tensor want = read_expected(file, entry, name, results.front().tensors.at(name).shape());
+        const bool integers = is_exact(file, entry, name);
         for (const Result& result : results)
-          judge_tensor(path, entry.name, family, result.backend, name, result.tensors.at(name), want,
-                       is_exact(file, entry, name) ? 0.0 : family.limit);
+          judge_tensor(path, entry.name, family, result.backend, name, result.tensors.at(name), want, integers);
       }
     } catch (const Error& error) {
       not_judged(path, entry.name, error.what());
@@ -170,8 +171,8 @@ class GoldenRun {
 
   void judge_tensor(const std::filesystem::path& path, const std::string& name, const GoldenFamily& family,
                     const std::string& backend, const std::string& tensor, const Tensor& got, const Tensor& want,
-                    double limit) {
-    const double error = golden_error(got, want);
+                    bool integers) {
+    const double error = golden_error(got, want, integers), limit = integers ? family.levels : family.limit;
     const bool good = error <= limit;  // false for NaN
     ++tally.checked;
     if (!good) ++tally.failed;

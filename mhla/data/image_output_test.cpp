@@ -2,45 +2,33 @@
 #include "mhla/data/image_output.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "mhla/core/run_failed.h"
 #include "mhla/data/adm_crop.h"
 #include "mhla/data/data_fixture.h"
-#include "mhla/io/json.h"
-#include "mhla/io/safetensors.h"
+#include "mhla/data/images_recorded.h"
+#include "mhla/io/recorded_arrays_fixture.h"
 
 namespace mhla {
 namespace {
 
-const Safetensors& golden() {
-  static const Safetensors file = Safetensors::read(MHLA_SOURCE_DIR "/tests/golden/image/images.safetensors");
-  return file;
+TEST(ImagesRecorded, BitForBit) {
+  for (const char* name : {"center_crop_0", "center_crop_1", "center_crop_2", "to_uint8", "grid"})
+    expect_recorded_arrays("images", name, images_recorded(), 0.0);
 }
 
-Image image_of(const std::string& name) {  // [height, width, channels]
-  const ConstView view = golden().view(name);
-  Image image;
-  image.resize(static_cast<int>(view.shape[0]), static_cast<int>(view.shape[1]), static_cast<int>(view.shape[2]));
-  std::memcpy(image.pixels.data(), view.data, image.pixels.size());
-  return image;
-}
-
-Image image_of_planes(const std::uint8_t* planes, int channels, int height, int width) {
-  Image image;
-  image.resize(height, width, channels);
-  const std::size_t plane = image.pixels.size() / static_cast<std::size_t>(channels);
-  for (std::size_t i = 0; i < image.pixels.size(); ++i)
-    image.pixels[i] = planes[i % static_cast<std::size_t>(channels) * plane + i / static_cast<std::size_t>(channels)];
-  return image;
-}
-
-TEST(AdmCrop, IsPillowsBitForBit) {
-  for (const std::string name : {"center_crop_0", "center_crop_1", "center_crop_2"}) {
-    const JsonValue options = parse_json(golden().metadata().at(name), name);
-    const Image got = adm_crop(image_of(name + "/in.image"), static_cast<int>(options.at("size").as_int()));
-    EXPECT_EQ(worst_difference(got, image_of(name + "/out.image")), 0) << name;
-  }
+TEST(ImagesRecorded, RefusesWhatIsNoImage) {
+  RecordedArraysCase c;
+  c.config = parse_json(R"({"size": 4})", "case");
+  c.arrays["in.image"] = {{1, 1, 3}, {0, 1, 256}};
+  EXPECT_EQ(message_of([&] { recompute(images_recorded(), "center_crop", c); }),
+            "in.image has the value 256, expected bytes");
+  c.arrays["in.image"] = {{1, 3}, {0, 1, 2}};
+  EXPECT_TRUE(has(message_of([&] { recompute(images_recorded(), "center_crop", c); }), "[rows, columns, channels]"));
+  c.arrays["in.image"] = {{1, 1, 2}, {0, 1}};
+  EXPECT_TRUE(has(message_of([&] { recompute(images_recorded(), "center_crop", c); }), "expected 1 or 3 channels"));
+  c.config = parse_json(R"({"size": 4, "filter": "box"})", "case");
+  EXPECT_TRUE(has(message_of([&] { recompute(images_recorded(), "center_crop", c); }), "'filter' is no option"));
 }
 
 TEST(AdmCrop, SizesAtTheBorders) {
@@ -54,14 +42,7 @@ TEST(AdmCrop, SizesAtTheBorders) {
   EXPECT_TRUE(has(message_of([&] { adm_crop(same, 0); }), "size is 0, expected 1"));
 }
 
-TEST(ToU8, ThreeWaysToRound) {
-  const ConstView given = golden().view("to_uint8/in.x");
-  const std::span<const float> values(data_as<float>(given), static_cast<std::size_t>(given.numel()));
-  for (const std::string name : {"adm", "save_image", "diffusers"}) {
-    std::vector<std::uint8_t> got(values.size());
-    to_u8(values, to_u8_called(name), got.data());
-    EXPECT_EQ(std::memcmp(got.data(), golden().view("to_uint8/out." + name).data, got.size()), 0) << name;
-  }
+TEST(ToU8, RoundsHalvesToEven) {
   // 255 (x / 2 + 0.5) at n + 0.5 exactly, n even: diffusers rounds down.
   int halves = 0;
   for (int n = 128; n < 254; n += 2) {
@@ -86,13 +67,9 @@ TEST(ToU8, PlanesBecomePixels) {
   EXPECT_TRUE(has(message_of([&] { to_image(planes, 3, 2, 2); }), "6 values, expected 3 x 2 x 2"));
 }
 
-TEST(ImageGrid, IsTorchvisions) {
-  const ConstView in = golden().view("grid/in.images"), out = golden().view("grid/out.grid");
-  std::vector<Image> images;
-  for (std::int64_t i = 0; i < in.shape[0]; ++i)
-    images.push_back(image_of_planes(data_as<std::uint8_t>(in) + i * 3 * 5 * 6, 3, 5, 6));
-  EXPECT_EQ(image_grid(images, 4, 2), image_of_planes(data_as<std::uint8_t>(out), 3, 16, 34));
-  EXPECT_EQ(image_grid(std::span(images).first(2), 8, 1).width, 2 * 7 + 1);
+TEST(ImageGrid, SizesAndRefusals) {
+  std::vector<Image> images{noise_image(5, 6, 3, 1), noise_image(5, 6, 3, 2)};
+  EXPECT_EQ(image_grid(images, 8, 1).width, 2 * 7 + 1);
   images.push_back(noise_image(5, 7, 3, 1));
   EXPECT_TRUE(has(message_of([&] { image_grid(images); }), "an image is 5 x 7 x 3, expected 5 x 6 x 3"));
 }

@@ -15,10 +15,6 @@ GaussianOptions gaussian_of(const RecordedCase& c, const std::string& variance) 
   return o;
 }
 
-void expect_text(const RecordedCase& c, const char* key, const char* expected) {
-  if (c.text(key, expected) != expected) fail("metadata '", key, "' is '", c.text(key), "', expected ", expected);
-}
-
 Weights tables_of(const RecordedCase& c) {
   c.expect_keys({"schedule", "steps"});
   const DiffusionTables t(schedule_betas(c.text("schedule"), c.integer("steps")));
@@ -80,9 +76,9 @@ Weights ddim_chain(const RecordedCase& c) {
 
 void expect_second_order(const RecordedCase& c) {
   if (c.integer("solver_order") != 2) fail("metadata 'solver_order' is ", c.integer("solver_order"), ", expected 2");
-  expect_text(c, "algorithm", "dpmsolver++");
-  expect_text(c, "solver_type", "midpoint");
-  expect_text(c, "final_sigmas_type", "zero");
+  c.expect_text("algorithm", "dpmsolver++");
+  c.expect_text("solver_type", "midpoint");
+  c.expect_text("final_sigmas_type", "zero");
   if (!c.flag("lower_order_final", true)) fail("metadata 'lower_order_final' is false, expected true");
 }
 
@@ -138,7 +134,7 @@ Weights loss_of(const RecordedCase& c) {
 
 Weights flow_loss(const RecordedCase& c) {
   c.expect_keys({"train_steps", "shift", "weighting"});
-  expect_text(c, "weighting", "logit_normal");
+  c.expect_text("weighting", "logit_normal");
   const FlowMatching flow(flow_of(c));
   const torch::Tensor &x_start = c.tensor("in.x_start"), &noise = c.tensor("in.noise"), index = c.index("in.index");
   const torch::Tensor out = c.leaf("in.model_out"), loss = FlowMatching::loss(out, x_start, noise);
@@ -152,32 +148,14 @@ Weights flow_loss(const RecordedCase& c) {
           {"grad.in.model_out", out.grad()}};
 }
 
-struct Family {
-  const char* name;
-  Weights (*compute)(const RecordedCase&);
-};
-constexpr Family kFamilies[] = {
-    {"diffusion_tables", tables_of}, {"respacing", respacing_of}, {"diffusion_step", step_of},
-    {"ddim_chain", ddim_chain},      {"dpm_vp", dpm_vp},          {"diffusion_loss", loss_of},
-    {"flow_loss", flow_loss},        {"flow_dpm", flow_dpm},      {"flow_euler", flow_euler},
-};
-
 }  // namespace
 
-std::vector<std::string> diffusion_families() {
-  std::vector<std::string> names;
-  for (const Family& family : kFamilies) names.emplace_back(family.name);
-  return names;
-}
-
-Weights recompute_diffusion(const std::string& family, const RecordedCase& recorded) {
-  for (const Family& known : kFamilies) {
-    if (known.name != family) continue;
-    Weights results = known.compute(recorded);
-    for (auto& [name, value] : results) value = value.detach();
-    return results;
-  }
-  fail("family '", family, "' is no family of diffusion");
+RecordedFamilies diffusion_recorded() {
+  return {
+      {"diffusion_tables", tables_of}, {"respacing", respacing_of}, {"diffusion_step", step_of},
+      {"ddim_chain", ddim_chain},      {"dpm_vp", dpm_vp},          {"diffusion_loss", loss_of},
+      {"flow_loss", flow_loss},        {"flow_dpm", flow_dpm},      {"flow_euler", flow_euler},
+  };
 }
 
 }  // namespace mhla

@@ -15,18 +15,19 @@ TEST(Diffusion, ReproducesTheRecordedNumbers) {
   for (const char* file : {"diffusion", "flow"}) {
     const std::vector<std::string> names = recorded_names(golden_image(file));
     EXPECT_GE(names.size(), 7u);
-    for (const std::string& name : names) expect_recorded_case(file, name, recompute_diffusion, 2e-5);
+    for (const std::string& name : names) expect_recorded_case(file, name, diffusion_recorded(), 2e-5);
   }
 }
 
 TEST(Diffusion, SaysWhatARecordedCaseMayNotBe) {
-  RecordedCase c{parse_json(R"({"family": "dpm_vp", "schedule": "linear", "steps": 1000, "solver_order": 3})", "case"),
-                 {}};
-  EXPECT_EQ(message_of([&] { recompute_diffusion("dpm_vp", c); }), "metadata 'solver_order' is 3, expected 2");
+  RecordedCase c;
+  c.config = parse_json(R"({"family": "dpm_vp", "schedule": "linear", "steps": 1000, "solver_order": 3})", "case");
+  EXPECT_EQ(message_of([&] { recompute(diffusion_recorded(), "dpm_vp", c); }),
+            "metadata 'solver_order' is 3, expected 2");
   c.config = parse_json(R"({"schedule": "linear", "steps": 10, "speed": 2})", "case");
-  EXPECT_EQ(message_of([&] { recompute_diffusion("diffusion_tables", c); }),
+  EXPECT_EQ(message_of([&] { recompute(diffusion_recorded(), "diffusion_tables", c); }),
             "metadata 'speed' is no option of this family");
-  EXPECT_EQ(message_of([&] { recompute_diffusion("wavelets", c); }), "family 'wavelets' is no family of diffusion");
+  EXPECT_EQ(message_of([&] { recompute(diffusion_recorded(), "wavelets", c); }), "family 'wavelets' is unknown here");
 }
 
 TEST(Respacing, KeepsWhatIsPublished) {

@@ -2,15 +2,12 @@
 // "dout"), and the options it ran with. `mhla verify --golden` and the tests of a room compute the rest from it.
 #pragma once
 
-#include <initializer_list>
-
-#include "mhla/io/json.h"
+#include "mhla/io/recorded_options.h"
 #include "mhla/modules/weight_names.h"
 
 namespace mhla {
 
-struct RecordedCase {
-  JsonValue config;  // the metadata of the case
+struct RecordedCase : RecordedOptions {
   Weights tensors;
 
   [[nodiscard]] bool has(const std::string& name) const { return tensors.count(name) != 0; }
@@ -18,16 +15,15 @@ struct RecordedCase {
   [[nodiscard]] torch::Tensor leaf(const std::string& name) const;           // a copy that takes gradients
   [[nodiscard]] torch::Tensor index(const std::string& name) const;          // as int64, whatever it was stored as
   [[nodiscard]] Weights weights(const std::string& prefix) const;
-
-  // Options of the metadata, refused by name where they are missing and have no other value.
-  [[nodiscard]] std::int64_t integer(const char* key) const;
-  [[nodiscard]] double number(const char* key, double otherwise) const;
-  [[nodiscard]] bool flag(const char* key, bool otherwise) const;
-  [[nodiscard]] std::string text(const char* key) const;
-  [[nodiscard]] std::string text(const char* key, const char* otherwise) const;
-  // Refuses options that are not among these, as they would be computed wrongly.
-  void expect_keys(std::initializer_list<const char*> known) const;
 };
+
+// What cases of a family are computed by: every output and gradient, by the names of the golden file.
+struct RecordedFamily {
+  const char* name;
+  Weights (*compute)(const RecordedCase&);
+};
+using RecordedFamilies = std::vector<RecordedFamily>;
+Weights recompute(const RecordedFamilies& known, const std::string& family, const RecordedCase& recorded);
 
 // A case of a golden file. Expected values come along: for tests.
 RecordedCase read_recorded(const std::filesystem::path& file, const std::string& name);

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "mhla/models/recorded.h"
 
 namespace mhla {
@@ -31,8 +29,7 @@ inline bool is_expected(const std::string& name) {
   return name.rfind("out", 0) == 0 || name.rfind("grad.", 0) == 0 || name.rfind("init.", 0) == 0;
 }
 
-inline void expect_recorded_case(const std::string& file, const std::string& name,
-                                 const std::function<Weights(const std::string&, const RecordedCase&)>& compute,
+inline void expect_recorded_case(const std::string& file, const std::string& name, const RecordedFamilies& families,
                                  double limit = 1e-4) {
   SCOPED_TRACE(file + " " + name);
   RecordedCase c = read_recorded(golden_image(file), name);
@@ -44,7 +41,7 @@ inline void expect_recorded_case(const std::string& file, const std::string& nam
       ++it;
   }
   ASSERT_FALSE(wanted.empty());
-  const Weights got = compute(c.text("family"), c);
+  const Weights got = recompute(families, c.text("family"), c);
   for (const auto& [key, value] : wanted) {
     ASSERT_EQ(got.count(key), 1u) << key << " is not computed";
     expect_recorded(key, got.at(key), value, limit);
@@ -52,6 +49,14 @@ inline void expect_recorded_case(const std::string& file, const std::string& nam
   for (const auto& [key, value] : got) {  // outputs may be more
     EXPECT_TRUE(key.rfind("grad.", 0) != 0 || wanted.count(key) == 1) << key << " is not expected";
   }
+}
+
+// All cases of a file, of which there are `count`.
+inline void expect_recorded_cases(const std::string& file, std::size_t count, const RecordedFamilies& families,
+                                  double limit = 1e-4) {
+  const std::vector<std::string> names = recorded_names(golden_image(file));
+  EXPECT_EQ(names.size(), count) << file;
+  for (const std::string& name : names) expect_recorded_case(file, name, families, limit);
 }
 
 }  // namespace mhla

@@ -14,50 +14,6 @@ std::int64_t square_root(std::int64_t value, const char* key) {
 
 }  // namespace
 
-const torch::Tensor& Case::tensor(const std::string& name) const {
-  const auto found = tensors.find(name);
-  if (found == tensors.end()) fail(name, " is missing");
-  return found->second;
-}
-
-torch::Tensor Case::leaf(const std::string& name) const { return tensor(name).clone().requires_grad_(); }
-
-Weights Case::weights(const std::string& prefix) const {
-  Weights found;
-  for (const auto& [name, value] : tensors) {
-    if (name.compare(0, prefix.size(), prefix) == 0) found[name.substr(prefix.size())] = value;
-  }
-  return found;
-}
-
-std::int64_t Case::integer(const char* key) const {
-  if (!config.contains(key)) fail("metadata '", key, "' is missing");
-  const std::int64_t value = config.at(key).as_int();
-  if (value < 1) fail("metadata '", key, "' is ", value, ", expected a positive integer");
-  return value;
-}
-
-double Case::number(const char* key, double otherwise) const {
-  return config.contains(key) ? config.at(key).as_double() : otherwise;
-}
-
-bool Case::flag(const char* key, bool otherwise) const {
-  return config.contains(key) ? config.at(key).as_bool() : otherwise;
-}
-
-std::string Case::text(const char* key, const char* otherwise) const {
-  return config.contains(key) ? std::string(config.at(key).as_string()) : otherwise;
-}
-
-void Case::expect_keys(std::initializer_list<const char*> known) const {
-  for (const JsonValue::Member& member : config.members()) {
-    bool found = false;
-    for (const char* key : {"seed", "device", "dtype"}) found = found || member.key == key;  // how the case was made
-    for (const char* key : known) found = found || member.key == key;
-    if (!found) fail("metadata '", member.key, "' is no option of this family");
-  }
-}
-
 Loaded load_layer(MhlaAttentionOptions options, const Weights& published) {
   Loaded loaded;
   loaded.family = weight_family_of(published);

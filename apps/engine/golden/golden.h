@@ -1,33 +1,20 @@
 // A golden case as LibTorch sees it, and the families that can be recomputed.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 
 #include "apps/engine/engine.h"
-#include "mhla/io/json.h"
-#include "mhla/modules/weight_names.h"
+#include "mhla/models/recorded.h"
 
 namespace mhla::golden {
 
 using Tensors = std::map<std::string, torch::Tensor>;
 
-struct Case {
-  JsonValue config;
-  Tensors tensors;  // in.*, param.*, dout: of one dtype, on one device
-
-  [[nodiscard]] const torch::Tensor& tensor(const std::string& name) const;  // throws when it is missing
-  [[nodiscard]] torch::Tensor leaf(const std::string& name) const;           // a copy that gradients are wanted of
-  [[nodiscard]] Weights weights(const std::string& prefix) const;            // "param." or "param.blocks.0.attn."
-  [[nodiscard]] bool has_gradients() const { return tensors.count("dout") != 0; }
-
-  // Options of the configuration. Those not in it have the published default; none may stay unread.
-  [[nodiscard]] std::int64_t integer(const char* key) const;
-  [[nodiscard]] double number(const char* key, double otherwise) const;
-  [[nodiscard]] bool flag(const char* key, bool otherwise) const;
-  [[nodiscard]] std::string text(const char* key, const char* otherwise) const;
-  void expect_keys(std::initializer_list<const char*> known) const;
-};
+// in.*, param.*, dout are of one dtype, on one device. Options that are not in the metadata have the published default;
+// none may stay unread.
+using Case = RecordedCase;
 
 // For the table of apps/engine/engine.h.
 bool runs_on(const std::string& backend);
@@ -37,8 +24,8 @@ void compute(const apps::GoldenRequest& request, std::map<std::string, Tensor>& 
 // A file that recomputes a family of apps/verify/golden_families.h announces it:
 //   const Family family("LM layer", compute_lm_layer);
 struct Family {
-  using Compute = Tensors (*)(const Case&);
-  Family(const std::string& name, Compute compute);
+  using Compute = std::function<Tensors(const Case&)>;
+  Family(const std::string& name, const Compute& compute);
 };
 
 // An attention layer of those options with published weights, in the dtype and on the device of the case's.

@@ -1,23 +1,44 @@
 // Families that cases name in their metadata: each room that has recorded cases says which, and computes them.
 #include "apps/engine/golden/golden.h"
+#include "mhla/data/images_recorded.h"
 #include "mhla/diffusion/diffusion_recorded.h"
+#include "mhla/diffusion/metrics/metrics_recorded.h"
+#include "mhla/models/autoencoder/autoencoder_recorded.h"
+#include "mhla/models/clip/clip_recorded.h"
 #include "mhla/models/dit/dit_recorded.h"
+#include "mhla/models/inception/inception_recorded.h"
+#include "mhla/models/sana/sana_recorded.h"
+#include "mhla/models/text_encoder/gemma2_recorded.h"
 
 namespace mhla::golden {
 namespace {
 
-template <Weights (*recompute)(const std::string& family, const RecordedCase& recorded)>
-Tensors compute_named(const Case& c) {
-  return recompute(std::string(c.config.at("family").as_string()), {c.config, c.tensors});
+// A case of a room that does not know LibTorch: f64 in, f64 out.
+Tensors compute_arrays(const RecordedArraysFamily& family, const Case& c) {
+  RecordedArraysCase plain{{c.config}, {}};
+  for (const auto& [name, value] : c.tensors) {
+    const torch::Tensor wide = value.to(torch::kCPU, torch::kDouble).contiguous();
+    const auto* data = wide.data_ptr<double>();
+    plain.arrays[name] = {wide.sizes().vec(), {data, data + wide.numel()}};
+  }
+  Tensors results;
+  for (const auto& [name, array] : family.compute(plain))
+    results[name] = torch::tensor(array.values, torch::kDouble).view(array.shape);
+  return results;
 }
 
 struct Room {
-  Room(const std::vector<std::string>& families, Family::Compute compute) {
-    for (const std::string& name : families) Family(name, compute);
+  Room(const RecordedFamilies& families) {
+    for (const RecordedFamily& family : families) Family(family.name, family.compute);
+  }
+  Room(const RecordedArraysFamilies& families) {
+    for (const RecordedArraysFamily& family : families)
+      Family(family.name, [family](const Case& c) { return compute_arrays(family, c); });
   }
 };
-const Room kRooms[] = {{diffusion_families(), compute_named<recompute_diffusion>},
-                       {dit_families(), compute_named<recompute_dit>}};
+const Room kRooms[] = {diffusion_recorded(),   dit_recorded(),     sana_recorded(),
+                       autoencoder_recorded(), gemma2_recorded(),  inception_recorded(),
+                       clip_recorded(),        metrics_recorded(), images_recorded()};
 
 }  // namespace
 }  // namespace mhla::golden

@@ -1,4 +1,4 @@
-// The recorded metrics of tests/golden/image, and features made from a seed.
+// Features made from a seed.
 #pragma once
 
 #include <cmath>
@@ -7,22 +7,8 @@
 #include <vector>
 
 #include "mhla/diffusion/metrics/metrics.h"
-#include "mhla/io/safetensors.h"
 
 namespace mhla {
-
-inline const Safetensors& golden_metrics() {
-  static const Safetensors file = Safetensors::read(MHLA_SOURCE_DIR "/tests/golden/image/metrics.safetensors");
-  return file;
-}
-
-// The tensor of a case; more than two axes are flattened after the first.
-inline ConstView golden_rows(const std::string& name) {
-  const ConstView view = golden_metrics().view(name);
-  return {view.data, view.dtype, {view.shape[0], view.numel() / view.shape[0]}};
-}
-
-inline double golden_value(const std::string& name) { return *data_as<double>(golden_metrics().view(name)); }
 
 struct MadeFeatures {
   std::int64_t images, dim;

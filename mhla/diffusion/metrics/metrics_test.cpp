@@ -7,8 +7,10 @@
 #include "mhla/diffusion/metrics/frechet.h"
 #include "mhla/diffusion/metrics/inception_score.h"
 #include "mhla/diffusion/metrics/metrics_fixture.h"
+#include "mhla/diffusion/metrics/metrics_recorded.h"
 #include "mhla/diffusion/metrics/neighbours.h"
 #include "mhla/diffusion/metrics/numpy_shuffle.h"
+#include "mhla/io/recorded_arrays_fixture.h"
 #include "mhla/testing/messages.h"
 
 namespace mhla {
@@ -28,10 +30,9 @@ double frechet_of(const ConstView& samples, const ConstView& reference) {
   return frechet_distance(stats_of(samples), stats_of(reference));
 }
 
-TEST(Frechet, RecordedCases) {
-  for (const std::string name : {"fid_24", "fid_2048", "sfid"})
-    expect_close(frechet_of(golden_rows(name + "/in.sample"), golden_rows(name + "/in.ref")),
-                 golden_value(name + "/out.fid"));
+TEST(Metrics, RecordedCases) {
+  for (const char* name : {"fid_24", "fid_2048", "sfid", "inception_score", "kid", "precision_recall"})
+    expect_recorded_arrays("metrics", name, metrics_recorded(), 1e-8);
 }
 
 TEST(Frechet, OfGaussiansInOneDimension) {
@@ -106,20 +107,13 @@ TEST(FeatureStats, WhatIsRefused) {
             std::string::npos);
 }
 
-TEST(InceptionScore, RecordedCase) {
-  const ConstView logits = golden_rows("inception_score/in.logits");
-  const InceptionScore score = inception_score(logits, {.part = 20});
-  EXPECT_EQ(score.parts, 3);
-  expect_close(score.mean, golden_value("inception_score/out.mean"));
-  expect_close(score.deviation, golden_value("inception_score/out.std"), 1e-8);
-}
-
 TEST(InceptionScore, Bounds) {
   // Sure of one of 4 classes each: 4. The same answer for all: 1.
   std::vector<float> sure(16, 0.0f), same(16, 0.0f);
   for (std::size_t i = 0; i < 4; ++i) sure[5 * i] = 200.0f, same[4 * i] = 3.0f;
   expect_close(inception_score({sure.data(), DType::kF32, {4, 4}}).mean, 4.0, 1e-12);
   expect_close(inception_score({same.data(), DType::kF32, {4, 4}}).mean, 1.0, 1e-12);
+  EXPECT_EQ(inception_score({same.data(), DType::kF32, {4, 4}}, {.part = 3}).parts, 2);
   EXPECT_EQ(message_of([&] {
               inception_score({same.data(), DType::kF32, {4, 4}}, ScoreParts::torch_fidelity());
             }),
@@ -130,10 +124,6 @@ TEST(NumpyShuffle, IsNumpysOrder) {  // numpy.random.RandomState(2020).permutati
   NumpyShuffle shuffle(2020);
   EXPECT_EQ(shuffle.permutation(10), (std::vector<std::int64_t>{2, 4, 9, 1, 5, 7, 6, 3, 8, 0}));
   EXPECT_EQ(shuffle.permutation(10), (std::vector<std::int64_t>{5, 7, 6, 4, 3, 1, 2, 8, 9, 0}));
-}
-
-TEST(KernelDistance, RecordedCase) {
-  expect_close(kernel_distance(golden_rows("kid/in.sample"), golden_rows("kid/in.ref")), golden_value("kid/out.kid"));
 }
 
 double plain_kernel_distance(const MadeFeatures& x, const MadeFeatures& y) {
@@ -160,15 +150,6 @@ TEST(KernelDistance, BlocksAndUnequalCounts) {  // 1100 rows are two blocks
   EXPECT_EQ(subset.deviation, 0.0);
   EXPECT_EQ(message_of([&] { subset_kernel_distance(x.view(), y.view()); }),
             "kid: reference has 900 images, expected at least 1000");
-}
-
-TEST(Neighbours, RecordedCase) {
-  const NeighbourMetrics got =
-      neighbour_metrics(golden_rows("precision_recall/in.sample"), golden_rows("precision_recall/in.ref"), 3);
-  EXPECT_DOUBLE_EQ(got.precision, golden_value("precision_recall/out.precision"));
-  EXPECT_DOUBLE_EQ(got.recall, golden_value("precision_recall/out.recall"));
-  EXPECT_DOUBLE_EQ(got.density, golden_value("precision_recall/out.density"));
-  EXPECT_DOUBLE_EQ(got.coverage, golden_value("precision_recall/out.coverage"));
 }
 
 TEST(Neighbours, BlocksAgainstPlainDistances) {

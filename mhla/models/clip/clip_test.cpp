@@ -6,6 +6,8 @@
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/models/classify/classifier.h"
+#include "mhla/models/clip/clip_recorded.h"
+#include "mhla/models/recorded_fixture.h"
 #include "mhla/models/weights_file.h"
 #include "mhla/modules/modules_fixture.h"
 
@@ -13,45 +15,32 @@ namespace mhla {
 namespace {
 
 struct Case {
-  Weights all;
+  RecordedCase recorded;
   JsonValue config;
-  bool has_config = false;
-  std::string name;
-  explicit Case(std::string name_) : name(std::move(name_)) {
-    const Safetensors file = Safetensors::read(MHLA_SOURCE_DIR "/tests/golden/image/clip.safetensors");
-    all = weights_in(file);
-    config = parse_json(file.metadata().at(name), name).at("config");
-    has_config = !config.is_null();
+  explicit Case(const std::string& name) : recorded(read_recorded(golden_image("clip"), name)) {
+    config = recorded.config.at("config");
   }
-  [[nodiscard]] const torch::Tensor& at(const std::string& part) const { return all.at(name + "/" + part); }
-  [[nodiscard]] Weights params() const {
-    const std::string prefix = name + "/param.";
-    Weights params;
-    for (const auto& [key, value] : all) {
-      if (key.compare(0, prefix.size(), prefix) == 0) params[key.substr(prefix.size())] = value;
-    }
-    return params;
-  }
-  [[nodiscard]] Clip model() const { return make_clip(params(), has_config ? &config : nullptr); }
+  [[nodiscard]] const torch::Tensor& at(const std::string& part) const { return recorded.tensor(part); }
+  [[nodiscard]] Weights params() const { return recorded.weights("param."); }
+  [[nodiscard]] Clip model() const { return make_clip(params(), config.is_null() ? nullptr : &config); }
 };
 
 void expect_outputs(Clip& model, const Case& recorded) {
   const torch::NoGradGuard no_gradient;
   const torch::Tensor image = model->embed_images(recorded.at("in.pixels"));
   const torch::Tensor text = model->embed_texts(recorded.at("in.ids"));
-  EXPECT_LE(distance(image, recorded.at("out.image")), 2e-6) << recorded.name;
-  EXPECT_LE(distance(text, recorded.at("out.text")), 2e-6) << recorded.name;
+  EXPECT_LE(distance(image, recorded.at("out.image")), 2e-6);
+  EXPECT_LE(distance(text, recorded.at("out.text")), 2e-6);
   // The score of a pair is 100 cos: the diagonal of the logits without their scale.
   const torch::Tensor cosines = recorded.at("out.logits_per_image").diagonal() / model->logit_scale();
-  EXPECT_LE(distance(clip_scores(image, text), 100.0 * cosines.clamp_min(0.0)), 1e-5) << recorded.name;
+  EXPECT_LE(distance(clip_scores(image, text), 100.0 * cosines.clamp_min(0.0)), 1e-5);
 }
 
 TEST(Clip, RecordedCases) {
-  for (const char* name : {"clip_quick_gelu", "clip_gelu", "clip_openai"}) {
-    const Case recorded(name);
-    Clip model = recorded.model();
-    expect_outputs(model, recorded);
-  }
+  expect_recorded_cases("clip", 3, clip_recorded(), 1e-5);
+  const Case recorded("clip_openai");
+  Clip model = recorded.model();
+  expect_outputs(model, recorded);
 }
 
 TEST(Clip, NamesGoThereAndBack) {

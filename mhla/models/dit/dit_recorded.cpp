@@ -28,14 +28,9 @@ Weights embeddings(const RecordedCase& c) {
           {"out.pos_embed_rect", dit_positions(rect[0], rect[1], dim, base, c.number("interpolation_scale", 1.0))}};
 }
 
-void expect_softmax(const RecordedCase& c) {
-  if (c.text("attention", "softmax") != "softmax")
-    fail("metadata 'attention' is '", c.text("attention"), "', expected softmax");
-}
-
 Weights block(const RecordedCase& c) {
   c.expect_keys({"hidden_size", "num_heads", "mlp_ratio", "attention", "norm2_eps"});
-  expect_softmax(c);
+  c.expect_text("attention", "softmax");
   const torch::Tensor x = c.leaf("in.x"), condition = c.leaf("in.c");
   DitConfig config = dit_config("dit_s_2", "softmax");
   config.dim = c.integer("hidden_size"), config.heads = c.integer("num_heads");
@@ -165,28 +160,10 @@ Weights dig(const RecordedCase& c) {
   return run(c, config, DitNames::kOriginal);
 }
 
-struct Family {
-  const char* name;
-  Weights (*compute)(const RecordedCase&);
-};
-constexpr Family kFamilies[] = {{"dit_embeddings", embeddings}, {"dit_block", block}, {"dit", dit}, {"dig", dig}};
-
 }  // namespace
 
-std::vector<std::string> dit_families() {
-  std::vector<std::string> names;
-  for (const Family& family : kFamilies) names.emplace_back(family.name);
-  return names;
-}
-
-Weights recompute_dit(const std::string& family, const RecordedCase& recorded) {
-  for (const Family& known : kFamilies) {
-    if (known.name != family) continue;
-    Weights results = known.compute(recorded);
-    for (auto& [name, value] : results) value = value.detach();
-    return results;
-  }
-  fail("family '", family, "' is no family of diffusion transformers");
+RecordedFamilies dit_recorded() {
+  return {{"dit_embeddings", embeddings}, {"dit_block", block}, {"dit", dit}, {"dig", dig}};
 }
 
 }  // namespace mhla

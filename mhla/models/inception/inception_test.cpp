@@ -5,6 +5,8 @@
 
 #include "mhla/core/error.h"
 #include "mhla/models/classify/classifier.h"
+#include "mhla/models/inception/inception_recorded.h"
+#include "mhla/models/recorded_fixture.h"
 #include "mhla/models/weights_file.h"
 #include "mhla/modules/modules_fixture.h"
 
@@ -16,25 +18,7 @@ Inception& network() {  // made once: 24 million values of the formula
   return model;
 }
 
-TEST(Inception, RecordedCases) {
-  const torch::NoGradGuard no_gradient;
-  const Weights all = read_weights(MHLA_SOURCE_DIR "/tests/golden/image/inception.safetensors");
-  for (const std::string name : {"inception_32", "inception_75"}) {
-    const torch::Tensor images = all.at(name + "/in.image");
-    const torch::Tensor rows = torch::tensor({0, 1, 150, 298}, torch::kLong);
-    EXPECT_LE(distance(inception_input(images).index_select(2, rows), all.at(name + "/out.resized")), 1e-6);
-    const InceptionFeatures got = network()->forward(images);
-    const std::pair<const char*, torch::Tensor> outputs[] = {{"64", got.f64},
-                                                             {"192", got.f192},
-                                                             {"768", got.f768},
-                                                             {"2048", got.f2048},
-                                                             {"logits", got.logits},
-                                                             {"logits_unbiased", got.logits_unbiased},
-                                                             {"sfid", got.spatial.view({-1, 17, 17, 7})}};
-    for (const auto& [output, value] : outputs)
-      EXPECT_LE(distance(value, all.at(name + "/out." + output)), 2e-5) << name << " " << output;
-  }
-}
+TEST(Inception, RecordedCases) { expect_recorded_cases("inception", 2, inception_recorded(), 2e-5); }
 
 TEST(Inception, WeightsFromAFile) {
   const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "inception.safetensors";

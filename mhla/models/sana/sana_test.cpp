@@ -3,7 +3,8 @@
 
 #include <filesystem>
 
-#include "mhla/models/golden_fixture.h"
+#include "mhla/models/recorded_fixture.h"
+#include "mhla/models/sana/sana_recorded.h"
 #include "mhla/models/weights_folder.h"
 #include "mhla/testing/messages.h"
 
@@ -43,43 +44,7 @@ double distance(const torch::Tensor& a, const torch::Tensor& b) {
 
 // ---- Recorded
 
-SanaConfig config_of(const GoldenCase& golden) {
-  const JsonValue& o = golden.options;
-  SanaConfig c = sana_config("sana_600m", o.at("attention").as_string());
-  c.dim = o.at("hidden_size").as_int(), c.head_dim = o.at("linear_head_dim").as_int();
-  c.depth = o.at("depth").as_int(), c.cross_heads = o.at("num_heads").as_int();
-  c.mlp_ratio = o.at("mlp_ratio").as_double(), c.channels = o.at("in_channels").as_int();
-  c.patch = o.at("patch_size").as_int(), c.caption_dim = o.at("caption_channels").as_int();
-  c.caption_tokens = o.at("model_max_length").as_int(), c.caption_norm_eps = o.at("norm_eps").as_double();
-  c.eps = o.at("eps").as_double(), c.truncate_t = o.at("names").as_string() == "original";
-  if (const JsonValue* norm = o.find("qk_norm")) c.qk_norm = norm->as_bool();
-  if (const JsonValue* eps = o.find("qk_norm_eps")) c.qk_norm_eps = eps->as_double();
-  if (const JsonValue* features = o.find("features")) c.features = features->as_string();
-  if (const JsonValue* blocks = o.find("blocks")) c.blocks = {blocks->at(0).as_int(), blocks->at(1).as_int()};
-  return c;
-}
-
-TEST(SanaGolden, OutputsAndGradients) {
-  const std::vector<GoldenCase> cases = golden_cases("image/sana");
-  ASSERT_EQ(cases.size(), 3u);
-  for (const GoldenCase& golden : cases) {
-    const SanaConfig config = config_of(golden);
-    Sana model(config);
-    if (config.attention == "mhla") {
-      EXPECT_LE(golden_error(model->blocks()[0]->attention()->mix.detach(), golden.at("init.mixing")), 1e-6);
-    }
-    load_published(*model, golden.part("param."));
-    const auto leaf = [&](const char* key) { return golden.at(key).clone().requires_grad_(); };
-    const torch::Tensor x = leaf("in.x"), y = leaf("in.y"), t = leaf("in.t");
-    const torch::Tensor out = model.ptr()->forward(x, t, y, golden.at("in.mask"));
-    EXPECT_LE(golden_error(out, golden.at("out")), 1e-4) << golden.name;
-    out.backward(golden.at("dout"));
-    expect_golden({{"x", x.grad()}, {"y", y.grad()}, {"t", t.grad()}}, golden.part("grad.in."), golden.name);
-    const SanaNames names =
-        golden.options.at("names").as_string() == "original" ? SanaNames::kOriginal : SanaNames::kDiffusers;
-    expect_golden(to_published(config, gradients_of(*model), names), golden.part("grad.param."), golden.name);
-  }
-}
+TEST(SanaGolden, OutputsAndGradients) { expect_recorded_cases("sana", 3, sana_recorded()); }
 
 // ---- Attentions
 

@@ -1,0 +1,48 @@
+#include "mhla/io/recorded_arrays.h"
+
+#include "mhla/core/error.h"
+#include "mhla/io/safetensors.h"
+
+namespace mhla {
+namespace {
+
+RecordedArray array_of(const ConstView& view) {
+  RecordedArray array{{view.shape.begin(), view.shape.begin() + view.rank}, {}};
+  for (std::int64_t i = 0; i < view.numel(); ++i)
+    array.values.push_back(view.dtype == DType::kU8 ? static_cast<double>(data_as<std::uint8_t>(view)[i])
+                                                    : load_f64(view.data, view.dtype, i));
+  return array;
+}
+
+}  // namespace
+
+const RecordedArray& RecordedArraysCase::array(const std::string& name, std::size_t axes, const char* letters) const {
+  const auto found = arrays.find(name);
+  if (found == arrays.end()) fail(name, " is missing");
+  if (axes != 0 && found->second.shape.size() != axes)
+    fail(name, " has shape ", shape_text(found->second.shape), ", expected ", letters);
+  return found->second;
+}
+
+RecordedArrays recompute(const RecordedArraysFamilies& known, const std::string& family,
+                         const RecordedArraysCase& recorded) {
+  for (const RecordedArraysFamily& one : known) {
+    if (one.name == family) return one.compute(recorded);
+  }
+  fail("family '", family, "' is unknown here");
+}
+
+RecordedArraysCase read_recorded_arrays(const std::filesystem::path& file, const std::string& name) {
+  const Safetensors open = Safetensors::read(file);
+  const auto text = open.metadata().find(name);
+  if (text == open.metadata().end()) fail(file.string(), ": no case is called '", name, "'");
+  RecordedArraysCase c{{parse_json(text->second, "metadata")}, {}};
+  const std::string prefix = name + "/";
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    const std::string key(open.entry(i).name);
+    if (key.compare(0, prefix.size(), prefix) == 0) c.arrays[key.substr(prefix.size())] = array_of(open.view(i));
+  }
+  return c;
+}
+
+}  // namespace mhla
