@@ -23,7 +23,7 @@ void export_model(const ExportRequest& request, Observer& observer) {
   OnnxOptions options;
   if (request.with_normalize) options.mean = run.preprocess.mean, options.std = run.preprocess.std;
   JsonValue names = JsonValue::array();
-  for (const std::string& name : class_names_of(folder, run.network.classes)) names.push(name);
+  for (const std::string& name : read_class_names(folder, run.network.classes)) names.push(name);
   options.metadata = {{"mhla.config", write_json(fields_to_json(run.network))},
                       {"mhla.preprocess", write_json(fields_to_json(run.preprocess))},
                       {"mhla.classes", write_json(names)}};

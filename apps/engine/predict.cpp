@@ -92,7 +92,7 @@ void tell_classes(const ImageFile& file, const float* probabilities, const std::
 void predict(const PredictRequest& request, Observer& observer) {
   Wanted wanted = wanted_of(request.images, observer);
   const ClassifierRun run = open_classifier(kPredictCommand, request.open, observer);
-  const std::vector<std::string> names = class_names_of(request.open.run, run.network.classes);
+  const std::vector<std::string> names = read_class_names(request.open.run, run.network.classes);
   const auto top = std::min<std::int64_t>(request.top, run.network.classes);
 
   const auto total = static_cast<std::int64_t>(wanted.files.size());

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "mhla/data/class_names.h"
 #include "mhla/data/image_set.h"
 
 namespace mhla::train {
@@ -11,7 +12,5 @@ void keep_classes(const std::filesystem::path& run, const ImageSet& set);
 // Data whose classes have other names are refused. Classes that only have numbers are not compared, nor runs made
 // before there was such a file. Errors open with `command`.
 void expect_same_classes(const std::string& command, const std::filesystem::path& run, const ImageSet& set);
-// The names of the classes of a model in a folder, or their numbers where there are none.
-std::vector<std::string> class_names_of(const std::filesystem::path& run, std::int64_t classes);
 
 }  // namespace mhla::train

@@ -62,7 +62,7 @@ OpenedDiffusion open_diffusion(const std::string& command, const OpenOptions& op
   opened.generation =
       read_generation_config(folder, dit_generation(opened.network.channels, opened.network.learn_sigma));
   labelled(folder.string(), [&] { check(opened.generation, opened.network.channels, opened.network.learn_sigma); });
-  opened.class_names = class_names_of(folder, opened.network.classes);
+  opened.class_names = read_class_names(folder, opened.network.classes);
   opened.model = loaded(command, opened.network, found, 1, opened.options);
   return opened;
 }
