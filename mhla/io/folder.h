@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,26 @@ class OutputFolder {
   void undo() const;
   std::filesystem::path path_;
   std::vector<std::filesystem::path> made_, claimed_;  // folders, the innermost first; files
+};
+
+// Files that belong together, such as weights and the config.json that says what they are. They are written into a
+// folder of their own inside the target, and commit() moves them under their names. A process that ends on the way
+// leaves the old files, the new ones, or a folder without `last`, which is not opened: never some of each.
+class StagedFolder {
+ public:
+  explicit StagedFolder(std::filesystem::path target, std::string last = "config.json");
+  ~StagedFolder();
+  StagedFolder(const StagedFolder&) = delete;
+  StagedFolder& operator=(const StagedFolder&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }  // to write into
+  // `is_old`: files of the target, by name, that belong to what is replaced and go with it where `last` was there.
+  // `before_step` is called before every change in the target, for tests that end there.
+  void commit(const std::function<bool(const std::string&)>& is_old, const std::function<void()>& before_step = {});
+
+ private:
+  std::filesystem::path target_, path_;
+  std::string last_;
 };
 
 }  // namespace mhla
