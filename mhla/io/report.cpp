@@ -4,6 +4,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
+#include "mhla/io/svg.h"
 #include "mhla/io/utf8.h"
 
 namespace mhla {
@@ -121,6 +122,14 @@ HtmlReport& HtmlReport::figures(const std::vector<Figure>& side_by_side) {
   const double width = (kPageWidth - (columns - 1) * kRowGap) / columns;
   for (const Figure& figure : side_by_side) body_ += captioned(figure, width);
   body_ += "</div>\n";
+  return *this;
+}
+
+HtmlReport& HtmlReport::picture(std::string_view png, double width, std::string_view caption) {
+  const std::string shown = pixels(std::min(width, kPageWidth));
+  body_ +=
+      str("<figure>\n<img class=\"picture\" width=\"", shown, "\" alt=\"", html_escape(caption),
+          "\" src=\"data:image/png;base64,", base64(png), "\" />\n", element("figcaption", caption), "</figure>\n");
   return *this;
 }
 

@@ -92,6 +92,8 @@ class HtmlReport {
   HtmlReport& key_figures(const std::vector<KeyFigure>& figures);
   HtmlReport& table(const Table& table);
   HtmlReport& figure(const Figure& figure);
+  // A PNG file, at most as wide as the page; `width` in pixels of the screen, so that small images can be enlarged.
+  HtmlReport& picture(std::string_view png, double width, std::string_view caption);
   HtmlReport& figures(const std::vector<Figure>& side_by_side);  // two or three fit the page, more wrap
 
   [[nodiscard]] std::string html() const;

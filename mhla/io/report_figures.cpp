@@ -225,21 +225,6 @@ std::string color_at(double share, bool diverging) {
   return text;
 }
 
-std::string base64(std::string_view bytes) {
-  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    const auto byte = [&](std::size_t at) -> unsigned {
-      return at < bytes.size() ? static_cast<unsigned char>(bytes[at]) : 0u;
-    };
-    const unsigned word = byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2);
-    text += kDigits[word >> 18], text += kDigits[word >> 12 & 63];
-    text += i + 1 < bytes.size() ? kDigits[word >> 6 & 63] : '=';
-    text += i + 2 < bytes.size() ? kDigits[word & 63] : '=';
-  }
-  return text;
-}
-
 std::string draw(const HeatMap& map, double full_width) {
   if (map.rows < 0 || map.columns < 0 || map.values.size() != static_cast<std::size_t>(map.rows * map.columns))
     fail("report: heat map of ", map.rows, " x ", map.columns, " has ", map.values.size(), " values");
@@ -340,6 +325,21 @@ std::string draw(const HeatMap& map, double full_width) {
 std::string svg(const Figure& figure, double width) {
   if (!(width >= 200 && width <= 10000)) fail("report: figure of width ", width, ", expected 200 to 10000");
   return std::visit([&](const auto& drawing) { return draw(drawing, width); }, figure);
+}
+
+std::string base64(std::string_view bytes) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const auto byte = [&](std::size_t at) -> unsigned {
+      return at < bytes.size() ? static_cast<unsigned char>(bytes[at]) : 0u;
+    };
+    const unsigned word = byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2);
+    text += kDigits[word >> 18], text += kDigits[word >> 12 & 63];
+    text += i + 1 < bytes.size() ? kDigits[word >> 6 & 63] : '=';
+    text += i + 2 < bytes.size() ? kDigits[word & 63] : '=';
+  }
+  return text;
 }
 
 }  // namespace mhla

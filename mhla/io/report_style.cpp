@@ -47,6 +47,7 @@ th.n, td.n { text-align: right; padding: 7px 0 7px 18px; }
 th.n + th:not(.n), td.n + td:not(.n) { padding-left: 18px; }
 tbody tr:hover { background: var(--panel); }
 figure { margin: 22px 0 26px; }
+.picture { max-width: 100%; height: auto; image-rendering: pixelated; }
 figcaption { color: var(--soft); font-size: 13.5px; line-height: 1.5; margin-top: 8px; max-width: 80ch; }
 .row { display: flex; flex-wrap: wrap; gap: 12px 36px; align-items: flex-start; }
 .row figure { flex: 1 1 280px; min-width: 0; margin: 12px 0; }

@@ -42,6 +42,7 @@ struct TextStyle {
   double turn = 0;  // degrees
 };
 std::string svg_text(double x, double y, std::string_view text, const TextStyle& style);
+std::string base64(std::string_view bytes);
 std::string svg_line(double x1, double y1, double x2, double y2, const char* css);
 
 }  // namespace mhla
