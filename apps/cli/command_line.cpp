@@ -122,6 +122,7 @@ std::unique_ptr<CLI::App> make_parser(Job& job) {
   add_predict(*app, job);
   add_export(*app, job);
   add_generate(*app, job);
+  add_sample(*app, job);
   add_analyze(*app, job);
   add_demo(*app, job);
   add_inspect(*app, job);

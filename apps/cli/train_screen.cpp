@@ -62,13 +62,17 @@ std::string row_text(const JsonValue& row) {
   return text;
 }
 
-std::string bar_text(const JsonValue& row, int columns) {
+std::string bar_of(double share) {
   constexpr int kWidth = 10;
-  const double share = row.at("step").as_double() / std::max(1.0, row.at("of").as_double());
   const int full = std::clamp(static_cast<int>(share * kWidth), 0, kWidth);
   std::string bar(static_cast<std::size_t>(full), '=');
   if (full < kWidth) bar += '>';
   bar.resize(kWidth, ' ');
+  return fmt::format("[{}] {:3.0f} %", bar, 100.0 * share);
+}
+
+std::string bar_text(const JsonValue& row, int columns) {
+  const std::string bar = bar_of(row.at("step").as_double() / std::max(1.0, row.at("of").as_double()));
   JsonValue shown;
   for (const JsonValue::Member& member : row.members()) {
     const bool aside =
@@ -78,13 +82,13 @@ std::string bar_text(const JsonValue& row, int columns) {
   const JsonValue *kind = row.find("kind"), *samples = row.find("samples");
   if (kind != nullptr && (kind->as_string() == "eval" || kind->as_string() == "samples")) {
     const std::string text = fmt::format(
-        "[{}] {:3.0f} %  {}  {}/{} {}", bar, 100.0 * share, kind->as_string() == "eval" ? "evaluating" : "sampling",
-        row.at("step").as_int(), row.at("of").as_int(), samples == nullptr ? "tokens" : samples->as_string());
+        "{}  {}  {}/{} {}", bar, kind->as_string() == "eval" ? "evaluating" : "sampling", row.at("step").as_int(),
+        row.at("of").as_int(), samples == nullptr ? "tokens" : samples->as_string());
     return text.substr(0, static_cast<std::size_t>(std::max(columns, 1)));
   }
   const JsonValue* eta = row.find("eta_s");  // first: a narrow terminal cuts the end
   const std::string left = eta == nullptr ? "" : row_text(JsonValue().set("eta_s", *eta)) + "  ";
-  const std::string text = fmt::format("[{}] {:3.0f} %  {}{}", bar, 100.0 * share, left, row_text(shown));
+  const std::string text = fmt::format("{}  {}{}", bar, left, row_text(shown));
   return text.substr(0, static_cast<std::size_t>(std::max(columns, 1)));
 }
 

@@ -11,6 +11,7 @@ namespace mhla::apps {
 // "step 120/2000  epoch 1.25  loss 0.5130  accuracy 81.25 %  ...": numbers of a step or an evaluation, in the order of
 // the row.
 std::string row_text(const JsonValue& row);
+std::string bar_of(double share);  // "[=====>    ]  50 %"
 // "[=====>    ]  50 %" of step and of, then what the row says but for learning rate and gradient, cut to `columns`. Of
 // an evaluation: "[=====>    ]  50 %  evaluating  5000/10000 images".
 std::string bar_text(const JsonValue& row, int columns);

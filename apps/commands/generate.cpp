@@ -10,12 +10,11 @@
 
 #include "apps/cli/engine.h"
 #include "apps/cli/limit_flags.h"
+#include "apps/cli/prompts.h"
 #include "apps/cli/request_flags.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
-#include "mhla/io/file.h"
-#include "mhla/io/json_lines.h"
 #include "mhla/io/utf8.h"
 #include "mhla/language/sampler.h"
 
@@ -28,33 +27,13 @@ struct GenerateFlags {
   bool greedy = false, json = false;
 };
 
-// One prompt a line, or the field "prompt" of JSON lines.
-void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
-  const std::vector<std::byte> bytes = read_file(path, std::uint64_t{1} << 30);
-  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (std::filesystem::path(path).extension() == ".jsonl") {
-    read_json_lines(text, path, [&](const std::string& name, const JsonValue& row) {
-      const JsonValue* prompt = row.is_object() ? row.find("prompt") : nullptr;
-      if (prompt == nullptr || !prompt->is_string()) fail(name, ": expected an object with a string \"prompt\"");
-      prompts.push_back(prompt->as_string());
-    });
-  } else {
-    while (!text.empty()) {
-      const std::string_view line = text.substr(0, text.find('\n'));
-      prompts.emplace_back(line.ends_with('\r') ? line.substr(0, line.size() - 1) : line);
-      text.remove_prefix(std::min(line.size() + 1, text.size()));
-    }
-  }
-  if (prompts.empty()) fail("generate: ", path, " has no prompts");
-}
-
 std::vector<std::string> prompts_of(const GenerateRequest& request, const std::string& file) {
   std::vector<std::string> prompts = request.prompts;
   if (std::count(prompts.begin(), prompts.end(), "-") > 1)
     fail("generate: --prompt - is given more than once, expected once: there is one stdin");
   for (std::string& prompt : prompts)
     if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
-  if (!file.empty()) read_prompts(file, prompts);
+  if (!file.empty()) read_prompts("generate", file, prompts);
   if (prompts.empty() && request.load_state.empty())
     fail("generate: no prompt is given, expected --prompt, --prompts or --load-state");
   for (std::size_t i = 0; i < prompts.size(); ++i)

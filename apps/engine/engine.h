@@ -69,6 +69,7 @@ struct Engine {
   Outcome (*predict)(const PredictRequest&, train::Observer&);
   Outcome (*export_model)(const ExportRequest&, train::Observer&);
   Outcome (*generate)(const GenerateRequest&, TextObserver&);
+  Outcome (*sample_images)(const SampleImagesRequest&, train::Observer&);
   Outcome (*analyze)(const AnalyzeRequest&, PictureObserver&);
   Outcome (*bench_classifier)(const BenchClassifierRequest&, train::Observer&);
   Outcome (*bench_lm)(const BenchLmRequest&, train::Observer&);
@@ -103,6 +104,7 @@ inline std::uint64_t engine_layout() {
   add_fields(EvalClassifyRequest()), add_fields(EvalLmRequest()), add_fields(EvalImagesRequest());
   add_fields(PredictRequest());
   add_fields(ExportRequest()), add_fields(GenerateRequest()), add_fields(AnalyzeRequest());
+  add_fields(SampleImagesRequest());
   add_fields(BenchClassifierRequest()), add_fields(BenchLmRequest());
   add_fields(ConvertRequest()), add_fields(ConvertResult());
   add_fields(ConvertLayersRequest()), add_fields(ConvertLayersResult());

@@ -14,6 +14,7 @@
 #include "apps/engine/lm.h"
 #include "apps/engine/predict.h"
 #include "apps/engine/rivals/rivals.h"
+#include "apps/engine/sample/sample.h"
 #include "apps/engine/weights/weights.h"
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
@@ -70,6 +71,7 @@ const mhla::apps::Engine* mhla_engine(void) {
       .predict = guarded<apps::predict>,
       .export_model = guarded<apps::export_model>,
       .generate = guarded<apps::generate_text>,
+      .sample_images = guarded<apps::sample_images>,
       .analyze = guarded<apps::analyze>,
       .bench_classifier = guarded<apps::bench_classifier>,
       .bench_lm = guarded<apps::bench_lm>,

@@ -218,6 +218,63 @@ struct GenerateRequest {
   }
 };
 
+// `mhla sample`: images from a diffusion or flow model.
+struct SampleImagesRequest {
+  std::string run, model, out, weights, device, vae, text_encoder, precision = "f32";
+  std::vector<std::string> classes, prompts;
+  std::int64_t per_class = 1;
+  std::string negative;
+  double guidance = 1.0;
+  std::string guidance_channels = "all";
+  std::vector<double> guidance_interval;  // two, or none: always
+  std::string sampler;
+  std::int64_t steps = 0;
+  std::optional<double> shift, eta;
+  std::uint64_t seed = 0;
+  std::optional<std::array<std::int64_t, 2>> size, sheet;  // rows, columns
+  std::int64_t batch = 0, preview = 0, threads = 0;
+  bool npz = false, tile = false, resume = false, overwrite = false;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("run", r.run, "folder of `mhla train diffusion`");
+    visit("model", r.model, "folder of a model: of `mhla convert`, or SANA as diffusers publishes it");
+    visit("out", r.out, "folder for the images");
+    visit("classes", r.classes, "classes to generate: numbers or names joined by commas, or all (default: all)");
+    visit("per_class", r.per_class, "images of each class or prompt");
+    visit("prompts", r.prompts, "what the images should show, for models of captions");
+    visit("negative", r.negative, "what guidance leads away from (default: the null class, or an empty prompt)");
+    visit("guidance", r.guidance, "strength of classifier-free guidance; 1: none, and half the time");
+    visit("guidance_channels", r.guidance_channels,
+          "channels that are guided: 3, as the published DiT samples, or all");
+    visit("guidance_interval", r.guidance_interval,
+          "guide only at times from A to B of the model's 0 (image) to 1000 (noise)");
+    visit("sampler", r.sampler,
+          "ancestral, ddim or dpm++ for a model that predicts noise (default: ddim); dpm++ or euler for flow matching "
+          "(default: dpm++)");
+    visit("steps", r.steps, "steps of the sampler (default: ddim 50, ancestral 250, dpm++ 20, euler 30)");
+    visit("shift", r.shift, "flow matching: shift of the times towards noise (default: as in training)");
+    visit("eta", r.eta, "ddim: noise added at every step, from 0 for none (default) to 1 as ancestral");
+    visit("seed", r.seed, "seed of the noise; an image depends on it and on its number only");
+    visit("size", r.size, "rows and columns of an image in pixels (default: the model's)");
+    visit("weights", r.weights,
+          "model, ema: the running average of the weights, or best: those of the best evaluation (default: ema if the "
+          "run has it, otherwise model)");
+    visit("batch", r.batch, "images at a time; changes the speed only (default: 32 on a GPU, 1 on the CPU)");
+    visit("sheet", r.sheet, "also write sheet.png, the first images side by side in so many rows and columns");
+    visit("npz", r.npz, "also write samples.npz for the ADM evaluator: arr_0 has the images, arr_1 the classes");
+    visit("preview", r.preview, "also write what the model expects the image to be, every so many steps; 0: never");
+    visit("vae", r.vae, "folder of the autoencoder for models of latents (default: as in training)");
+    visit("tile", r.tile, "decode latents in overlapping tiles, which takes less memory");
+    visit("text_encoder", r.text_encoder, "folder of Gemma-2 and its tokenizer, for --prompts");
+    visit("resume", r.resume, "keep the images that are in --out and make the rest; the settings must be the same");
+    visit("overwrite", r.overwrite, "replace the images of an earlier `mhla sample` in --out");
+    visit("device", r.device, "cpu, cuda or cuda:N (default: as in training)");
+    visit("precision", r.precision, "of the weights: f32 or, on a GPU, bf16");
+    visit("threads", r.threads, "CPU threads; 0: all");
+  }
+};
+
 // One row of `mhla bench model`.
 struct BenchModelRequest {
   std::string model = "deit_tiny", attention = "mhla", pass = "fwd", device = "cpu", precision = "f32";
