@@ -1,5 +1,6 @@
-// mhla demo: the same small vision transformer with MHLA, linear and softmax attention, trained alike on Fashion-MNIST;
-// then what each learned to look at, and what the operator costs by length. What `make demo` runs.
+// mhla demo: a sheet of images from the small DiT that comes with mhla; then the same small vision transformer with
+// MHLA, linear and softmax attention, trained alike on Fashion-MNIST, what each learned to look at, and what the
+// operator costs by length. What `make demo` runs.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +17,9 @@
 #include "apps/commands/analyze.h"
 #include "mhla/core/error.h"
 #include "mhla/core/seconds.h"
+#include "mhla/data/share.h"
+#include "mhla/io/codecs/image.h"
+#include "mhla/io/file.h"
 #include "mhla/train/classify/classify_options.h"
 
 namespace mhla::apps {
@@ -31,7 +35,7 @@ struct DemoOptions {
   std::int64_t images = 5120, epochs = 2, seed = 0, samples = 32;
   int threads = 0;
   double rival_limit = 1.0;
-  bool speed = true, json = false;
+  bool speed = true, images_first = true, json = false;
 };
 
 // Attention is all there is to tell the three apart.
@@ -88,6 +92,54 @@ int train_one(const DemoOptions& demo, const std::string& attention, const fs::p
   return code;
 }
 
+// What the model that comes with mhla generates; empty where it did not come along.
+struct Sheet {
+  fs::path path;
+  std::string settings;
+  double seconds = 0;
+};
+
+// Four images of every class: some 30 s on two cores.
+int sample_sheet(const DemoOptions& demo, const Output& out, Sheet& sheet) {
+  const fs::path model = share_folder() / kSampleGenerator;
+  if (!demo.images_first || !fs::exists(model / "config.json")) return kDone;
+  SampleImagesRequest request;
+  request.model = model.string(), request.out = (fs::path(demo.out) / "images").string();
+  request.per_class = 4, request.guidance = 2.0, request.sampler = "dpm++", request.steps = 20;
+  request.seed = static_cast<std::uint64_t>(demo.seed), request.threads = demo.threads;
+  request.sheet = {4, 10}, request.overwrite = true;
+  out.line(fmt::format("Images from {}:", model.string()));
+  Rows rows(
+      [&](const JsonValue& row) {
+        if (said_warning(row) || row.at("kind").as_string() != "sampled") return;
+        sheet.path = row.at("sheet").as_string(), sheet.seconds = row.at("seconds").as_double();
+        sheet.settings = fmt::format("{} with {} attention, {} in {} steps, guidance {:g}", row.at("model").as_string(),
+                                     row.at("attention").as_string(), row.at("sampler").as_string(),
+                                     row.at("steps").as_int(), row.at("guidance").as_double());
+      },
+      [&](const JsonValue& row) {
+        out.progress(fmt::format("images  {}  {} left", bar_of(row.at("share").as_double()),
+                                 clock_text(row.at("eta_s").as_double())));
+      });
+  const int code = run_engine(&Engine::sample_images, request, rows);
+  out.progress_done();
+  if (code != kDone) return code;
+  out.line(fmt::format("{:<8} {}: {}, {:.0f} s", "images", sheet.path.string(), sheet.settings, sheet.seconds));
+  out.line();
+  return kDone;
+}
+
+void add_sheet(HtmlReport& page, const Sheet& sheet) {
+  if (sheet.path.empty()) return;
+  const std::vector<std::byte> png = read_file(sheet.path);
+  page.heading("Generated images");
+  page.picture({reinterpret_cast<const char*>(png.data()), png.size()}, 2.0 * read_image(sheet.path).width,
+               fmt::format("{}. A column is a class of Fashion-MNIST, a row other noise. {:.0f} s on this machine; the "
+                           "files are in {}.",
+                           sheet.settings, sheet.seconds, sheet.path.parent_path().string()));
+  page.code("mhla sample --model share/mhla/sample/dit_d32_fashion --guidance 2 --per-class 4 --sheet 4x10 --out DIR");
+}
+
 void print_table(const AnalysisRows& rows, const Output& out) {
   const TextTable table(out, {{"attention", -10},
                               {"top-1 (%)", 10},
@@ -118,7 +170,8 @@ void print_table(const AnalysisRows& rows, const Output& out) {
   out.line("One seed and a short training: docs/demo.md says how to see the spread. Speed is that of the training.");
 }
 
-void write_page(const DemoOptions& demo, const AnalysisRows& rows, const SpeedByLength& speed, OutputFolder& folder) {
+void write_page(const DemoOptions& demo, const Sheet& sheet, const AnalysisRows& rows, const SpeedByLength& speed,
+                OutputFolder& folder) {
   HtmlReport page("MHLA: the focus that linear attention lost",
                   fmt::format("vit_demo on {}: {} training images, {} epochs, seed {}", demo.data, demo.images,
                               demo.epochs, demo.seed));
@@ -127,6 +180,7 @@ void write_page(const DemoOptions& demo, const AnalysisRows& rows, const SpeedBy
       "attention keeps one summary of all keys and values instead, so its cost grows with the length alone, but every "
       "query must make do with the same summary. MHLA cuts the image into M blocks, keeps one summary for each, and "
       "lets every query block weigh all summaries in its own way.");
+  add_sheet(page, sheet);
   page.heading("Three attentions, trained alike");
   page.table(run_table(rows));
   page.paragraph(
@@ -150,6 +204,8 @@ int run_demo(const DemoOptions& demo) {
   outlive_readers();
   const auto start = Clock::now();
   OutputFolder folder(demo.out);
+  Sheet sheet;
+  if (const int code = sample_sheet(demo, out, sheet); code != kDone) return code;
   AnalyzeRequest analysis;
   analysis.samples = demo.samples, analysis.maps = 3, analysis.open.threads = demo.threads;
   out.line(fmt::format("vit_demo (196 tokens, 3 layers, 3 heads of 32) on {} images of {}, {} epochs, seed {}:",
@@ -170,17 +226,20 @@ int run_demo(const DemoOptions& demo) {
     speed = time_by_length(demo.threads, demo.rival_limit, out);
     out.line();
   }
-  write_page(demo, rows, speed, folder);
+  write_page(demo, sheet, rows, speed, folder);
   out.line(fmt::format("{:.0f} s in all. The report is {}/report.html, its numbers {}/report.json",
                        seconds_since(start), demo.out, demo.out));
+  if (!sheet.path.empty()) out.line(fmt::format("The generated images are {}", sheet.path.string()));
   return kDone;
 }
 
 }  // namespace
 
 void add_demo(CLI::App& app, Job& job) {
-  CLI::App* command =
-      app.add_subcommand("demo", "train MHLA, linear and softmax attention alike and compare them, with an HTML page");
+  CLI::App* command = app.add_subcommand(
+      "demo",
+      "generate images with a small DiT; train MHLA, linear and softmax attention alike and compare them, with an "
+      "HTML page");
   static DemoOptions o;
   command->add_option("--out", o.out, "folder of the runs and of report.html")->type_name("DIR")->capture_default_str();
   command->add_option("--data", o.data, "grey images of ten classes, as `mhla train classify` takes them")
@@ -203,6 +262,7 @@ void add_demo(CLI::App& app, Job& job) {
       ->check(is_seconds())
       ->capture_default_str();
   command->add_flag("!--no-speed", o.speed, "do not time the operator");
+  command->add_flag("!--no-images", o.images_first, "do not generate images with the model that comes with mhla");
   add_json(*command, o.json);
   command->callback([&job] { job = [] { return run_demo(o); }; });
 }

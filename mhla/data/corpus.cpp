@@ -1,10 +1,10 @@
 #include "mhla/data/corpus.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
 #include "mhla/core/error.h"
+#include "mhla/data/share.h"
 #include "mhla/io/codecs/gzip.h"
 #include "mhla/io/crc32c.h"
 #include "mhla/io/file.h"
@@ -19,14 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDictionary = "/usr/share/dictd/gcide.dict.dz";
 constexpr const char* kSample = "sample/the_hound_of_the_baskervilles.txt";  // of the folder that is installed
-
-// What comes with the program: ../share/mhla beside it, or where MHLA_SHARE points.
-fs::path share_folder() {
-  if (const char* chosen = std::getenv("MHLA_SHARE"); chosen != nullptr && *chosen != 0) return chosen;
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  return (program.parent_path() / "../share/mhla").lexically_normal();
-}
 
 using Take = std::function<void(const std::string&, std::string_view)>;
 

@@ -8,8 +8,10 @@
 #include <fstream>
 #include <map>
 
+#include "mhla/io/codecs/image.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
+#include "tests/cli/dit_fixture.h"
 #include "tests/cli/expect.h"
 #include "tests/cli/idx_fixture.h"
 
@@ -226,12 +228,21 @@ TEST_F(CliAnalyze, DemoEndsWithATableAndAReport) {
                                        "--no-speed",
                                        "--out",
                                        out};
+  SmallDit small;  // instead of the model that comes with mhla
+  small.classes = 10;
+  write_dit_folder(folder.path("share/sample/dit_d32_fashion"), small);
+  setenv("MHLA_SHARE", folder.path("share").c_str(), 1);
   for (const int time : {1, 2}) {  // the second takes the place of the first
     const ProgramRun run = run_program(words);
     ASSERT_EQ(run.code, 0) << time << run.err;
-    for (const char* part : {"MHLA ", "linear ", "softmax ", "entropy", "parameters", "report.html"})
+    for (const char* part : {"MHLA ", "linear ", "softmax ", "entropy", "parameters", "report.html",
+                             "images/sheet.png: dit_d32 with softmax attention, dpm++ in 20 steps, guidance 2"})
       EXPECT_TRUE(has(run.out, part)) << part << " in " << run.out;
   }
+  unsetenv("MHLA_SHARE");
+  EXPECT_EQ(read_image(out + "/images/sheet.png").width, 10 * 10 + 2);
+  EXPECT_TRUE(has(text_of(out + "/report.html"), "Generated images"));
+  EXPECT_TRUE(has(text_of(out + "/report.html"), "src=\"data:image/png;base64,iVBOR"));
   EXPECT_TRUE(has(text_of(out + "/report.html"), "Three attentions, trained alike"));
   EXPECT_GT(read_json(out + "/report.json").size(), 10u);
   JsonValue options = read_json(out + "/linear/train.json");  // a run of the user's own
