@@ -67,8 +67,9 @@ int convert(const ConvertOptions& o) {
   const bool model = is_model(o);
   if (model && (!l.family.empty() || !l.widths.empty() || !l.prefix.empty()))
     fail("convert: --family, --widths and --prefix are for attention layers, not for a model");
-  if (!model && (!m.attention.empty() || !o.image.empty() || !o.blocks.empty()))
-    fail("convert: --attention, --image and --blocks are for a model, expected a folder, --model or --config");
+  if (!model && (!m.attention.empty() || !o.image.empty() || !o.blocks.empty() || m.to == "diffusers"))
+    fail("convert: --attention, --image, --blocks and --to diffusers are for a model, expected a folder, --model or ",
+         "--config");
   return model ? convert_model(o, out) : convert_layers(o, out);
 }
 
@@ -81,12 +82,19 @@ void add_convert(CLI::App& app, Job& job) {
   const RequestFlags flags(*command, o.model, {{"in", "in"}, {"out", "out"}}, RequestFlags::Config::kNone);
   flags["in"].required()->type_name("PATH");
   flags["out"].required()->type_name("PATH");
-  flags.shown("to").check(one_of({"ours", "published"}));
+  flags.shown("to").check(one_of({"ours", "published", "diffusers"}));
   flags["model"].type_name("NAME|FILE");
   flags["config"].type_name("FILE")->group("");
   flags["attention"].type_name("NAME");
+  flags["variant"].check(one_of({"none", "cpe", "gate", "both"}))->type_name("NAME");
+  flags["mix_init"].type_name("NAME");
+  flags["weights"].check(one_of({"model", "ema", "best"}))->type_name("NAME");
+  flags["dtype"].check(one_of({"f32", "f16", "bf16"}))->type_name("NAME");
   flags["classes"].check(within(limits::kClasses));
-  command->add_option("--image", o.image, "image size to convert the model to")->type_name("N|RxC");
+  command
+      ->add_option("--image", o.image,
+                   "image size to convert the model to; of a DiT the size of its samples, pixels or latents")
+      ->type_name("N|RxC");
   command->add_option("--blocks", o.blocks, "MHLA's blocks per axis to convert the model to, one for each stage")
       ->type_name("N|RxC,...")
       ->delimiter(',');

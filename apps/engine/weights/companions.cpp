@@ -2,7 +2,9 @@
 
 #include <vector>
 
+#include "mhla/data/class_names.h"
 #include "mhla/data/preprocess.h"
+#include "mhla/diffusion/generation_config.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json_object.h"
 #include "mhla/models/classify/classifier_config.h"
@@ -12,12 +14,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kClasses = "classes.json", *kOptions = "train.json";
-constexpr const char* kKeys[][2] = {{kPreprocessFile, "mhla.preprocess"}, {kClasses, "mhla.classes"}};
+constexpr const char* kOptions = "train.json";
+constexpr const char* kKeys[][2] = {
+    {kPreprocessFile, "mhla.preprocess"}, {kClassesFile, "mhla.classes"}, {kGenerationFile, "mhla.generation"}};
 
-std::vector<const char*> names_of(bool language) {
-  if (language) return {kPreprocessFile, "tokenizer.json", "tokenizer.model", "tokenizer.fingerprint"};
-  return {kPreprocessFile, kClasses};
+std::vector<const char*> names_of(ModelKind kind) {
+  if (kind == ModelKind::kLanguage)
+    return {kPreprocessFile, "tokenizer.json", "tokenizer.model", "tokenizer.fingerprint"};
+  return {kind == ModelKind::kGenerator ? kGenerationFile : kPreprocessFile, kClassesFile};
 }
 
 std::string bytes_of(const fs::path& path) {
@@ -30,9 +34,9 @@ std::string text_at(const JsonValue& object, const char* key) {
   return value != nullptr && value->is_string() ? value->as_string() : std::string();
 }
 
-std::string from_options(const fs::path& run, bool language) {
+std::string from_options(const fs::path& run, ModelKind kind) {
   const JsonValue options = read_json_object(run / kOptions);
-  if (language) return preprocess_text(text_preprocess(options));
+  if (kind == ModelKind::kLanguage) return preprocess_text(text_preprocess(options));
   const ClassifierConfig network = read_classifier_config(run / "config.json");
   return preprocess_text(
       fields_to_json(preprocess_of(text_at(options, "augment"), text_at(options, "normalize"),
@@ -41,21 +45,21 @@ std::string from_options(const fs::path& run, bool language) {
 
 }  // namespace
 
-Companions companions_in(const fs::path& given, bool language) {
+Companions companions_in(const fs::path& given, ModelKind kind) {
   const fs::path above = fs::absolute(given / "").parent_path().parent_path().parent_path();  // RUN/checkpoints/step-N
   const fs::path folder = fs::exists(given / "checkpoint.json") && fs::exists(above / kOptions) ? above : given;
   Companions found;
-  for (const char* name : names_of(language)) {
+  for (const char* name : names_of(kind)) {
     if (fs::exists(folder / name)) found[name] = bytes_of(folder / name);
   }
-  if (found.count(kPreprocessFile) == 0 && fs::exists(folder / kOptions))
-    found[kPreprocessFile] = from_options(folder, language);
+  if (kind != ModelKind::kGenerator && found.count(kPreprocessFile) == 0 && fs::exists(folder / kOptions))
+    found[kPreprocessFile] = from_options(folder, kind);
   return found;
 }
 
-Companions companions_of_file(const fs::path& file, const fs::path& config, bool language) {
+Companions companions_of_file(const fs::path& file, const fs::path& config, ModelKind kind) {
   Companions found;
-  if (config.filename() == "config.json") found = companions_in(fs::absolute(config).parent_path(), language);
+  if (config.filename() == "config.json") found = companions_in(fs::absolute(config).parent_path(), kind);
   const Metadata metadata = Safetensors::read(file).metadata();
   for (const auto& [name, key] : kKeys) {
     if (const auto kept = metadata.find(key); kept != metadata.end())

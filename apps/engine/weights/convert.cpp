@@ -27,17 +27,6 @@ ClassifierConfig described(const ConvertRequest& request) {
   return config;
 }
 
-// Before a model is made beside one that there is: `models` of this size at once, and the file they come from.
-void expect_room(const ModelSize& size, double models, const std::filesystem::path& in) {
-  std::error_code none;
-  const std::filesystem::path file = std::filesystem::is_directory(in) ? in / "model.safetensors" : in;
-  const auto bytes = std::filesystem::file_size(file, none);
-  expect_fits(str("convert: a model of ", static_cast<std::int64_t>(size.parameters), " parameters"),
-              MemoryEstimate()
-                  .add("weights", 4 * models * size.parameters)
-                  .add("file of weights", none ? 0.0 : static_cast<double>(bytes)));
-}
-
 // The model of a folder with the attention and the size that are asked for.
 AnyClassifier changed(AnyClassifier model, const std::string& attention, const ConvertRequest& request) {
   ClassifierConfig config = model->config();
@@ -48,6 +37,16 @@ AnyClassifier changed(AnyClassifier model, const std::string& attention, const C
   if (config == model->config()) return model;
   expect_room(size_of(config), 2, request.in);
   return adapted(std::move(model), config);
+}
+
+// Options of models that generate images.
+void refuse_for_others(const ConvertRequest& request) {
+  const auto refuse = [&](bool given, const char* option) {
+    if (given) fail("convert: ", option, " is given, but ", request.in, " is no model that generates images");
+  };
+  refuse(request.to == "diffusers", "--to diffusers"), refuse(!request.mix_init.empty(), "--mix-init");
+  refuse(!request.variant.empty(), "--variant"), refuse(!request.weights.empty(), "--weights");
+  refuse(!request.dtype.empty(), "--dtype");
 }
 
 // A language model: its config.json says so, or its name.
@@ -79,29 +78,44 @@ void convert_language_model(const ConvertRequest& request, apps::ConvertResult& 
     if (!request.attention.empty()) fail("convert: attention is given, but ", in, " says it in its config.json");
     expect_room(size_of(read_lm_config(std::filesystem::path(in) / "config.json"), 1), 1, in);
     model = load_language_model(in);
-    companions = companions_in(in, /*language=*/true);
+    companions = companions_in(in, ModelKind::kLanguage);
   } else {
     const LmConfig network =
         !config.empty() ? read_lm_config(config) : lm_config(request.model, attention_of(request), request.official);
     expect_room(size_of(network, 1), 1, in);
     model = LanguageModel(network);
     labelled(in, [&] { load_published(*model, read_weights(in)); });
-    companions = companions_of_file(in, config, /*language=*/true);
+    companions = companions_of_file(in, config, ModelKind::kLanguage);
   }
   const bool published = request.to == "published";
-  write_to(out, /*folder=*/!published, [&] {
-    if (published) return write_weights(out, published_weights(*model), companions_metadata(companions));
-    save_language_model(*model, out);
-    write_companions(companions, out);
-  });
+  if (published) {
+    write_weights(out, published_weights(*model), companions_metadata(companions));
+  } else {
+    write_to(out, [&](const std::filesystem::path& folder) {
+      save_language_model(*model, folder);
+      write_companions(companions, folder);
+    });
+  }
   result = {out, published ? "published" : "ours", model->config().model, model->config().attention,
             count_parameters(*model)};
 }
 
 }  // namespace
 
+void expect_room(const ModelSize& size, double models, const std::filesystem::path& in) {
+  std::error_code none;
+  const std::filesystem::path file = std::filesystem::is_directory(in) ? in / "model.safetensors" : in;
+  const auto bytes = std::filesystem::file_size(file, none);
+  expect_fits(str("convert: a model of ", static_cast<std::int64_t>(size.parameters), " parameters"),
+              MemoryEstimate()
+                  .add("weights", 4 * models * size.parameters)
+                  .add("file of weights", none ? 0.0 : static_cast<double>(bytes)));
+}
+
 void convert_model(const ConvertRequest& request, apps::ConvertResult& result) {
   ops::set_num_threads(0);
+  if (is_generator(request)) return convert_generator(request, result);
+  refuse_for_others(request);
   if (is_language_model(request)) return convert_language_model(request, result);
   const std::string &in = request.in, &out = request.out;
   AnyClassifier model;
@@ -109,7 +123,7 @@ void convert_model(const ConvertRequest& request, apps::ConvertResult& result) {
   if (std::filesystem::is_directory(in)) {
     expect_room(size_of(read_classifier_config(std::filesystem::path(in) / "config.json")), 1, in);
     model = load_classifier(in);
-    companions = companions_in(in, /*language=*/false);
+    companions = companions_in(in, ModelKind::kClassifier);
     model = changed(model, request.attention, request);
   } else {
     const ClassifierConfig network = described(request);
@@ -118,14 +132,17 @@ void convert_model(const ConvertRequest& request, apps::ConvertResult& result) {
     model = make_classifier(network);
     labelled(in, [&] { load_published(*model, read_weights(in)); });
     model = changed(model, "", request);  // the attention of the published file is in the description already
-    companions = companions_of_file(in, request.config, /*language=*/false);
+    companions = companions_of_file(in, request.config, ModelKind::kClassifier);
   }
   const bool published = request.to == "published";
-  write_to(out, /*folder=*/!published, [&] {
-    if (published) return write_weights(out, published_weights(*model), companions_metadata(companions));
-    save_classifier(*model, out);
-    write_companions(companions, out);
-  });
+  if (published) {
+    write_weights(out, published_weights(*model), companions_metadata(companions));
+  } else {
+    write_to(out, [&](const std::filesystem::path& folder) {
+      save_classifier(*model, folder);
+      write_companions(companions, folder);
+    });
+  }
   const ClassifierConfig& c = model->config();
   result = {out, published ? "published" : "ours", c.model, c.attention, count_parameters(*model)};
 }

@@ -56,13 +56,27 @@ void replace(Weights& weights, const std::string& prefix, const Weights& before,
 
 }  // namespace
 
-void write_to(const std::filesystem::path& out, bool folder, const std::function<void()>& write) {
-  if (!folder) return write();
+namespace {
+
+// Files of a converted model: of another one that lay there they go with its config.json.
+bool is_of_model(const std::string& name) {
+  for (const char* own :
+       {"classes.json", "preprocess.json", "generation.json", "tokenizer.json", "tokenizer.model",
+        "tokenizer.fingerprint", "model.safetensors.index.json", "diffusion_pytorch_model.safetensors.index.json"})
+    if (name == own) return true;
+  const bool weights = name.rfind("model", 0) == 0 || name.rfind("diffusion_pytorch_model", 0) == 0;
+  return weights && std::filesystem::path(name).extension() == ".safetensors";
+}
+
+}  // namespace
+
+void write_to(const std::filesystem::path& out, const std::function<void(const std::filesystem::path&)>& write) {
   OutputFolder place(out);
-  for (const char* name : {"model.safetensors", "config.json", "classes.json", "preprocess.json", "tokenizer.json",
-                           "tokenizer.model", "tokenizer.fingerprint"})
-    place.claim(name);
-  write();
+  StagedFolder staged(out);
+  write(staged.path());
+  for (const auto& entry : std::filesystem::directory_iterator(staged.path()))
+    place.claim(entry.path().filename().string());
+  staged.commit(is_of_model);
   place.keep();
 }
 
@@ -138,7 +152,7 @@ void convert_layers(const apps::ConvertLayersRequest& request, apps::ConvertLaye
     metadata.erase(kFamilyKey), metadata.erase(kWidthsKey);
   else
     metadata[kFamilyKey] = family, metadata[kWidthsKey] = widths;
-  write_to(out, /*folder=*/false, [&] { write_weights(out, weights, metadata); });
+  write_weights(out, weights, metadata);
   result = {out, family, static_cast<std::int64_t>(prefixes.size()), static_cast<std::int64_t>(weights.size())};
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "apps/engine/requests.h"
+#include "mhla/models/model_size.h"
 #include "mhla/models/weights_file.h"
 
 namespace mhla::weights {
@@ -20,8 +21,15 @@ void name_layers(const std::vector<apps::NamedShape>& names, std::vector<apps::L
 // whole file ("") when nothing is called so.
 std::vector<std::string> layer_prefixes(const Weights& weights);
 
-// Calls `write`, which makes the file `out` or fills the folder. A place that cannot be written to is the caller's
-// mistake, an Error; what fails there all the same, such as a disk that is full, is a std::runtime_error.
-void write_to(const std::filesystem::path& out, bool folder, const std::function<void()>& write);
+// The folder of a model: `write` fills the folder it is given, whose files then replace those in `out` together
+// (StagedFolder). A place that cannot be written to is the caller's mistake, an Error; what fails there all the same,
+// such as a disk that is full, is a std::runtime_error.
+void write_to(const std::filesystem::path& out, const std::function<void(const std::filesystem::path&)>& write);
+
+// Models that generate images (convert_generator.cpp): whether the request is of one, and its conversion.
+bool is_generator(const apps::ConvertRequest& request);
+void convert_generator(const apps::ConvertRequest& request, apps::ConvertResult& result);
+// Before a model is made: memory for `models` of this size at once, and for the file they come from.
+void expect_room(const ModelSize& size, double models, const std::filesystem::path& in);
 
 }  // namespace mhla::weights

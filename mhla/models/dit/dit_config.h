@@ -114,4 +114,11 @@ void check(const DitConfig& config);
 DitConfig parse_dit_config(const JsonValue& object, const std::string& label);
 DitConfig read_dit_config(const std::filesystem::path& path);
 
+// ---- config.json of diffusers (dit_diffusers.cpp)
+
+bool is_dit_diffusers(const JsonValue& object);  // "_class_name" says so
+// What another network would need is refused by name. Frequencies and embedders are those of diffusers.
+DitConfig parse_dit_diffusers(const JsonValue& object, const std::string& label);
+JsonValue dit_diffusers_json(const DitConfig& config);
+
 }  // namespace mhla
