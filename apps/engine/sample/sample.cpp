@@ -23,7 +23,6 @@ namespace {
 using train::Observer;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kCommand = "sample";
 constexpr std::int64_t kGpuBatch = 32, kCpuBatch = 1;
 
 // A lower bound, before anything is allocated: the text encoder is gone when the network comes.
@@ -42,13 +41,13 @@ void expect_room(const SampleImagesRequest& r, const SamplePlan& plan, torch::De
     const auto together = static_cast<double>(std::min(batch, decoded_together(plan, device)));
     needed.add("autoencoder", 4 * decoder.parameters).add("decoding", 4 * together * decoder.passing);
   }
-  expect(str(kCommand, ": ", plan.images[0], "x", plan.images[1], " images of a model with ",
+  expect(str(kSampleCommand, ": ", plan.images[0], "x", plan.images[1], " images of a model with ",
              static_cast<std::int64_t>(size.parameters), " parameters"),
          needed);
   if (plan.prompts.empty()) return;
   const Gemma2Config encoder = check_text_encoder(plan);
   const ModelSize text = size_of(encoder, 512);
-  expect(str(kCommand, ": a text encoder of ", static_cast<std::int64_t>(text.parameters), " parameters"),
+  expect(str(kSampleCommand, ": a text encoder of ", static_cast<std::int64_t>(text.parameters), " parameters"),
          MemoryEstimate().add("weights", 2 * text.parameters).add("activations", 4 * text.passing));
 }
 
@@ -122,7 +121,7 @@ void sample_images(const SampleImagesRequest& r, Observer& observer) {
   std::int64_t finished = 0;
   const auto leave_when_stopped = [&] {
     if (signal.name() == nullptr) return;
-    throw RunFailed(str(kCommand, ": stopped by ", signal.name(), "; ", plan.count() - total + finished, " of ",
+    throw RunFailed(str(kSampleCommand, ": stopped by ", signal.name(), "; ", plan.count() - total + finished, " of ",
                         plan.count(), " images are in ", r.out, ", continue with --resume"));
   };
   while (finished < total) {

@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kCommand = "sample", *kSettings = "sample.json", *kImages = "images", *kPreviews = "previews",
-                     *kSheet = "sheet.png", *kNpz = "samples.npz";
+constexpr const char *kSettings = "sample.json", *kImages = "images", *kPreviews = "previews", *kSheet = "sheet.png",
+                     *kNpz = "samples.npz";
 
 bool has_nothing(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
@@ -57,17 +57,18 @@ std::string text_of(const JsonValue& value) { return value.is_string() ? value.a
 SampleFolder::SampleFolder(const SamplePlan& plan, const SampleImagesRequest& request)
     : plan_(plan), folder_(request.out), replaces_(request.overwrite) {
   if (!is_there(folder_)) return;
-  if (!is_folder(folder_)) fail(kCommand, ": --out is ", request.out, ", which is a file, expected a folder");
+  if (!is_folder(folder_)) fail(kSampleCommand, ": --out is ", request.out, ", which is a file, expected a folder");
   const fs::path settings = folder_ / kSettings;
   if (!is_there(settings)) {
     replaces_ = false;
     if (has_nothing(folder_)) return;
-    fail(kCommand, ": --out is ", request.out, ", which has files but no ", kSettings,
+    fail(kSampleCommand, ": --out is ", request.out, ", which has files but no ", kSettings,
          ": expected a new folder, or one of `mhla sample`");
   }
   if (request.overwrite) return;
   if (!request.resume)
-    fail(kCommand, ": ", request.out, " has images already, expected --resume to add what is missing, --overwrite to ",
+    fail(kSampleCommand, ": ", request.out,
+         " has images already, expected --resume to add what is missing, --overwrite to ",
          "replace them, or another --out");
   expect_same_settings(read_json_object(settings));
   resumes_ = true;
@@ -85,9 +86,9 @@ void SampleFolder::expect_same_settings(const JsonValue& there) const {
     const bool more = key == "per_class" && old != nullptr && old->is_number() && old->as_int() < plan_.per_class;
     if (more) continue;
     if (key == "weights_crc32c")
-      fail(kCommand, ": ", plan_.weights.string(), " has changed since ", folder_.string(),
+      fail(kSampleCommand, ": ", plan_.weights.string(), " has changed since ", folder_.string(),
            " was begun, expected the same weights, --overwrite or another --out");
-    fail(kCommand, ": the images in ", folder_.string(), " are made with ", key, " ", said(old), ", now it is ",
+    fail(kSampleCommand, ": the images in ", folder_.string(), " are made with ", key, " ", said(old), ", now it is ",
          said(now), ": expected the same settings, --overwrite or another --out");
   }
 }

@@ -17,7 +17,6 @@ namespace fs = std::filesystem;
 using train::Observer;
 using train::RunWeights;
 
-constexpr const char* kCommand = "sample";
 constexpr std::int64_t kMostImages = std::int64_t{1} << 26;
 constexpr Plane kSanaSize{1024, 1024};  // pixels of the published models
 
@@ -38,11 +37,12 @@ fs::path part_of(const fs::path& model, const char* part) {
 
 void take_model(const SampleImagesRequest& r, SamplePlan& plan) {
   const fs::path model = r.model, part = part_of(model, "transformer");
-  if (!is_folder(model)) fail(kCommand, ": --model is ", r.model, ", which is not there, expected a folder");
+  if (!is_folder(model)) fail(kSampleCommand, ": --model is ", r.model, ", which is not there, expected a folder");
   if (!r.weights.empty() && r.weights != "model") {
     plan.weights = model / (r.weights + ".safetensors");
     if (!fs::exists(plan.weights))
-      fail(kCommand, ": --weights is ", r.weights, ", but ", r.model, " has no ", plan.weights.filename().string());
+      fail(kSampleCommand, ": --weights is ", r.weights, ", but ", r.model, " has no ",
+           plan.weights.filename().string());
   }
   plan.generator = describe_generator(part.empty() ? model : part, model);
   if (plan.weights.empty()) plan.weights = plan.generator.folder / "model.safetensors";
@@ -51,13 +51,14 @@ void take_model(const SampleImagesRequest& r, SamplePlan& plan) {
 }
 
 void take_run(const SampleImagesRequest& r, SamplePlan& plan, Observer& observer) {
-  const train::Run run = train::Run::open(kCommand, r.run);
+  const train::Run run = train::Run::open(kSampleCommand, r.run);
   if (run.task() != "diffusion")
-    fail(kCommand, ": ", r.run, " is a run of `mhla train ", run.task(), "`, expected one of `mhla train diffusion`");
+    fail(kSampleCommand, ": ", r.run, " is a run of `mhla train ", run.task(),
+         "`, expected one of `mhla train diffusion`");
   const JsonValue *ema = run.options().find("ema"), *device = run.options().find("device");
   const bool averages = ema != nullptr && ema->is_number() && ema->as_double() > 0.0;
   const std::string which = !r.weights.empty() ? r.weights : averages ? "ema" : "model";
-  const RunWeights found = train::find_weights(kCommand, r.run, which, observer);
+  const RunWeights found = train::find_weights(kSampleCommand, r.run, which, observer);
   plan.generator = describe_generator(found.folder, r.run);
   plan.weights = found.file, plan.prefix = found.prefix;
   if (device != nullptr && device->is_string()) plan.device = device->as_string();
@@ -68,36 +69,38 @@ void take_run(const SampleImagesRequest& r, SamplePlan& plan, Observer& observer
 void take_classes(const SampleImagesRequest& r, SamplePlan& plan) {
   const std::vector<std::string>& names = plan.generator.class_names;
   if (!r.prompts.empty())
-    fail(kCommand, ": --prompts is given, but ", plan.generator.model(), " generates classes, expected --classes");
+    fail(kSampleCommand, ": --prompts is given, but ", plan.generator.model(),
+         " generates classes, expected --classes");
   for (const std::string& given : r.classes) {
     if (given != "all") {
       plan.classes.push_back(class_called(given, names));
     } else if (r.classes.size() > 1) {
-      fail(kCommand, ": --classes has all and other classes, expected all or a list");
+      fail(kSampleCommand, ": --classes has all and other classes, expected all or a list");
     }
   }
   if (plan.classes.empty())
     for (std::size_t i = 0; i < names.size(); ++i) plan.classes.push_back(static_cast<std::int64_t>(i));
   if (!plan.guided()) {
-    if (!r.negative.empty()) fail(kCommand, ": --negative is given, but --guidance is 1, expected more");
+    if (!r.negative.empty()) fail(kSampleCommand, ": --negative is given, but --guidance is 1, expected more");
   } else if (r.negative.empty() && !plan.generator.has_null_class()) {
-    fail(kCommand, ": --guidance is ", r.guidance, ", but the model has no null class (label_dropout is 0): expected ",
-         "1, or --negative CLASS");
+    fail(kSampleCommand, ": --guidance is ", r.guidance,
+         ", but the model has no null class (label_dropout is 0): expected ", "1, or --negative CLASS");
   }
 }
 
 void take_prompts(const SampleImagesRequest& r, SamplePlan& plan) {
   if (!r.classes.empty())
-    fail(kCommand, ": --classes is given, but ", plan.generator.model(), " generates captions, expected --prompts");
-  if (r.prompts.empty()) fail(kCommand, ": no prompt is given, expected --prompts FILE");
+    fail(kSampleCommand, ": --classes is given, but ", plan.generator.model(),
+         " generates captions, expected --prompts");
+  if (r.prompts.empty()) fail(kSampleCommand, ": no prompt is given, expected --prompts FILE");
   if (!plan.guided() && !r.negative.empty())
-    fail(kCommand, ": --negative is given, but --guidance is 1, expected more");
+    fail(kSampleCommand, ": --negative is given, but --guidance is 1, expected more");
   plan.prompts = r.prompts;
   for (std::size_t i = 0; i < plan.prompts.size(); ++i)
     if (!is_utf8(plan.prompts[i]) || plan.prompts[i].find('\0') != std::string::npos)
-      fail(kCommand, ": prompt ", i, " is not UTF-8 text");
+      fail(kSampleCommand, ": prompt ", i, " is not UTF-8 text");
   if (!r.text_encoder.empty()) plan.text_encoder = r.text_encoder;
-  if (plan.text_encoder.empty()) fail(kCommand, ": --prompts needs --text-encoder DIR, a folder of Gemma-2");
+  if (plan.text_encoder.empty()) fail(kSampleCommand, ": --prompts needs --text-encoder DIR, a folder of Gemma-2");
 }
 
 // ---- Sizes
@@ -105,8 +108,8 @@ void take_prompts(const SampleImagesRequest& r, SamplePlan& plan) {
 void take_autoencoder(const SampleImagesRequest& r, SamplePlan& plan) {
   const GenerationConfig& g = plan.generator.generation;
   if (!g.is_latent()) {
-    if (!r.vae.empty()) fail(kCommand, ": --vae is given, but ", plan.generator.model(), " generates pixels");
-    if (r.tile) fail(kCommand, ": --tile is given, but ", plan.generator.model(), " generates pixels");
+    if (!r.vae.empty()) fail(kSampleCommand, ": --vae is given, but ", plan.generator.model(), " generates pixels");
+    if (r.tile) fail(kSampleCommand, ": --tile is given, but ", plan.generator.model(), " generates pixels");
     return;
   }
   if (!r.vae.empty()) {
@@ -114,10 +117,11 @@ void take_autoencoder(const SampleImagesRequest& r, SamplePlan& plan) {
   } else if (!g.autoencoder.empty()) {
     plan.vae = g.autoencoder;
     if (!fs::exists(plan.vae / "config.json"))
-      fail(kCommand, ": the autoencoder of the model is not in ", g.autoencoder, ", expected --vae DIR");
+      fail(kSampleCommand, ": the autoencoder of the model is not in ", g.autoencoder, ", expected --vae DIR");
   }
   if (plan.vae.empty())
-    fail(kCommand, ": ", plan.generator.model(), " generates latents, expected --vae DIR, the autoencoder they are of");
+    fail(kSampleCommand, ": ", plan.generator.model(),
+         " generates latents, expected --vae DIR, the autoencoder they are of");
   plan.autoencoder = read_autoencoder_config(plan.vae / "config.json");
   const auto [channels, scale, shift, colours] = std::visit(
       [](const auto& c) {
@@ -129,13 +133,13 @@ void take_autoencoder(const SampleImagesRequest& r, SamplePlan& plan) {
       },
       *plan.autoencoder);
   if (channels != plan.generator.channels())
-    fail(kCommand, ": ", plan.vae.string(), " has latents of ", channels, " channels, expected the ",
+    fail(kSampleCommand, ": ", plan.vae.string(), " has latents of ", channels, " channels, expected the ",
          plan.generator.channels(), " of ", plan.generator.model());
   if (colours != 1 && colours != 3)
-    fail(kCommand, ": ", plan.vae.string(), " has images of ", colours, " channels, expected 1 or 3");
+    fail(kSampleCommand, ": ", plan.vae.string(), " has images of ", colours, " channels, expected 1 or 3");
   const bool other = !r.vae.empty() && g.latent_scale != 0.0 && std::abs(scale / g.latent_scale - 1.0) > 1e-4;
   if (other)
-    fail(kCommand, ": ", plan.vae.string(), " scales latents by ", scale, ", expected the ", g.latent_scale,
+    fail(kSampleCommand, ": ", plan.vae.string(), " scales latents by ", scale, ", expected the ", g.latent_scale,
          " that the model was trained with: latent_scale in generation.json");
   plan.latent_scale = g.latent_scale != 0.0 ? g.latent_scale : scale;
   plan.latent_shift = g.latent_scale != 0.0 ? g.latent_shift : shift;
@@ -151,10 +155,10 @@ void take_size(const SampleImagesRequest& r, SamplePlan& plan) {
   }
   if (r.size) plan.images = *r.size;
   for (const std::int64_t side : plan.images) {
-    expect_within(kCommand, "--size", side, limits::kImage);
+    expect_within(kSampleCommand, "--size", side, limits::kImage);
     if (side % step == 0) continue;
     const std::int64_t below = side / step * step;
-    fail(kCommand, ": --size is ", plane_text(plan.images), ", expected multiples of ", step, " (",
+    fail(kSampleCommand, ": --size is ", plane_text(plan.images), ", expected multiples of ", step, " (",
          factor > 1 ? str(factor, " pixels of a latent times ") : std::string(), "patch ", plan.generator.patch(),
          "): ", below > 0 ? str(below, " or ") : std::string(), below + step, " instead of ", side);
   }
@@ -167,12 +171,13 @@ void check_sheet(const SampleImagesRequest& r, const SamplePlan& plan) {
   if (!r.sheet) return;
   const auto [rows, columns] = *r.sheet;
   for (const std::int64_t side : *r.sheet)
-    if (side < 1 || side > 4096) fail(kCommand, ": --sheet is ", plane_text(*r.sheet), ", expected 1 to 4096 a side");
+    if (side < 1 || side > 4096)
+      fail(kSampleCommand, ": --sheet is ", plane_text(*r.sheet), ", expected 1 to 4096 a side");
   const std::int64_t count = std::min(rows * columns, plan.count()), across = std::min(columns, count);
   const std::int64_t down = (count + across - 1) / across;
   const std::int64_t height = down * (plan.images[0] + 2) + 2, width = across * (plan.images[1] + 2) + 2;
   if (height > 65500 || width > 65500 || height * width > (std::int64_t{1} << 27))
-    fail(kCommand, ": --sheet ", plane_text(*r.sheet), " has ", height, " x ", width,
+    fail(kSampleCommand, ": --sheet ", plane_text(*r.sheet), " has ", height, " x ", width,
          " pixels, expected sides up to 65500 and 2^27 pixels");
 }
 
@@ -191,9 +196,9 @@ void take_sampler(const SampleImagesRequest& r, SamplePlan& plan) {
   o.steps = r.steps > 0 ? r.steps : std::min(usual_steps(o.sampler), g.train_steps);
   o.clip = !g.is_latent();
   if (r.shift && !g.is_flow())
-    fail(kCommand, ": --shift is given, but ", plan.generator.model(),
+    fail(kSampleCommand, ": --shift is given, but ", plan.generator.model(),
          " predicts noise, expected it for flow matching");
-  if (r.eta && o.sampler != "ddim") fail(kCommand, ": --eta is given for ", o.sampler, ", expected it for ddim");
+  if (r.eta && o.sampler != "ddim") fail(kSampleCommand, ": --eta is given for ", o.sampler, ", expected it for ddim");
   o.eta = r.eta.value_or(0.0);
   plan.shift = r.shift.value_or(g.shift);
   (void)plan.make_sampler();
@@ -202,19 +207,19 @@ void take_sampler(const SampleImagesRequest& r, SamplePlan& plan) {
 void take_guidance(const SampleImagesRequest& r, SamplePlan& plan) {
   GuidanceOptions& o = plan.guidance;
   o.scale = r.guidance;
-  if (!std::isfinite(r.guidance)) fail(kCommand, ": --guidance is ", r.guidance, ", expected a finite number");
+  if (!std::isfinite(r.guidance)) fail(kSampleCommand, ": --guidance is ", r.guidance, ", expected a finite number");
   if (r.guidance_channels != "all") {
     const std::string& text = r.guidance_channels;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), o.channels);
     if (error != std::errc() || end != text.data() + text.size() || o.channels < 1)
-      fail(kCommand, ": --guidance-channels is ", text, ", expected all or a number such as 3");
+      fail(kSampleCommand, ": --guidance-channels is ", text, ", expected all or a number such as 3");
     if (o.channels > plan.generator.channels())
-      fail(kCommand, ": --guidance-channels is ", text, ", expected at most the ", plan.generator.channels(), " of ",
-           plan.generator.model());
+      fail(kSampleCommand, ": --guidance-channels is ", text, ", expected at most the ", plan.generator.channels(),
+           " of ", plan.generator.model());
   }
   if (!r.guidance_interval.empty()) {
     if (r.guidance_interval.size() != 2)
-      fail(kCommand, ": --guidance-interval has ", r.guidance_interval.size(), " numbers, expected two");
+      fail(kSampleCommand, ": --guidance-interval has ", r.guidance_interval.size(), " numbers, expected two");
     o.interval = {r.guidance_interval[0], r.guidance_interval[1]};
   }
   check(o);
@@ -266,7 +271,8 @@ std::int64_t class_called(const std::string& given, const std::vector<std::strin
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), number);
   if (error == std::errc() && end == given.data() + given.size()) {
-    if (number < 0 || number >= count) fail(kCommand, ": class ", given, " does not exist, expected 0 to ", count - 1);
+    if (number < 0 || number >= count)
+      fail(kSampleCommand, ": class ", given, " does not exist, expected 0 to ", count - 1);
     return number;
   }
   for (std::int64_t i = 0; i < count; ++i)
@@ -276,23 +282,25 @@ std::int64_t class_called(const std::string& given, const std::vector<std::strin
     if (lower(names[static_cast<std::size_t>(i)]) == lower(given)) alike.push_back(i);
   if (alike.size() == 1) return alike[0];
   const bool named = names.empty() || names[0] != "0";
-  fail(kCommand, ": class '", given, "' does not exist, ",
+  fail(kSampleCommand, ": class '", given, "' does not exist, ",
        named ? str("nearest is '", nearest_name(given, names), "'") : str("expected a number from 0 to ", count - 1));
 }
 
 SamplePlan plan_sampling(const SampleImagesRequest& r, Observer& observer) {
   SamplePlan plan;
   plan.device = "cpu";
-  if (r.run.empty() == r.model.empty()) fail(kCommand, ": expected one of --run and --model");
-  if (r.resume && r.overwrite) fail(kCommand, ": --resume and --overwrite are given, expected one of them");
+  if (r.run.empty() == r.model.empty()) fail(kSampleCommand, ": expected one of --run and --model");
+  if (r.resume && r.overwrite) fail(kSampleCommand, ": --resume and --overwrite are given, expected one of them");
   r.run.empty() ? take_model(r, plan) : take_run(r, plan, observer);
   if (!r.device.empty()) plan.device = r.device;
-  if (r.precision == "bf16" && plan.device == "cpu") fail(kCommand, ": --precision is bf16, expected f32 on the CPU");
+  if (r.precision == "bf16" && plan.device == "cpu")
+    fail(kSampleCommand, ": --precision is bf16, expected f32 on the CPU");
   take_guidance(r, plan);
   plan.generator.takes_captions() ? take_prompts(r, plan) : take_classes(r, plan);
   plan.per_class = r.per_class;
   if (plan.per_class < 1 || plan.count() > kMostImages)
-    fail(kCommand, ": ", plan.kinds(), " times --per-class ", plan.per_class, " images, expected 1 to ", kMostImages);
+    fail(kSampleCommand, ": ", plan.kinds(), " times --per-class ", plan.per_class, " images, expected 1 to ",
+         kMostImages);
   take_autoencoder(r, plan);
   take_size(r, plan);
   check_sheet(r, plan);
