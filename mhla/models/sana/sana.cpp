@@ -217,12 +217,12 @@ torch::Tensor SanaImpl::forward(const torch::Tensor& x, const torch::Tensor& t, 
 
 torch::Tensor SanaImpl::denoise(const torch::Tensor& x, const torch::Tensor& t, const Conditioning& condition) {
   if (!condition.captions.defined())
-    fail(kEntry, ": the conditioning has no captions, expected [B, T, ", config_.caption_dim, "]");
+    fail(kSanaEntry, ": the conditioning has no captions, expected [B, T, ", config_.caption_dim, "]");
   return forward(x, t, condition.captions, condition.captions_mask);
 }
 
 Conditioning SanaImpl::unconditional(const Conditioning& /*condition*/) const {
-  fail(kEntry,
+  fail(kSanaEntry,
        ": guidance without a negative conditioning, expected the text encoder's states of \"\" or of a negative "
        "caption");
 }
