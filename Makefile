@@ -79,11 +79,12 @@ tsan:  ## the tests under ThreadSanitizer
 	@cmake/packages.sh $@
 	@$(call build_and_test,tsan,make tsan)
 
-demo:  ## trains a small ViT with MHLA, linear and softmax attention and compares them, ending in an HTML report
+demo:  ## generates images with a small DiT, trains a small ViT with MHLA, linear and softmax attention and compares them, ending in an HTML report
 	@cmake/packages.sh demo
 	@$(CONFIGURE_PRODUCT)
 	@cmake/quietly.sh $(BUILD)/build.log "make demo: building" cmake --build $(BUILD) --parallel $(JOBS) --target mhla_demo
 	@$(MHLA) demo --out $(DEMO)
+	@test ! -e $(DEMO)/images/sheet.png || echo "make demo: the generated images are $(CURDIR)/$(DEMO)/images/sheet.png"
 	@echo "make demo: the report is $(CURDIR)/$(DEMO)/report.html"
 
 bench:  ## the tables of docs/benchmarks.md: text here, JSON lines and the scaling plot in build/bench
