@@ -25,6 +25,7 @@ TEST(CliCommands, HelpOfEveryCommandGoesToStdout) {
                                    {"data", "info"},
                                    {"analyze"},
                                    {"demo"},
+                                   {"sample"},
                                    {"inspect"},
                                    {"convert"}}) {
     Arguments arguments = command;
@@ -45,6 +46,7 @@ TEST(CliCommands, EveryCommandHasJson) {
                                    {"data", "info"},
                                    {"analyze"},
                                    {"demo"},
+                                   {"sample"},
                                    {"inspect"},
                                    {"convert"}}) {
     Arguments arguments = command;

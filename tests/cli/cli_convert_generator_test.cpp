@@ -175,11 +175,7 @@ TEST_F(ConvertGenerator, AnotherSizeAndOtherTypes) {
 TEST_F(ConvertGenerator, SanaOfLinearAttentionToMhla) {
   fs::create_directory(at("sana"));
   write_recorded("image/sana.safetensors", "sana_diffusers", at("sana/diffusion_pytorch_model.safetensors"));
-  write_file(at("sana/config.json"),
-             R"({"_class_name": "SanaTransformer2DModel", "in_channels": 4, "out_channels": 4,
-                 "num_attention_heads": 3, "attention_head_dim": 8, "num_layers": 1, "num_cross_attention_heads": 3,
-                 "cross_attention_head_dim": 8, "cross_attention_dim": 24, "caption_channels": 10, "mlp_ratio": 2.5,
-                 "patch_size": 1, "sample_size": 32, "norm_eps": 1e-5})");
+  write_file(at("sana/config.json"), kSanaConfig);
   const ProgramRun made = expect_done({"convert", at("sana"), at("mhla"), "--attention", "mhla", "--blocks", "2x3"});
   EXPECT_TRUE(has(made.out, "with mhla attention")) << made.out;
   EXPECT_EQ(config_in("mhla").at("mix_init").as_string(), "uniform");

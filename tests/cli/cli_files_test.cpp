@@ -57,6 +57,7 @@ class CliFiles : public testing::Test {
         {"analyze", "--run", kPath},
         {"demo", "--out", kPath},
         {"generate", "--run", out, "--prompts", kPath},
+        {"sample", "--model", out, "--out", out, "--prompts", kPath},
         {"train", "classify", "--config", kPath, "--out", out},
         {"train", "classify", "--data", idx, "--model", "vit_demo", "--out", kPath, "--resume"},
     };
@@ -73,7 +74,9 @@ class CliFiles : public testing::Test {
         {"eval", "lm", "--run", kPath},
         {"generate", "--run", kPath, "--prompt", "to be"},
         {"generate", "--run", out, "--prompt", "to be", "--save-state", kPath},
-        {"demo", "--data", kPath, "--out", out},
+        {"demo", "--data", kPath, "--out", out, "--no-images"},
+        {"sample", "--model", kPath, "--out", out},
+        {"sample", "--run", kPath, "--out", out},
     };
     all.insert(all.end(), with_torch.begin(), with_torch.end());
     return all;

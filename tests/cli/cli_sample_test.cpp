@@ -7,12 +7,14 @@
 #include <filesystem>
 #include <map>
 
+#include "mhla/core/error.h"
 #include "mhla/io/codecs/image.h"
 #include "mhla/io/codecs/npz.h"
 #include "mhla/io/codecs/png_text.h"
 #include "mhla/io/json.h"
 #include "tests/cli/dit_fixture.h"
 #include "tests/cli/expect.h"
+#include "tests/cli/idx_fixture.h"
 #include "tests/cli/train_fixture.h"
 
 namespace mhla {
@@ -261,6 +263,130 @@ TEST_F(CliSample, LatentsThroughTheAutoencoder) {
   write_dit_folder(folder.path("dit"), wide);
   fs::remove(folder.path("dit/generation.json"));
   expect_refused_sample({"--vae", vae}, {vae + " has latents of 4 channels, expected the 6 of dit_d32"});
+}
+
+TEST_F(CliSample, FromARunThatIsFinishedOrNot) {
+  fs::create_directory(folder.path("data"));
+  write_idx(folder.path("data"), "train", 40), write_idx(folder.path("data"), "t10k", 10);
+  const std::string run = folder.path("run");
+  expect_done({"train",
+               "diffusion",
+               "--model",
+               "dit_d32",
+               "--data",
+               "fashion-mnist:" + folder.path("data"),
+               "--out",
+               run,
+               "--batch",
+               "16",
+               "--threads",
+               "1",
+               "--set",
+               "dim=16",
+               "--set",
+               "heads=2",
+               "--set",
+               "depth=1",
+               "--process",
+               "flow",
+               "--checkpoint-every",
+               "2",
+               "--sample-every",
+               "0",
+               "--max-steps",
+               "4",
+               "--eval-times",
+               "2",
+               "--shift",
+               "2"});
+  const auto made = [&](const std::string& out, const std::vector<std::string>& more = {}) {
+    return joined(
+        {"sample", "--run", run, "--out", folder.path(out), "--steps", "2", "--threads", "1", "--classes", "Bag"},
+        more);
+  };
+  const ProgramRun averaged = expect_done(made("ema", {"--guidance", "2"}));
+  EXPECT_TRUE(has(averaged.out, "dit_d32 with mhla attention, dpm++ in 2 steps, guidance 2")) << averaged.out;
+  const ImageText text = text_in(folder.path("ema/images/000000-class8.png"));
+  EXPECT_EQ(text_called(text, "weights"), "run/ema.safetensors");
+  EXPECT_EQ(text_called(text, "shift"), "2.0");
+  EXPECT_EQ(text_called(text, "class_name"), "Bag");
+  EXPECT_EQ(read_image(folder.path("ema/images/000000-class8.png")).height, 32);
+  expect_done(made("model", {"--weights", "model"}));
+  EXPECT_EQ(text_called(text_in(folder.path("model/images/000000-class8.png")), "weights"), "run/model.safetensors");
+  for (const char* name : {"/model.safetensors", "/ema.safetensors"}) fs::remove(run + name);
+  const ProgramRun early = expect_done(made("early"));
+  EXPECT_TRUE(has(early.err, "the run is not at its end")) << early.err;
+  expect_refused({"sample", "--run", folder.path("data"), "--out", folder.path("x")}, {"train.json"});
+}
+
+// SANA as diffusers publishes it: transformer/, vae/, text_encoder/ and tokenizer/ in one folder.
+void write_sana_pipeline(const std::string& folder) {
+  for (const char* part : {"transformer", "vae", "text_encoder"}) fs::create_directories(folder + "/" + part);
+  write_recorded("image/sana.safetensors", "sana_diffusers", folder + "/transformer/model.safetensors");
+  write_file(folder + "/transformer/config.json", kSanaConfig);
+  write_recorded("image/vae_dc.safetensors", "dc_sana", folder + "/vae/model.safetensors");
+  write_file(folder + "/vae/config.json",
+             R"({"_class_name": "AutoencoderDC", "latent_channels": 4, "attention_head_dim": 4,
+                 "encoder_block_types": ["ResBlock", "ResBlock", "EfficientViTBlock"],
+                 "decoder_block_types": ["ResBlock", "ResBlock", "EfficientViTBlock"],
+                 "encoder_block_out_channels": [8, 8, 16], "decoder_block_out_channels": [8, 8, 16],
+                 "encoder_layers_per_block": [1, 1, 1], "decoder_layers_per_block": [1, 1, 2],
+                 "encoder_qkv_multiscales": [[], [], [5]], "decoder_qkv_multiscales": [[], [], [5]],
+                 "upsample_block_type": "interpolate", "downsample_block_type": "Conv", "scaling_factor": 0.41407})");
+  Random random(3);
+  std::deque<Tensor> kept;
+  std::vector<NamedView> views;
+  const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
+    kept.emplace_back(DType::kF32, std::move(shape));
+    kept.back().normal(random, 0.5);
+    views.push_back({name, kept.back().view()});
+  };
+  add("embed_tokens.weight", {300, 10}), add("norm.weight", {10});
+  for (const char* norm : {"input", "post_attention"}) add(str("layers.0.", norm, "_layernorm.weight"), {10});
+  for (const char* norm : {"pre", "post"}) add(str("layers.0.", norm, "_feedforward_layernorm.weight"), {10});
+  add("layers.0.self_attn.q_proj.weight", {8, 10}), add("layers.0.self_attn.k_proj.weight", {4, 10});
+  add("layers.0.self_attn.v_proj.weight", {4, 10}), add("layers.0.self_attn.o_proj.weight", {10, 8});
+  add("layers.0.mlp.gate_proj.weight", {12, 10}), add("layers.0.mlp.up_proj.weight", {12, 10});
+  add("layers.0.mlp.down_proj.weight", {10, 12});
+  write_safetensors(folder + "/text_encoder/model.safetensors", views);
+  write_file(folder + "/text_encoder/config.json",
+             R"({"model_type": "gemma2", "vocab_size": 300, "hidden_size": 10, "intermediate_size": 12,
+                 "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4,
+                 "query_pre_attn_scalar": 4, "hidden_activation": "gelu_pytorch_tanh"})");
+  write_file(folder + "/text.txt", "a house and a tree");
+  const ProgramRun made = run_program({"data", "tokenize", "--data", folder + "/text.txt", "--tokenizer", "bytes",
+                                       "--out", folder + "/tokenizer", "--valid", "0"});
+  ASSERT_EQ(made.code, 0) << made.err;
+}
+
+TEST_F(CliSample, PromptsThroughTheTextEncoder) {
+  const std::string sana = folder.path("sana");
+  ASSERT_NO_FATAL_FAILURE(write_sana_pipeline(sana));
+  write_file(folder.path("prompts.txt"), "a house\na tree\n");
+  const auto made = [&](const std::string& out, const std::vector<std::string>& more) {
+    return joined(
+        {"sample", "--model", sana, "--out", folder.path(out), "--size", "24x16", "--steps", "3", "--threads", "1"},
+        more);
+  };
+  const std::vector<std::string> prompts{"--prompts", folder.path("prompts.txt")};
+  expect_done(made("out", joined(prompts, {"--per-prompt", "2", "--guidance", "3", "--sheet", "2x2"})));
+  const Image house = read_image(folder.path("out/images/000000.png")),
+              tree = read_image(folder.path("out/images/000001.png"));
+  EXPECT_EQ(house.height, 24);
+  EXPECT_EQ(house.width, 16);
+  EXPECT_EQ(text_called(text_in(folder.path("out/images/000003.png")), "prompt"), "a tree");
+  EXPECT_EQ(text_called(text_in(folder.path("out/images/000003.png")), "shift"), "3.0");
+  EXPECT_NE(house, tree);
+  expect_done(made("batch", joined(prompts, {"--per-prompt", "2", "--guidance", "3", "--batch", "3"})));
+  EXPECT_EQ(file_text(folder.path("out/images/000001.png")), file_text(folder.path("batch/images/000001.png")));
+  expect_done(made("negative", joined(prompts, {"--guidance", "3", "--negative", "a tree", "--sampler", "euler"})));
+  expect_refused(made("x", {}), {"no prompt is given, expected --prompts FILE"});
+  expect_refused(made("x", {"--classes", "1"}), {"generates captions, expected --prompts"});
+  expect_refused(made("x", joined(prompts, {"--sampler", "ddim"})), {"expected dpm++ or euler"});
+  expect_refused(joined({"sample", "--model", sana, "--out", folder.path("x"), "--size", "30"}, prompts),
+                 {"expected multiples of 4 (4 pixels of a latent times patch 1): 28 or 32 instead of 30"});
+  fs::remove_all(sana + "/text_encoder");
+  expect_refused(made("x", prompts), {"--prompts needs --text-encoder DIR"});
 }
 
 }  // namespace

@@ -86,4 +86,11 @@ inline void write_kl_folder(const std::string& folder, const std::string& scale 
                  scale + "}");
 }
 
+// Of the recorded sana_diffusers.
+inline constexpr const char* kSanaConfig =
+    R"({"_class_name": "SanaTransformer2DModel", "in_channels": 4, "out_channels": 4, "num_attention_heads": 3,
+        "attention_head_dim": 8, "num_layers": 1, "num_cross_attention_heads": 3, "cross_attention_head_dim": 8,
+        "cross_attention_dim": 24, "caption_channels": 10, "mlp_ratio": 2.5, "patch_size": 1, "sample_size": 32,
+        "norm_eps": 1e-5})";
+
 }  // namespace mhla
