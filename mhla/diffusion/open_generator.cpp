@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string text_at(const JsonValue& object, const char* key) {
+std::string config_text(const JsonValue& object, const char* key) {
   const JsonValue* value = object.find(key);
   return value != nullptr && value->is_string() ? value->as_string() : std::string();
 }
@@ -94,7 +94,7 @@ ModelSize GeneratorPlan::size_at(std::array<std::int64_t, 2> size) const {
 GeneratorPlan describe_generator(const fs::path& folder, const fs::path& companions) {
   const fs::path file = folder / "config.json";
   const JsonValue json = read_json_object(file);
-  const std::string family = text_at(json, "family"), diffusers = text_at(json, "_class_name");
+  const std::string family = config_text(json, "family"), diffusers = config_text(json, "_class_name");
   GeneratorPlan plan;
   plan.folder = folder;
   GenerationConfig usual;

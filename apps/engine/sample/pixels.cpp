@@ -8,18 +8,19 @@
 namespace mhla::apps {
 namespace {
 
-constexpr std::int64_t kPixels = std::int64_t{1} << 21;  // decoded together on a GPU: 32 of 256 x 256, 2 of 1024 x 1024
-constexpr std::int64_t kTile = 512;                      // as published
+constexpr std::int64_t kDecodedPixels = std::int64_t{1}
+                                        << 21;  // decoded together on a GPU: 32 of 256 x 256, 2 of 1024 x 1024
+constexpr std::int64_t kUsualTile = 512;        // as published
 
 }  // namespace
 
 Plane decoded_size(const SamplePlan& plan, bool tile) {
   if (!tile) return plan.images;
-  return {std::min(plan.images[0], kTile), std::min(plan.images[1], kTile)};
+  return {std::min(plan.images[0], kUsualTile), std::min(plan.images[1], kUsualTile)};
 }
 
 std::int64_t decoded_together(const SamplePlan& plan, torch::Device device) {
-  return device.is_cpu() ? 1 : std::max<std::int64_t>(1, kPixels / (plan.images[0] * plan.images[1]));
+  return device.is_cpu() ? 1 : std::max<std::int64_t>(1, kDecodedPixels / (plan.images[0] * plan.images[1]));
 }
 
 PixelMaker::PixelMaker(const SamplePlan& plan, torch::Device device, bool tile) : plan_(plan), device_(device) {

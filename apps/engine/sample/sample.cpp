@@ -26,7 +26,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kGpuBatch = 32, kCpuBatch = 1;
 
 // A lower bound, before anything is allocated: the text encoder is gone when the network comes.
-void expect_room(const SampleImagesRequest& r, const SamplePlan& plan, torch::Device device, std::int64_t batch) {
+void expect_sampling_room(const SampleImagesRequest& r, const SamplePlan& plan, torch::Device device,
+                          std::int64_t batch) {
   const ModelSize size = plan.generator.size_at(plan.samples);
   const auto expect = [&](const std::string& what, const MemoryEstimate& needed) {
     expect_fits(what, needed, device.is_cuda() ? device_memory_at_hand(device.index()) : memory_at_hand());
@@ -51,7 +52,7 @@ void expect_room(const SampleImagesRequest& r, const SamplePlan& plan, torch::De
          MemoryEstimate().add("weights", 2 * text.parameters).add("activations", 4 * text.passing));
 }
 
-torch::Tensor rows_of(const torch::Tensor& all, const SamplePlan& plan, const std::vector<std::int64_t>& numbers) {
+torch::Tensor kind_rows(const torch::Tensor& all, const SamplePlan& plan, const std::vector<std::int64_t>& numbers) {
   std::vector<std::int64_t> kinds;
   for (const std::int64_t number : numbers) kinds.push_back(static_cast<std::int64_t>(plan.kind_of(number)));
   return all.index_select(0, torch::tensor(kinds, torch::kLong));
@@ -68,9 +69,9 @@ Captions conditions_of(const SampleImagesRequest& r, const SamplePlan& plan, tor
 }
 
 // Time left, told after every step of a batch.
-class Progress {
+class SamplingProgress {
  public:
-  Progress(std::int64_t images, std::int64_t steps, Observer& observer)
+  SamplingProgress(std::int64_t images, std::int64_t steps, Observer& observer)
       : images_(images), steps_(steps), observer_(observer) {}
   void tell(std::int64_t finished, std::int64_t batch, std::int64_t step) const {
     const double done = static_cast<double>(finished) * static_cast<double>(steps_) +
@@ -103,7 +104,7 @@ void sample_images(const SampleImagesRequest& r, Observer& observer) {
   train::prepare(machine, observer);
   const torch::Device device = train::device_of(plan.device);
   const std::int64_t batch = std::min(r.batch > 0 ? r.batch : device.is_cpu() ? kCpuBatch : kGpuBatch, plan.count());
-  expect_room(r, plan, device, batch);
+  expect_sampling_room(r, plan, device, batch);
 
   const Captions conditions = conditions_of(r, plan, device);
   Generator generator = load_generator(plan.generator, plan.weights, plan.prefix, plan.samples);
@@ -117,7 +118,7 @@ void sample_images(const SampleImagesRequest& r, Observer& observer) {
   const train::StopSignal signal;
   const std::vector<std::int64_t> todo = folder.missing();
   const auto total = static_cast<std::int64_t>(todo.size());
-  const Progress progress(total, sampler->steps(), observer);
+  const SamplingProgress progress(total, sampler->steps(), observer);
   std::int64_t finished = 0;
   const auto leave_when_stopped = [&] {
     if (signal.name() == nullptr) return;
@@ -131,7 +132,7 @@ void sample_images(const SampleImagesRequest& r, Observer& observer) {
     request.shape = {plan.generator.channels(), plan.samples[0], plan.samples[1]};
     request.numbers = numbers, request.seed = r.seed, request.device = device;
     request.condition =
-        conditions.prompts.each([&](const torch::Tensor& all) { return rows_of(all, plan, numbers).to(device); });
+        conditions.prompts.each([&](const torch::Tensor& all) { return kind_rows(all, plan, numbers).to(device); });
     const torch::Tensor made = sample(guided, *sampler, request, [&](const SampleProgress& p) {
       progress.tell(finished, count, p.step);
       leave_when_stopped();

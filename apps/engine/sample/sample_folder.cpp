@@ -50,7 +50,7 @@ std::string short_path(const std::string& text) {
   return (path.parent_path().filename() / path.filename()).string();
 }
 
-std::string text_of(const JsonValue& value) { return value.is_string() ? value.as_string() : write_json(value); }
+std::string setting_text(const JsonValue& value) { return value.is_string() ? value.as_string() : write_json(value); }
 
 }  // namespace
 
@@ -79,7 +79,9 @@ void SampleFolder::expect_same_settings(const JsonValue& there) const {
   std::vector<std::string> keys;
   for (const JsonValue* one : {&plan_.settings, &there})
     for (const JsonValue::Member& member : one->members()) keys.push_back(member.key);
-  const auto said = [](const JsonValue* value) { return value == nullptr ? std::string("none") : text_of(*value); };
+  const auto said = [](const JsonValue* value) {
+    return value == nullptr ? std::string("none") : setting_text(*value);
+  };
   for (const std::string& key : keys) {
     const JsonValue *old = there.find(key), *now = plan_.settings.find(key);
     if (old != nullptr && now != nullptr && *old == *now) continue;
@@ -135,7 +137,7 @@ void SampleFolder::write_image(std::int64_t number, const Image& image) const {
     } else if (member.key == "weights" || member.key == "vae" || member.key == "text_encoder") {
       text.emplace_back(member.key, short_path(member.value.as_string()));
     } else if (member.key != "per_class") {  // which says nothing of one image
-      text.emplace_back(member.key, text_of(member.value));
+      text.emplace_back(member.key, setting_text(member.value));
     }
   }
   write_file(image_path(number), encode_png(image, text));

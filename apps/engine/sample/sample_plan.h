@@ -12,9 +12,8 @@
 
 namespace mhla::apps {
 
-inline constexpr const char* kSampleCommand = "sample";  // in messages
-
-using Plane = std::array<std::int64_t, 2>;  // rows, columns
+inline constexpr const char* kSampleCommand = "sample";  // opens errors
+using Plane = std::array<std::int64_t, 2>;               // rows, columns
 
 struct SamplePlan {
   GeneratorPlan generator;

@@ -32,7 +32,7 @@ struct DiffusersDit {
   }
 };
 
-constexpr const char* kClass = "DiTTransformer2DModel";
+constexpr const char* kDitClass = "DiTTransformer2DModel";
 
 // The published model of these sizes, which a config.json of ours starts from.
 std::string nearest_model(const DitConfig& c) {
@@ -50,7 +50,7 @@ bool is_dit_diffusers(const JsonValue& object) {
   if (name == nullptr || !name->is_string()) return false;
   const bool older = name->as_string() == "Transformer2DModel" && norm != nullptr && norm->is_string() &&
                      norm->as_string() == "ada_norm_zero";
-  return older || name->as_string() == kClass;
+  return older || name->as_string() == kDitClass;
 }
 
 DitConfig parse_dit_diffusers(const JsonValue& object, const std::string& label) {
@@ -87,7 +87,7 @@ JsonValue dit_diffusers_json(const DitConfig& c) {
   theirs.num_attention_heads = c.heads, theirs.attention_head_dim = c.dim / c.heads, theirs.num_layers = c.depth;
   theirs.in_channels = c.channels, theirs.out_channels = c.out_channels(), theirs.patch_size = c.patch;
   theirs.sample_size = c.image[0], theirs.num_embeds_ada_norm = c.classes, theirs.norm_eps = c.norm2_eps;
-  JsonValue object = JsonValue().set("_class_name", kClass);
+  JsonValue object = JsonValue().set("_class_name", kDitClass);
   const JsonValue fields = fields_to_json(theirs);
   for (const JsonValue::Member& member : fields.members()) object.set(member.key, member.value);
   return object;
