@@ -1,11 +1,7 @@
 // Parts of a set, and a set in memory. A part takes the same share of every class, chosen by the seed.
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
 #include "mhla/core/error.h"
 #include "mhla/data/image_set.h"
-#include "mhla/data/philox.h"
+#include "mhla/data/split_items.h"
 #include "mhla/io/crc32c.h"
 
 namespace mhla {
@@ -34,36 +30,10 @@ class Part final : public ImageSet {
   std::string name_;
 };
 
-// The items of every class, each class in a random order.
-std::vector<std::vector<std::int64_t>> shuffled_classes(const ImageSet& set, std::uint64_t seed) {
-  std::vector<std::vector<std::int64_t>> classes(static_cast<std::size_t>(set.classes()));
-  for (std::int64_t item = 0; item < set.size(); ++item)
-    classes[static_cast<std::size_t>(set.label(item))].push_back(item);
-  for (std::size_t c = 0; c < classes.size(); ++c) {
-    Philox random(seed, Philox::kSubset, 0, static_cast<std::int64_t>(c));
-    for (std::size_t left = classes[c].size(); left > 1; --left)
-      std::swap(classes[c][left - 1],
-                classes[c][static_cast<std::size_t>(random.below(static_cast<std::int64_t>(left)))]);
-  }
-  return classes;
-}
-
-// How many of each class: its share rounded down, the rest to those that lost most by that, lower classes first.
-std::vector<std::int64_t> shares(const std::vector<std::vector<std::int64_t>>& classes, std::int64_t size,
-                                 std::int64_t count) {
-  std::vector<std::int64_t> share, lost;
-  std::int64_t rest = count;
-  for (const auto& items : classes) {
-    const auto of_class = static_cast<std::int64_t>(items.size());
-    share.push_back(of_class * count / size);
-    lost.push_back(of_class * count % size);
-    rest -= share.back();
-  }
-  std::vector<std::size_t> by_loss(classes.size());
-  std::iota(by_loss.begin(), by_loss.end(), std::size_t{0});
-  std::stable_sort(by_loss.begin(), by_loss.end(), [&](std::size_t a, std::size_t b) { return lost[a] > lost[b]; });
-  for (std::size_t i = 0; rest > 0; ++i, --rest) ++share[by_loss[i]];
-  return share;
+std::vector<int> labels_of(const ImageSet& set) {
+  std::vector<int> labels(static_cast<std::size_t>(set.size()));
+  for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = set.label(static_cast<std::int64_t>(i));
+  return labels;
 }
 
 class InMemory final : public ImageSet {
@@ -106,36 +76,24 @@ class InMemory final : public ImageSet {
 }  // namespace
 
 std::uint32_t labels_checksum(const ImageSet& set) {
-  std::vector<std::int32_t> labels(static_cast<std::size_t>(set.size()));
-  for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = set.label(static_cast<std::int64_t>(i));
+  const std::vector<int> labels = labels_of(set);
+  static_assert(sizeof(int) == 4);
   return crc32c(std::as_bytes(std::span(labels)));
 }
 
 ImageSetPtr subset(ImageSetPtr set, std::int64_t count, std::uint64_t seed) {
   if (count < 1 || count > set->size())
     fail("subset: count is ", count, ", expected 1 to the ", set->size(), " of ", set->name());
-  const auto classes = shuffled_classes(*set, seed);
-  const std::vector<std::int64_t> share = shares(classes, set->size(), count);
-  std::vector<std::int64_t> items;
-  for (std::size_t c = 0; c < classes.size(); ++c)
-    items.insert(items.end(), classes[c].begin(), classes[c].begin() + share[c]);
-  std::sort(items.begin(), items.end());
+  std::vector<std::int64_t> items = subset_items(labels_of(*set), set->classes(), count, seed);
   const std::string name = str(set->name(), ", ", count, " of ", set->size());
   return std::make_shared<Part>(std::move(set), std::move(items), name);
 }
 
 std::pair<ImageSetPtr, ImageSetPtr> hold_out(const ImageSetPtr& set, double fraction, std::uint64_t seed) {
   if (!(fraction > 0.0 && fraction < 1.0)) fail("hold_out: fraction is ", fraction, ", expected one between 0 and 1");
-  std::vector<std::int64_t> kept, held;
-  for (const auto& items : shuffled_classes(*set, seed)) {
-    const auto cut = std::lround(fraction * static_cast<double>(items.size()));
-    held.insert(held.end(), items.begin(), items.begin() + cut);
-    kept.insert(kept.end(), items.begin() + cut, items.end());
-  }
+  auto [kept, held] = hold_out_items(labels_of(*set), set->classes(), fraction, seed);
   if (kept.empty() || held.empty())
     fail("hold_out: fraction ", fraction, " of ", set->size(), " items leaves one side empty");
-  std::sort(kept.begin(), kept.end());
-  std::sort(held.begin(), held.end());
   const std::string name = set->name();
   return {std::make_shared<Part>(set, std::move(kept), str(name, ", kept")),
           std::make_shared<Part>(set, std::move(held), str(name, ", held out"))};
