@@ -63,7 +63,7 @@ void add_train(CLI::App& app, Job& job) {
       {"diffusion",
        "train a class-conditional diffusion transformer on images, with any attention of the zoo",
        "image=[64,48] or blocks=[8,8]",
-       {"data", "max_damaged", "sample_every", "sample_steps", "sample_columns", "sample_guidance"}},
+       {"data", "max_damaged", "sample_every", "sample_steps", "sample_columns", "sample_guidance", "vae"}},
       &Engine::train_diffusion);
 }
 

@@ -29,7 +29,7 @@ void train_diffusion(const TrainRequest<DiffusionOptions>& request, Observer& ob
   options = located(options);
   const std::optional<InitSource> init = init_source("train diffusion", options.train, folder, start, observer);
   const DiffusionSource source = open_source(options);
-  if (goes_on) expect_same_classes("train diffusion", folder, source.set());
+  if (goes_on) expect_same_classes("train diffusion", folder, source.class_names(), source.name());
   const DitConfig network = network_of(options, source);
   options = resolved(options, network, source);
   prepare(options.train, observer);

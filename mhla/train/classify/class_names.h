@@ -8,9 +8,16 @@
 
 namespace mhla::train {
 
-void keep_classes(const std::filesystem::path& run, const ImageSet& set);
+void keep_classes(const std::filesystem::path& run, const std::vector<std::string>& names);
+inline void keep_classes(const std::filesystem::path& run, const ImageSet& set) {
+  keep_classes(run, set.class_names());
+}
 // Data whose classes have other names are refused. Classes that only have numbers are not compared, nor runs made
-// before there was such a file. Errors open with `command`.
-void expect_same_classes(const std::string& command, const std::filesystem::path& run, const ImageSet& set);
+// before there was such a file. Errors open with `command`; `whose` is the name of the data.
+void expect_same_classes(const std::string& command, const std::filesystem::path& run,
+                         const std::vector<std::string>& names, const std::string& whose);
+inline void expect_same_classes(const std::string& command, const std::filesystem::path& run, const ImageSet& set) {
+  expect_same_classes(command, run, set.class_names(), set.name());
+}
 
 }  // namespace mhla::train

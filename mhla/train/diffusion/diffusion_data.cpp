@@ -10,8 +10,6 @@
 namespace mhla::train {
 namespace {
 
-constexpr std::int64_t kUsualTest = 1000;  // held-out images, where the options leave it open
-
 ImageChoice images_chosen_by(const DiffusionOptions& o) {
   return {.data = o.data,
           .train_images = o.train_images,
@@ -22,8 +20,8 @@ ImageChoice images_chosen_by(const DiffusionOptions& o) {
 }
 
 ImageData with_usual_test(ImageData data, const DiffusionOptions& o) {
-  if (!o.test_images && data.test->size() > kUsualTest)
-    data.test = subset(data.test, kUsualTest, static_cast<std::uint64_t>(o.test_seed));
+  if (!o.test_images && data.test->size() > DiffusionOptions::kUsualTest)
+    data.test = subset(data.test, DiffusionOptions::kUsualTest, static_cast<std::uint64_t>(o.test_seed));
   return data;
 }
 
@@ -93,12 +91,49 @@ class HeldOutPixels final : public HeldOutSamples {
 
 }  // namespace
 
+std::string DiffusionSource::name() const {
+  if (latents) return (latents->train_set ? latents->train_set : latents->test_set)->folder();
+  return (images.train ? images.train : images.test)->name();
+}
+
+std::int64_t DiffusionSource::channels() const {
+  return latents ? latents->test_set->config().shape[0] : images.test->channels();
+}
+
+std::vector<std::string> DiffusionSource::class_names() const {
+  return latents ? latents->test_set->config().classes : images.test->class_names();
+}
+
+std::int64_t DiffusionSource::test_size() const {
+  return latents ? static_cast<std::int64_t>(latents->test.size()) : images.test->size();
+}
+
+std::vector<std::string> DiffusionSource::warnings() const {
+  std::vector<std::string> texts;
+  if (latents) return texts;
+  for (const ImageSetPtr& set : {images.train, images.test}) {
+    const std::string text = left_out_warning(*set);
+    if (!text.empty() && (set == images.train || !images.held_out)) texts.push_back(text);
+  }
+  return texts;
+}
+
 DiffusionSource open_source(const DiffusionOptions& o) {
-  return {with_usual_test(open_images_of(images_chosen_by(o)), o)};
+  if (is_latent_data(o.data)) return {{}, std::make_shared<LatentData>(open_latents(o))};
+  return {with_usual_test(open_images_of(images_chosen_by(o)), o), nullptr};
 }
 
 DiffusionSource open_held_out(const DiffusionOptions& o) {
-  return {with_usual_test(open_test_images_of(images_chosen_by(o)), o)};
+  if (is_latent_data(o.data)) return open_source(o);
+  return {with_usual_test(open_test_images_of(images_chosen_by(o)), o), nullptr};
+}
+
+DiffusionSource open_unseen(const DiffusionOptions& o) {
+  if (is_latent_data(o.data)) return {{}, std::make_shared<LatentData>(open_latents(o, /*whole=*/true))};
+  if (!needs_hold_out(o.data)) return open_held_out(o);
+  ImageData all;
+  all.test = open_images(o.data, Split::kTrain);
+  return {with_usual_test(all, o), nullptr};
 }
 
 Augment augment_of(const DiffusionOptions& o, const DitConfig& network, const ImageSet& set) {
@@ -115,18 +150,19 @@ Augment augment_of(const DiffusionOptions& o, const DitConfig& network, const Im
     return mhla::augment_of(how, static_cast<int>(network.image[0]), static_cast<int>(network.image[1]),
                             static_cast<int>(network.channels));
   });
-  if (!(o.flip >= 0 && o.flip <= 1)) fail("train: flip is ", o.flip, ", expected 0 to 1");
-  augment.flip = o.flip;
+  augment.flip = o.flip.value_or(0.0);
   return augment;
 }
 
 std::unique_ptr<TrainingSamples> training_samples(const DiffusionSource& source, const DiffusionOptions& o,
                                                   const DitConfig& network) {
+  if (source.latents) return training_latents(*source.latents, o);
   return std::make_unique<TrainingPixels>(source.images.train, augment_of(o, network, *source.images.train), o);
 }
 
 std::unique_ptr<HeldOutSamples> held_out_samples(const DiffusionSource& source, const DiffusionOptions& o,
                                                  const DitConfig& network) {
+  if (source.latents) return held_out_latents(*source.latents, o);
   return std::make_unique<HeldOutPixels>(source.images.test, augment_of(o, network, *source.images.test), o);
 }
 

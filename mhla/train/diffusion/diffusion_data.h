@@ -1,9 +1,11 @@
-// What a denoiser learns from: images as pixels from -1 to 1, with their classes.
+// What a denoiser learns from: images as pixels from -1 to 1, or cached latents of them (data/latent_set.h), with their
+// classes.
 #pragma once
 
 #include <functional>
 #include <memory>
 
+#include "mhla/data/latent_set.h"
 #include "mhla/models/dit/dit_config.h"
 #include "mhla/train/diffusion/diffusion_options.h"
 #include "mhla/train/image_data.h"
@@ -35,19 +37,33 @@ class HeldOutSamples {
   virtual void each(std::vector<std::string>& warnings, const std::function<void(const SampleBatch&)>& visit) const = 0;
 };
 
+// Latents of both parts: of two sets, or of one of which some are held out. Items are numbers in their set.
+struct LatentData {
+  std::shared_ptr<const LatentSet> train_set, test_set;
+  std::vector<std::int64_t> train, test;
+  bool held_out = false;
+};
+
 // The data that the options name, opened but not looked into.
 struct DiffusionSource {
-  ImageData images;
+  ImageData images;                           // pixels, or
+  std::shared_ptr<const LatentData> latents;  // latents
 
-  [[nodiscard]] const ImageSet& set() const { return images.train ? *images.train : *images.test; }
-  [[nodiscard]] std::string name() const { return set().name(); }
-  [[nodiscard]] std::int64_t channels() const { return set().channels(); }
-  [[nodiscard]] std::int64_t classes() const { return set().classes(); }
-  [[nodiscard]] const std::vector<std::string>& class_names() const { return set().class_names(); }
+  [[nodiscard]] std::string name() const;
+  [[nodiscard]] std::int64_t channels() const;
+  [[nodiscard]] std::vector<std::string> class_names() const;
+  [[nodiscard]] std::int64_t classes() const { return static_cast<std::int64_t>(class_names().size()); }
+  [[nodiscard]] std::int64_t test_size() const;
+  [[nodiscard]] bool held_out() const { return latents ? latents->held_out : images.held_out; }
+  [[nodiscard]] std::vector<std::string> warnings() const;  // about files that were left out
 };
 DiffusionSource open_source(const DiffusionOptions& options);
 // The same held-out part without a look at the training files.
 DiffusionSource open_held_out(const DiffusionOptions& options);
+// Data that a model has not seen: its held-out part, or where it has none of its own all of it.
+DiffusionSource open_unseen(const DiffusionOptions& options);
+// Whether `data` is a folder of latents, or of train/ and val/ (or test/) with latents.
+bool is_latent_data(const std::string& data);
 
 // From an image of the set to the network's input: its size, its channels, -1 to 1.
 Augment augment_of(const DiffusionOptions& options, const DitConfig& network, const ImageSet& set);
@@ -56,5 +72,11 @@ std::unique_ptr<TrainingSamples> training_samples(const DiffusionSource& source,
                                                   const DitConfig& network);
 std::unique_ptr<HeldOutSamples> held_out_samples(const DiffusionSource& source, const DiffusionOptions& options,
                                                  const DitConfig& network);
+
+// ---- Latents (diffusion_latents.cpp)
+
+LatentData open_latents(const DiffusionOptions& options, bool whole = false);  // whole: all of it is the held-out part
+std::unique_ptr<TrainingSamples> training_latents(const LatentData& data, const DiffusionOptions& options);
+std::unique_ptr<HeldOutSamples> held_out_latents(const LatentData& data, const DiffusionOptions& options);
 
 }  // namespace mhla::train

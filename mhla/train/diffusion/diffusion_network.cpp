@@ -23,10 +23,17 @@ DitConfig named_network(const DiffusionOptions& o, JsonValue& file) {
   return parse_dit_config(file, o.model);
 }
 
+std::array<std::int64_t, 2> image_of(const DiffusionSource& source) {
+  const std::vector<std::int64_t>& shape = source.latents->test_set->config().shape;
+  return {shape[1], shape[2]};
+}
+
 }  // namespace
 
 void check(const DiffusionOptions& o) {
   check(o.train);
+  if (o.flip && !(*o.flip >= 0 && *o.flip <= 1)) fail("train: flip is ", *o.flip, ", expected 0 to 1");
+  expect_between("test_seed", o.test_seed, 0, INT64_MAX);
   expect_between("max_damaged", o.max_damaged, 0, INT32_MAX);
   expect_between("eval_times", o.eval_times, 1, o.noise_steps);
   expect_between("sample_columns", o.sample_columns, 1, 100);
@@ -40,23 +47,45 @@ void check(const DiffusionOptions& o) {
   (void)DiffusionProcess(o, o.process != "flow" && o.learned_variance.value_or(true));
 }
 
+GenerationConfig generation_of(const DiffusionOptions& o, bool learn_sigma, const DiffusionSource& source) {
+  GenerationConfig g = generation_of(o, learn_sigma);
+  if (!source.latents) return g;
+  const LatentSetConfig& c = source.latents->test_set->config();
+  g.space = "latents", g.autoencoder = c.autoencoder, g.latent_scale = c.scale, g.latent_shift = c.shift;
+  return g;
+}
+
 DitConfig network_of(const DiffusionOptions& o, const DiffusionSource& source) {
   JsonValue file = JsonValue::object();
   DitConfig c = named_network(o, file);
+  const std::array<std::int64_t, 2> named_image = c.image;
+  const bool starts_from = !o.train.init.empty();  // what differs from the weights is adapted
   if (file.find("channels") == nullptr) c.channels = source.channels();
-  const bool own_table = !o.train.init.empty();  // another number of classes gets a new one
-  if (file.find("classes") == nullptr || own_table) c.classes = source.classes();
+  if (file.find("classes") == nullptr || starts_from) c.classes = source.classes();
+  if (source.latents && (file.find("image") == nullptr || starts_from)) c.image = image_of(source);
   if (o.process == "flow") c.learn_sigma = false;
   if (!o.variant.empty()) c = with_variant(c, o.variant);
   if (o.learned_variance) c.learn_sigma = *o.learned_variance;
   if (o.label_dropout) c.label_dropout = *o.label_dropout;
   fields_from_json(c, o.network, "network");
   if (o.process == "flow" && c.learn_sigma) fail("network: learn_sigma is true, expected false for process flow");
-  if (c.channels != 1 && c.channels != 3)
+  if (source.latents) {
+    if (c.channels != source.channels())
+      fail("network: channels is ", c.channels, ", expected the ", source.channels(), " of the latents of ",
+           source.name());
+    if (c.image != image_of(source))
+      fail("network: image is ", c.image[0], "x", c.image[1], ", expected the ", image_of(source)[0], "x",
+           image_of(source)[1], " of the latents of ", source.name());
+  } else if (c.channels != 1 && c.channels != 3)
     fail("network: channels is ", c.channels, ", expected 1 or 3 for the pixels of ", source.name());
   if (c.classes != source.classes())
     fail("network: classes is ", c.classes, ", expected the ", source.classes(), " of ", source.name());
   check(c);
+  if (starts_from && file.find("image") != nullptr && c.image != named_image && !o.network.contains("pos_base")) {
+    const auto [rows, columns] = c.image;
+    c.image = named_image;
+    c = at_size(c, rows, columns);  // positions keep their scale
+  }
   (void)plan_of(c);  // whether blocks fit the grid
   return c;
 }
@@ -76,8 +105,10 @@ DiffusionOptions resolved(const DiffusionOptions& options, const DitConfig& netw
     o.model = network.model, o.network = network_fields(network, without), o.variant.clear();
   }
   o.learned_variance = network.learn_sigma, o.label_dropout = network.label_dropout;
-  if (o.fit.empty()) o.fit = preprocess_of(augment_of(o, network, source.set())).fit;
-  if (!o.test_images) o.test_images = source.images.test->size();
+  if (source.latents && !o.fit.empty()) fail("train: fit is ", o.fit, ", expected none for latents");
+  if (!source.latents && o.fit.empty()) o.fit = preprocess_of(augment_of(o, network, *source.images.train)).fit;
+  if (!o.flip) o.flip = source.latents && source.latents->train_set->config().flipped ? 0.5 : 0.0;
+  if (!o.test_images) o.test_images = source.test_size();
   if (!o.train.mix_weight_decay) o.train.mix_weight_decay = o.official ? o.train.weight_decay : 0.0;
   if (!o.train.clip_mix_apart) o.train.clip_mix_apart = !o.official;
   return o;

@@ -25,7 +25,7 @@ struct DiffusionOptions {
   std::int64_t test_seed = 0;
   std::int64_t max_damaged = 100;
   std::string fit;
-  double flip = 0.0;
+  std::optional<double> flip;  // none: 0, of latents that have mirrored ones 0.5
 
   std::string process = "noise";
   std::string noise_schedule = "linear";
@@ -40,11 +40,13 @@ struct DiffusionOptions {
   std::optional<std::int64_t> sample_every;  // none: a tenth of the run
   std::int64_t sample_steps = 20;
   std::int64_t sample_columns = 4;
+  std::string vae;
   double sample_guidance = 2.0;
   TrainOptions train = defaults();
   JsonValue origin = JsonValue::object();  // of paths(), absolute (origin.h)
 
-  static std::set<std::string> paths() { return {"data", "init"}; }
+  static constexpr std::int64_t kUsualTest = 1000;  // held-out images, where test_images leaves it open
+  static std::set<std::string> paths() { return {"data", "init", "vae"}; }
 
   static TrainOptions defaults() {
     TrainOptions t;
@@ -65,9 +67,10 @@ struct DiffusionOptions {
     visit("variant", o.variant,
           "none, cpe (LePE 3x3), gate or both, as in the paper's ablation (default: as the model has it)");
     visit("network", o.network, "fields of the model that differ from the named one");
-    visit(
-        "data", o.data,
-        "fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR (class folders), or a folder of one of these");
+    visit("data", o.data,
+          "fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR (class folders), a folder of one of these, "
+          "or of "
+          "latents of `mhla data encode`");
     visit("train_images", o.train_images, "use only this many training images, the same share of every class; 0: all");
     visit("test_images", o.test_images, "held-out images to evaluate on; 0: all (default: up to 1000)");
     visit("hold_out", o.hold_out, "share of the images to evaluate on if the data has no test set");
@@ -76,7 +79,8 @@ struct DiffusionOptions {
     visit("fit", o.fit,
           "images to the model's size: pad, resize, or center_crop: scaled to cover it, then cut (default: pad images "
           "that are no larger, center_crop folders)");
-    visit("flip", o.flip, "probability of a horizontal flip");
+    visit("flip", o.flip,
+          "probability of a horizontal flip (default: 0; 0.5 for latents that were encoded with flips)");
     visit("process", o.process, "noise: predict the noise (DDPM); flow: predict the velocity (flow matching)");
     visit("noise_schedule", o.noise_schedule, "for noise: linear or squaredcos_cap_v2");
     visit("noise_steps", o.noise_steps, "steps between an image and noise");
@@ -92,6 +96,8 @@ struct DiffusionOptions {
     visit("sample_steps", o.sample_steps, "steps of the sampler for the sheets: DDIM, or Euler for flow");
     visit("sample_columns", o.sample_columns, "samples of each class on a sheet; up to 10 classes are shown");
     visit("sample_guidance", o.sample_guidance, "strength of the guidance for the sheets; 1: none");
+    visit("vae", o.vae,
+          "for latents: folder of the autoencoder that decodes samples (default: the one they were encoded with)");
     TrainOptions::fields(o.train, visit);
     visit("origin", o.origin, "where the files above were when the run began");
   }

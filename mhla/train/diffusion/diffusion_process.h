@@ -13,7 +13,7 @@
 
 namespace mhla::train {
 
-// What the options say of the process, for a network that learns the variance or not.
+// What the options say of the process, for a network that learns the variance or not; of pixels.
 GenerationConfig generation_of(const DiffusionOptions& options, bool learn_sigma);
 
 class DiffusionProcess {

@@ -28,21 +28,30 @@ DiffusionTask::DiffusionTask(const DiffusionOptions& options, const DiffusionSou
     : options_(options),
       source_(source),
       device_(device_of(options.train.device)),
-      process_(options, network.learn_sigma),
+      process_(generation_of(options, network.learn_sigma, source), options.logit_mean, options.logit_std),
       training_(training_samples(source, options, network)),
       held_out_(held_out_samples(source, options, network)),
       model_(network) {
   model_->to(device_);
-  for (const ImageSetPtr& set : {source_.images.train, source_.images.test}) {
-    const std::string text = left_out_warning(*set);
-    if (!text.empty() && (set == source_.images.train || !source_.images.held_out)) warnings_.push_back(text);
+  warnings_ = source_.warnings();
+  if (!source_.latents || options_.sample_every.value_or(1) == 0) return;
+  const std::string folder = options_.vae.empty() ? process_.generation().autoencoder : options_.vae;
+  if (std::filesystem::exists(std::filesystem::path(folder) / "config.json")) {
+    autoencoder_folder_ = folder;
+  } else if (!options_.vae.empty()) {
+    fail("train: vae is ", folder, ", expected a folder with the config.json and weights of an autoencoder");
+  } else {
+    warnings_.push_back(str("no samples will be shown: the autoencoder of the latents, ",
+                            folder.empty() ? "which has no name" : folder, ", is not there; --vae names its folder"));
   }
 }
 
 void DiffusionTask::write_companions(const std::filesystem::path& folder) const {
-  keep_classes(folder, *source_.images.train);
-  const Preprocess preprocess = preprocess_of(augment_of(options_, model_->config(), *source_.images.train));
-  write_file(folder / kPreprocessFile, preprocess_text(fields_to_json(preprocess)));
+  keep_classes(folder, source_.class_names());
+  if (!source_.latents) {
+    const Preprocess preprocess = preprocess_of(augment_of(options_, model_->config(), *source_.images.train));
+    write_file(folder / kPreprocessFile, preprocess_text(fields_to_json(preprocess)));
+  }
   write_generation_config(folder, process_.generation());
 }
 
@@ -68,7 +77,7 @@ BatchResult DiffusionTask::forward(const TrainBatch& batch) {
 }
 
 std::string DiffusionTask::tested_on() const {
-  return str(held_out_->size(), " images", source_.images.held_out ? " held out of the training set" : "");
+  return str(held_out_->size(), " images", source_.held_out() ? " held out of the training set" : "");
 }
 
 Metrics DiffusionTask::evaluate(const EvalProgress& progress) {
@@ -81,6 +90,7 @@ Metrics DiffusionTask::evaluate(const EvalProgress& progress) {
 }
 
 std::int64_t DiffusionTask::picture_every(std::int64_t total_steps) const {
+  if (source_.latents && autoencoder_folder_.empty()) return 0;
   return options_.sample_every.value_or(std::max(kLeastApart, total_steps / 10));
 }
 
@@ -101,19 +111,42 @@ Image DiffusionTask::picture(const EvalProgress& progress) {
   GuidanceOptions guidance;
   guidance.scale = c.has_null_class() ? options_.sample_guidance : 1.0;
   GuidedDenoiser guided(*model_, guidance);
-  const std::unique_ptr<Sampler> sampler = process_.sampler(options_.sample_steps, /*clip=*/true);
-  const torch::Tensor x = sample(guided, *sampler, request, [&](const SampleProgress& now) {
-                            leave_when_stopped();
-                            if (progress) progress(now.step, now.steps);
-                          }).cpu();
+  const std::unique_ptr<Sampler> sampler = process_.sampler(options_.sample_steps, /*clip=*/!source_.latents);
+  torch::Tensor x = sample(guided, *sampler, request, [&](const SampleProgress& now) {
+                      leave_when_stopped();
+                      if (progress) progress(now.step, now.steps);
+                    }).cpu();
+  if (source_.latents) x = decoded(x);
   std::vector<Image> images;
   for (std::int64_t i = 0; i < x.size(0); ++i) {
     const torch::Tensor one = x[i].contiguous();
     images.push_back(to_image({one.data_ptr<float>(), static_cast<std::size_t>(one.numel())},
-                              static_cast<int>(c.channels), static_cast<int>(c.image[0]),
-                              static_cast<int>(c.image[1])));
+                              static_cast<int>(one.size(0)), static_cast<int>(one.size(1)),
+                              static_cast<int>(one.size(2))));
   }
   return image_grid(images, static_cast<int>(columns));
+}
+
+torch::Tensor DiffusionTask::decoded(const torch::Tensor& latents) {
+  const LatentSetConfig& set = source_.latents->train_set->config();
+  if (!autoencoder_) {
+    at::Generator generator = at::globalContext().defaultGenerator(torch::kCPU);
+    const torch::Tensor state = generator.get_state();  // a network that is made draws from it
+    autoencoder_ = load_autoencoder(autoencoder_folder_);
+    generator.set_state(state);
+    if (autoencoder_->channels() != set.shape[0])
+      fail("train: ", autoencoder_folder_.string(), " is an autoencoder of ", autoencoder_->channels(),
+           " channels, expected the ", set.shape[0], " of the latents");
+    autoencoder_->to(device_);
+    autoencoder_->eval();
+  }
+  std::vector<torch::Tensor> images;
+  for (std::int64_t i = 0; i < latents.size(0); ++i) {
+    leave_when_stopped();
+    const torch::Tensor one = latents.narrow(0, i, 1).to(device_) / set.scale + set.shift;
+    images.push_back(autoencoder_->decode_unscaled(one).to(torch::kFloat).cpu());
+  }
+  return torch::cat(images);
 }
 
 std::vector<std::string> DiffusionTask::take_warnings() { return std::exchange(warnings_, {}); }

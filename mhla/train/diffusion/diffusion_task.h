@@ -2,6 +2,7 @@
 // a denoiser on held-out images.
 #pragma once
 
+#include "mhla/models/autoencoder/autoencoder.h"
 #include "mhla/models/dit/dit.h"
 #include "mhla/train/diffusion/diffusion_data.h"
 #include "mhla/train/diffusion/diffusion_process.h"
@@ -11,6 +12,9 @@ namespace mhla::train {
 
 // Throws with the option, its value and what is expected; what needs the data is checked with it.
 void check(const DiffusionOptions& options);
+
+// The process of the options, and what its samples are: pixels, or latents of an autoencoder.
+GenerationConfig generation_of(const DiffusionOptions& options, bool learn_sigma, const DiffusionSource& source);
 
 // The network of the options, of as many channels and classes as the data has; then every choice that was left open
 // filled in.
@@ -54,10 +58,12 @@ class DiffusionTask : public Task {
   Metrics evaluate(const EvalProgress& progress) override;
   [[nodiscard]] MainMetric main_metric() const override { return {"mse", /*larger_is_better=*/false}; }
   [[nodiscard]] std::int64_t picture_every(std::int64_t total_steps) const override;
+  // Latents are decoded; where their autoencoder is not there, no picture is made.
   Image picture(const EvalProgress& progress) override;  // a row of samples for each of some classes
   std::vector<std::string> take_warnings() override;
 
  private:
+  torch::Tensor decoded(const torch::Tensor& latents);
   DiffusionOptions options_;
   DiffusionSource source_;
   torch::Device device_;
@@ -65,6 +71,8 @@ class DiffusionTask : public Task {
   std::unique_ptr<TrainingSamples> training_;
   std::unique_ptr<HeldOutSamples> held_out_;
   Dit model_;
+  std::filesystem::path autoencoder_folder_;  // of latents; empty: none is there
+  AnyAutoencoder autoencoder_;                // opened for the first picture
   std::vector<std::string> warnings_;
 };
 

@@ -8,7 +8,6 @@
 
 #include "mhla/io/file.h"
 #include "mhla/testing/messages.h"
-#include "mhla/train/diffusion/open_diffusion.h"
 #include "mhla/train/image_fixture.h"
 #include "mhla/train/runs/options_file.h"
 #include "mhla/train/tiny_task_fixture.h"
@@ -28,7 +27,7 @@ DiffusionOptions small_options() {
   return o;
 }
 
-DiffusionSource small_source() { return {{quarters("train", 96, 1), quarters("test", 20, 2), false}}; }
+DiffusionSource small_source() { return {{quarters("train", 96, 1), quarters("test", 20, 2), false}, nullptr}; }
 
 struct Made {
   explicit Made(DiffusionOptions o = small_options()) : source(small_source()) {
@@ -199,14 +198,10 @@ TEST(DiffusionTask, ResumesToTheSameBits) {
 
   const JsonValue names = read_json(run.path("whole") / "classes.json");
   EXPECT_EQ(names.at(3).as_string(), "bottom right");
-  OpenOptions open;
-  open.run = run.path("whole").string(), open.weights = "ema", open.threads = 1;
-  OpenedDiffusion opened = open_diffusion("test", open, rows);
-  EXPECT_EQ(opened.class_names.at(0), "top left");
-  EXPECT_EQ(opened.generation, generation_of(small_options(), true));
-  EXPECT_EQ(opened.weights.filename(), "ema.safetensors");
+  EXPECT_EQ(read_generation_config(run.path("whole"), {}), generation_of(small_options(), true));
+  Dit opened = load_dit(run.path("whole"));  // a run is a folder that models/ can read
   const torch::Tensor out =
-      opened.model->denoise(torch::zeros({1, 1, 12, 8}), torch::zeros({1}), {torch::zeros({1}, torch::kLong), {}, {}});
+      opened->denoise(torch::zeros({1, 1, 12, 8}), torch::zeros({1}), {torch::zeros({1}, torch::kLong), {}, {}});
   EXPECT_EQ(out.size(1), 2);
 }
 
@@ -240,7 +235,7 @@ TEST(DiffusionTask, SaysWhatDoesNotFitTogether) {
   EXPECT_EQ(refused([](DiffusionOptions& o) { o.process = "flow", o.learned_variance = true; }),
             "train: learned_variance is on, expected off for process flow");
   EXPECT_EQ(refused([](DiffusionOptions& o) { o.eval_times = 0; }), "train: eval_times is 0, expected 1 to 1000");
-  EXPECT_EQ(refused([](DiffusionOptions& o) { o.flip = 2; }), "train: flip is 2, expected 0 to 1");
+  EXPECT_EQ(refused([](DiffusionOptions& o) { o.flip = 2.0; }), "train: flip is 2, expected 0 to 1");
   EXPECT_TRUE(has(refused([](DiffusionOptions& o) { o.fit = "squash"; }), "fit is 'squash'"));
   EXPECT_TRUE(has(refused([](DiffusionOptions& o) { o.variant = "some"; }), "variant is 'some'"));
   EXPECT_TRUE(has(refused([](DiffusionOptions& o) { o.noise_schedule = "cubic"; }), "cubic"));

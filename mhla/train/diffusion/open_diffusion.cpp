@@ -24,15 +24,6 @@ DiffusionOptions saved_diffusion(const std::string& command, const fs::path& run
   return located(options);
 }
 
-// The weights of a folder that is no run.
-RunWeights weights_in(const std::string& command, const fs::path& folder, const std::string& which) {
-  const fs::path file = folder / (which + ".safetensors");
-  if (!fs::exists(folder / "config.json") || !fs::exists(file))
-    fail(command, ": ", folder.string(), " has not both config.json and ", file.filename().string(),
-         ", expected a run of `mhla train diffusion` or a folder of `mhla convert`");
-  return {folder, file, "", {}};
-}
-
 Dit loaded(const std::string& command, const DitConfig& network, const RunWeights& found, std::int64_t batch,
            const TrainOptions& options) {
   expect_inference_fits(command, size_of(network), batch, options, static_cast<double>(fs::file_size(found.file)));
@@ -45,28 +36,6 @@ Dit loaded(const std::string& command, const DitConfig& network, const RunWeight
 
 }  // namespace
 
-OpenedDiffusion open_diffusion(const std::string& command, const OpenOptions& open, Observer& observer) {
-  const fs::path folder = open.run;
-  OpenedDiffusion opened;
-  RunWeights found;
-  if (fs::exists(folder / kOptionsFile)) {
-    opened.options = saved_diffusion(command, folder).train;
-    found = find_weights(command, folder, open.weights, observer);
-  } else {
-    found = weights_in(command, folder, open.weights);
-  }
-  change_options(open, opened.options);
-  prepare(opened.options, observer);
-  opened.weights = found.file;
-  opened.network = read_dit_config(found.folder / "config.json");
-  opened.generation =
-      read_generation_config(folder, dit_generation(opened.network.channels, opened.network.learn_sigma));
-  labelled(folder.string(), [&] { check(opened.generation, opened.network.channels, opened.network.learn_sigma); });
-  opened.class_names = read_class_names(folder, opened.network.classes);
-  opened.model = loaded(command, opened.network, found, 1, opened.options);
-  return opened;
-}
-
 DiffusionRun open_diffusion_run(const std::string& command, const OpenOptions& open, const std::string& data,
                                 Observer& observer) {
   const fs::path folder = open.run;
@@ -74,27 +43,25 @@ DiffusionRun open_diffusion_run(const std::string& command, const OpenOptions& o
   DiffusionOptions options = saved_diffusion(command, folder);
   change_options(open, options.train);
   const bool other = !data.empty() && folder_of(data) != folder_of(options.data);
-  if (!data.empty()) options.data = data, options.train_images = 0;
-  if (other) options.test_images.reset();
+  if (!data.empty()) options.data = data, options.train_images = 0, options.flip.reset();
+  if (other) options.test_images.reset(), options.fit = is_latent_data(data) ? "" : options.fit;
   prepare(options.train, observer);
   const DitConfig network = read_dit_config(found.folder / "config.json");
-  DiffusionSource source;
-  if (other && needs_hold_out(data)) {  // all of it: the model has seen none
-    source.images.test = open_images(data, Split::kTrain);
-  } else {
-    source = open_held_out(options);
-  }
+  const DiffusionSource source = other ? open_unseen(options) : open_held_out(options);
   if (source.classes() != network.classes)
     fail(command, ": ", source.name(), " has ", source.classes(), " classes, expected the ", network.classes,
          " of the model");
-  expect_same_classes(command, folder, source.set());
+  if (source.latents && source.latents->test_set->config().shape !=
+                            std::vector<std::int64_t>{network.channels, network.image[0], network.image[1]})
+    fail(command, ": ", source.name(), " has latents of another shape than the model");
+  expect_same_classes(command, folder, source.class_names(), source.name());
   Dit model = loaded(command, network, found, options.train.batch, options.train);
   return {.options = options,
           .network = network,
           .weights = found.file,
-          .process = DiffusionProcess(options, network.learn_sigma),
+          .process = DiffusionProcess(generation_of(options, network.learn_sigma, source)),
           .held_out = held_out_samples(source, options, network),
-          .held_out_of_training = source.images.held_out,
+          .held_out_of_training = source.held_out(),
           .model = model};
 }
 
