@@ -50,6 +50,9 @@ def scenarios(seeds):
     lm = lambda folder: ["train", "lm", *seed_inputs.TINY_LM, "--data", str(at("text.jsonl")), "--tokenizer", "train:300", "--out",
                          str(folder / "run"), "--max-steps", "12", "--checkpoint-every", "1", "--keep", "2",
                          "--resume"]  # fmt: skip
+    diffusion = lambda folder: ["train", "diffusion", *seed_inputs.TINY_DENOISER, "--data", str(at("images")), "--out",
+                                str(folder / "run"), "--max-steps", "12", "--checkpoint-every", "1", "--keep", "2",
+                                "--resume"]  # fmt: skip
     tokenize = lambda folder: ["data", "tokenize", "--data", str(at("long.txt")), "--tokenizer", str(at("tokens/tokenizer.json")),
                                "--valid", "0.1", "--shard-tokens", "20000", "--out", str(folder / "tokens")]  # fmt: skip
     convert = lambda folder: ["convert", str(at("classifier")), str(folder / "model")]
@@ -85,6 +88,8 @@ def scenarios(seeds):
                  "run/checkpoints", kills=6),
         Scenario("train lm", lm, ["run/model.safetensors", "run/config.json", "run/tokenizer.json", "run/tokens/dataset.json"],
                  "run/tokens", kills=6),
+        Scenario("train diffusion", diffusion, ["run/model.safetensors", "run/ema.safetensors", "run/generation.json",
+                                                "run/samples/step-00000012.png"], "run/checkpoints", kills=6),
         Scenario("data tokenize", tokenize, [], "tokens", whole=sound_tokens, done="has a dataset.json already"),
         Scenario("convert", convert, ["model/model.safetensors", "model/config.json"], "model", done="--overwrite"),
         Scenario("convert to a file", publish, ["made.safetensors"], "made.safetensors.part", prepare=old_file,

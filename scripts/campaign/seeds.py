@@ -18,6 +18,9 @@ REPO = pathlib.Path(__file__).resolve().parents[2]
 # Words that make a training tiny: of seconds, most of which LibTorch takes to start.
 TINY_CLASSIFIER = ["--model", "vit_demo", "--batch", "8", "--threads", "1", "--set", "dims=[16]", "--set", "heads=[2]",
                    "--set", "depths=[1]"]  # fmt: skip
+TINY_DENOISER = ["--model", "dit_d32", "--batch", "8", "--threads", "1", "--set", "dim=16", "--set", "heads=2", "--set",
+                 "depth=1", "--ema", "0.5", "--eval-times", "1", "--sample-every", "5", "--sample-steps", "2",
+                 "--sample-columns", "1"]  # fmt: skip
 TINY_LM = ["--model", "mhla_10m", "--batch", "4", "--threads", "1", "--set", "dim=32", "--set", "layers=1", "--set", "mlp=64",
            "--set", "chunk=16", "--context", "64", "--valid", "0.1", "--warmup-steps", "1"]  # fmt: skip
 
