@@ -21,6 +21,10 @@ void print_score(const JsonValue& row, const Output& out) {
   out.line(fmt::format(
       "denoising loss {:.5f} +- {:.5f}{}  {:.0f} images/s", row.at("mse").as_double(), row.at("mse_se").as_double(),
       vb == nullptr ? "" : fmt::format("  variance {:.5f} bits", vb->as_double()), row.at("images_per_s").as_double()));
+  if (const JsonValue* against = row.find("against"))
+    out.line(fmt::format("{}: {:.5f}; difference {:+.5f} +- {:.5f}", against->as_string(),
+                         row.at("against_mse").as_double(), row.at("difference").as_double(),
+                         row.at("difference_se").as_double()));
 }
 
 int run_eval_diffusion(const EvalDiffusionRequest& request, bool json) {
@@ -44,6 +48,7 @@ void add_eval_diffusion(CLI::App& eval, Job& job) {
   const RequestFlags flags(*command, request);
   flags["run"].required()->type_name("DIR");
   flags["data"].type_name("SET");
+  flags["against"].type_name("DIR");
   flags["batch"].check(within(limits::kBatch));
   check_open_flags(flags);
   add_json(*command, json, "one JSON object on stdout, text on stderr");

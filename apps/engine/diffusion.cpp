@@ -1,5 +1,6 @@
 #include "apps/engine/diffusion.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "apps/engine/training.h"
@@ -41,14 +42,56 @@ void train_diffusion(const TrainRequest<DiffusionOptions>& request, Observer& ob
   run_to_end(trainer, start, folder);
 }
 
-void eval_diffusion(const EvalDiffusionRequest& request, Observer& observer) {
-  DiffusionRun run = open_diffusion_run("eval diffusion", request.open, request.data, observer);
-  const DenoisingScore score =
+namespace {
+
+DenoisingScore score_of(DiffusionRun& run, Observer& observer) {
+  DenoisingScore score =
       denoising_score(*run.model, *run.held_out, run.process, run.options, [&](std::int64_t done, std::int64_t of) {
         observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", of).set("samples", "images"));
       });
   if (!std::isfinite(score.mse)) throw not_finite("eval diffusion", run.weights);
   for (const std::string& text : score.warnings) warn(observer, text);
+  return score;
+}
+
+// An Error that names what two runs differ in, where it is more than their networks.
+void expect_comparable(const DiffusionRun& run, const DiffusionRun& other, const std::string& against) {
+  const auto expect = [&](bool same, const char* what) {
+    if (!same) fail("eval diffusion: --against is ", against, ", which has ", what, " than --run, expected the same");
+  };
+  expect(run.process.generation().process == other.process.generation().process, "another process");
+  expect(run.process.times_to_judge(run.options.eval_times) == other.process.times_to_judge(other.options.eval_times),
+         "other times of evaluation (eval_times, noise_steps)");
+  expect(run.network.image == other.network.image && run.network.channels == other.network.channels,
+         "samples of another size");
+  expect(run.held_out->name() == other.held_out->name() && run.held_out->size() == other.held_out->size() &&
+             run.options.test_seed == other.options.test_seed && run.options.hold_out == other.options.hold_out,
+         "other held-out images (data, test_images, test_seed, hold_out)");
+}
+
+// Mean and standard error of the difference, over images that both could read.
+std::pair<double, double> paired_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0, squares = 0, count = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = a[i] - b[i];
+    if (std::isfinite(difference)) sum += difference, squares += difference * difference, ++count;
+  }
+  const double mean = sum / count, variance = count > 1 ? (squares - sum * mean) / (count - 1) : 0.0;
+  return {mean, std::sqrt(std::max(variance, 0.0) / count)};
+}
+
+}  // namespace
+
+void eval_diffusion(const EvalDiffusionRequest& request, Observer& observer) {
+  DiffusionRun run = open_diffusion_run("eval diffusion", request.open, request.data, observer);
+  std::optional<DiffusionRun> other;
+  if (!request.against.empty()) {
+    OpenOptions open = request.open;
+    open.run = request.against;
+    other.emplace(open_diffusion_run("eval diffusion", open, request.data, observer));
+    expect_comparable(run, *other, request.against);
+  }
+  const DenoisingScore score = score_of(run, observer);
   JsonValue row = JsonValue()
                       .set("kind", "eval")
                       .set("weights", run.weights.string())
@@ -63,7 +106,16 @@ void eval_diffusion(const EvalDiffusionRequest& request, Observer& observer) {
                       .set("mse", score.mse)
                       .set("mse_se", score.mse_se);
   if (run.network.learn_sigma) row.set("vb", score.vb).set("loss", score.loss);
-  observer.row(row.set("images_per_s", static_cast<double>(score.images * score.times) / score.seconds));
+  row.set("images_per_s", static_cast<double>(score.images * score.times) / score.seconds);
+  if (other) {
+    const DenoisingScore theirs = score_of(*other, observer);
+    const auto [difference, error] = paired_difference(score.each, theirs.each);
+    row.set("against", other->weights.string())
+        .set("against_mse", theirs.mse)
+        .set("difference", difference)
+        .set("difference_se", error);
+  }
+  observer.row(row);
 }
 
 }  // namespace mhla::apps

@@ -73,6 +73,18 @@ TEST_F(CliDiffusion, FromImagesToAScore) {
   EXPECT_DOUBLE_EQ(average.at("mse").as_double(), last.at("ema_mse").as_double());
   EXPECT_GT(last.at("mse_se").as_double(), 0.0);
   const ProgramRun text = run_program({"eval", "diffusion", "--run", out});
+  const std::string longer = folder.path("longer");
+  ASSERT_EQ(run_program(words(longer, {"--epochs", "4", "--seed", "5", "--sample-every", "0"})).code, 0);
+  const ProgramRun pair = run_program({"eval", "diffusion", "--run", longer, "--against", out, "--json"});
+  ASSERT_EQ(pair.code, 0) << pair.err;
+  const JsonValue both = parse_json(lines_of(pair.out).at(0), "score");
+  EXPECT_NEAR(both.at("difference").as_double(), both.at("mse").as_double() - both.at("against_mse").as_double(), 1e-9);
+  EXPECT_LT(both.at("difference").as_double(), 0.0);
+  EXPECT_GT(both.at("difference_se").as_double(), 0.0);
+  EXPECT_LT(both.at("difference_se").as_double(), both.at("mse_se").as_double());  // the noise is the same
+  const std::string few = folder.path("few");
+  ASSERT_EQ(run_program(words(few, {"--max-steps", "1", "--test-images", "10", "--sample-every", "0"})).code, 0);
+  expect_refused({"eval", "diffusion", "--run", out, "--against", few}, {"which has other held-out images"});
   EXPECT_TRUE(has(text.out, "denoising loss ")) << text.out;
   expect_refused({"eval", "classify", "--run", out}, {"is no run of `mhla train classify`"});
 }
