@@ -2,14 +2,17 @@
 
 out = mhla.attention(q, k, v, mix, block_size=64)      # or grid= and blocks=, or causal=True
 layer = mhla.nn.MHLA(384, 6, grid=(16, 16), blocks=(4, 4))
+
+Without the compiled library everything works with backend="torch".
 """
 
-from . import _fake, _library
+from . import _backend
 
-_library.load()
-_fake.register()
+_backend.load()
 
-from . import convert, nn  # noqa: E402  (they need the library)
+from . import _library, convert, nn  # noqa: E402  (the library first)
+from ._backend import get_backend, set_backend  # noqa: E402
+from ._constrain import constrain_, constrain_after_step  # noqa: E402
 from .functional import attention, get_num_threads, set_num_threads  # noqa: E402
 from .mixing import constrain_mix_, init_causal_mix, init_mix, resample_mix  # noqa: E402
 from .runs import open_run  # noqa: E402
@@ -19,13 +22,17 @@ __version__ = _library.version()
 __all__ = [
     "StreamingState",
     "attention",
+    "constrain_",
+    "constrain_after_step",
     "constrain_mix_",
     "convert",
+    "get_backend",
     "get_num_threads",
     "init_causal_mix",
     "init_mix",
     "nn",
     "open_run",
     "resample_mix",
+    "set_backend",
     "set_num_threads",
 ]

@@ -31,7 +31,10 @@ def _note(path: Path) -> tuple[str, str]:
 
 def version() -> str:
     """The version of mhla that the library was built from."""
-    return _note(_path())[1] or "unknown"
+    try:
+        return _note(_path())[1] or "unknown"
+    except ImportError:
+        return "unknown"
 
 
 def _check_torch(path: Path) -> None:

@@ -29,8 +29,16 @@ def check_options(
     mix_range: tuple[float, float] | None,
     official_causal_clamp: bool,
     beyond_mix: str,
+    extra_tokens: int,
+    normalizer: str | None,
 ) -> None:
     """Raises RuntimeError with the option, its value and what was expected."""
+    for name, axes in (("grid", grid), ("blocks", blocks)):
+        if axes is not None and (isinstance(axes, (int, float, str)) or len(axes) not in (2, 3)):
+            raise RuntimeError(f"MHLA: {name} is {axes!r}, expected sizes of 2 or 3 axes, such as (16, 16)")
+    if extra_tokens < 0 or (extra_tokens and (causal or normalizer == "official")):
+        where = "in a causal layer" if causal else "with normalizer official" if extra_tokens > 0 else ""
+        raise RuntimeError(f"MHLA: extra_tokens is {extra_tokens} {where}, expected 0, or tokens before a sequence or grid")
     given = [
         name
         for name, on in (("block_size", block_size is not None), ("grid", grid is not None), ("causal", causal))

@@ -10,20 +10,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from . import _backend, torch_backend
+from ._types import Backend
+
 
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight over the last axis, statistics in float32. eps None: that of the dtype.
     Under autocast the result has its 16-bit dtype."""
 
-    def __init__(self, size: int, eps: float | None = None, device: Any = None, dtype: Any = None) -> None:
+    def __init__(
+        self, size: int, eps: float | None = None, backend: Backend | None = None, device: Any = None, dtype: Any = None
+    ) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps, self.backend = eps, backend
         self.weight = nn.Parameter(torch.ones(size, device=device, dtype=dtype))
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
         """x ``[..., size]``; with ``gate``, as large, times silu(gate)."""
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
-        return torch.ops.mhla.norm(x, self.weight, None, gate, eps)
+        if _backend.plain(self.backend):
+            return torch_backend.norm(x, self.weight, gate, eps)
+        return _backend.kernels().norm(x, self.weight, None, gate, eps)
 
 
 class ShortConv(nn.Module):

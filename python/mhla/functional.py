@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-# The operators themselves: through torch.ops.mhla every call would look for the overload again.
-_bidirectional, _chunkwise = torch.ops.mhla.bidirectional.default, torch.ops.mhla.chunkwise.default
+from . import _backend
+from ._blocks import Blocks
+from ._types import Backend, BeyondMix, FeatureMap, Normalizer
+from .feature_maps import FUSED
+from .rope import is_compiling
+from .torch_backend import attention as plain
+from .torch_backend.checks import check_layout
+
+_ENTRIES = ("bidirectional_forward", "chunkwise_forward", "bidirectional", "chunkwise")  # of the library
 
 
 def attention(
@@ -22,16 +31,20 @@ def attention(
     blocks: Sequence[int] | None = None,
     causal: bool = False,
     chunk: int | None = None,
-    normalizer: str | None = None,
-    feature_map: str = "relu_eps",
+    normalizer: Normalizer | None = None,
+    feature_map: FeatureMap = "relu_eps",
     q_den: Tensor | None = None,
     k_den: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     eps: float = 1e-6,
     scale: float | None = None,
-    beyond_mix: str = "error",
+    beyond_mix: BeyondMix = "error",
+    extra_tokens: int = 0,
+    key_padding_mask: Tensor | None = None,
+    backend: Backend | None = None,
 ) -> Tensor:
-    """Multi-head linear attention: every block of queries weighs the summaries of all blocks of keys.
+    """Multi-head linear attention of q, k, v ``[B, N, H, D]`` (tokens before heads): every block of queries weighs the
+    summaries of all blocks of keys.
 
     The layout is one of
 
@@ -55,28 +68,176 @@ def attention(
         eps: added to the denominator.
         scale: of the numerator. 1, but D**-0.5 for the causal form without a normaliser.
         beyond_mix: what happens in the causal form to chunks beyond the rows of mix: ``"error"`` or ``"extend"``.
+        extra_tokens: the first so many tokens (class token, registers) are not on the grid and form block 0 of their own:
+            mix is ``[M + 1, M + 1]``. Not for the causal form, packed sequences and ``"official"``.
+        key_padding_mask: ``[B, N]`` bool, True where a token is padding that no query may see, as in
+            ``torch.nn.MultiheadAttention``. Zero-padded keys without a mask are not invisible: ``"relu_eps"`` gives them
+            features of 1e-6.
+        backend: ``"kernels"``, the compiled library, or ``"torch"``, plain torch code: slower, but twice differentiable, for
+            ``torch.func``, ``torch.jit``, ONNX, any device and any D. None: :func:`mhla.get_backend`.
 
     Returns:
         ``[B, N, H, E]`` in the dtype of q.
 
     Raises:
         RuntimeError: with the argument, what came and what was expected.
+        ImportError: the library is missing or does not fit this torch, and ``backend="torch"`` was not asked for.
+
+    Example::
+
+        q = k = v = torch.randn(2, 256, 6, 64)           # 16 x 16 tokens, 6 heads
+        mix = mhla.init_mix([4, 4])                      # 4 x 4 blocks
+        out = mhla.attention(q, k, v, mix, grid=(16, 16), blocks=(4, 4))
     """
+    _check_types(q, k, v, mix, grid, blocks)
     if causal:
         if block_size is not None or grid is not None or blocks is not None:
             raise RuntimeError("mhla.attention: causal=True with block_size, grid or blocks, expected chunk")
-        return _chunkwise(
-            q, k, v, mix, 64 if chunk is None else chunk, q_den, k_den, cu_seqlens, feature_map, normalizer or "none",
-            eps, scale, beyond_mix,
-        )  # fmt: skip
-    if chunk is not None or beyond_mix != "error":
+        block_size = 64 if chunk is None else chunk
+    elif chunk is not None or beyond_mix != "error":
         raise RuntimeError(
             "mhla.attention: chunk and beyond_mix belong to causal=True, expected block_size, or grid and blocks"
         )
-    return _bidirectional(
-        q, k, v, mix, block_size or 0, grid or (), blocks or (), q_den, k_den, cu_seqlens, feature_map,
-        normalizer or "paper", eps, 1.0 if scale is None else scale,
+    if grid is None and q.dim() == 4 and not is_compiling() and 1 < q.shape[1] < q.shape[2]:
+        warnings.warn(
+            f"mhla.attention: q has {q.shape[1]} tokens and {q.shape[2]} heads: the order is [B, N, H, D], tokens before heads; "
+            "transpose(1, 2) if yours is [B, H, N, D]", stacklevel=2)  # fmt: skip
+    return attend(
+        q, k, v, mix, block_size=block_size, grid=grid, blocks=blocks, causal=causal, normalizer=normalizer,
+        feature_map=feature_map, q_den=q_den, k_den=k_den, cu_seqlens=cu_seqlens, eps=eps, scale=scale,
+        beyond_mix=beyond_mix, extra_tokens=extra_tokens, key_padding_mask=key_padding_mask, backend=backend,
     )  # fmt: skip
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mix: Tensor,
+    *,
+    block_size: int | None,
+    grid: Sequence[int] | None,
+    blocks: Sequence[int] | None,
+    causal: bool,
+    normalizer: str | None,
+    feature_map: str,
+    q_den: Tensor | None = None,
+    k_den: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    eps: float = 1e-6,
+    scale: float | None = None,
+    beyond_mix: str = "error",
+    extra_tokens: int = 0,
+    key_padding_mask: Tensor | None = None,
+    backend: Backend | None = None,
+) -> Tensor:
+    """:func:`attention` for layers, which know what they pass. In the causal form ``block_size`` is the chunk."""
+    normalizer = normalizer or ("none" if causal else "paper")
+    options = plain.Options(block_size, grid, blocks, causal, feature_map, normalizer, eps, scale, beyond_mix)
+    if not extra_tokens and key_padding_mask is None:
+        return _run(q, k, v, mix, options, q_den, k_den, cu_seqlens, backend)
+    if feature_map not in FUSED:
+        raise RuntimeError(f"mhla.attention: feature_map is '{feature_map}', expected one of {', '.join(FUSED)}")
+    phi = FUSED[feature_map]  # here: padding must have no features at all
+    q, k = phi(q), phi(k)
+    if q_den is not None and k_den is not None:
+        q_den, k_den = phi(q_den), phi(k_den)
+    if key_padding_mask is not None:
+        hidden = _padding(key_padding_mask, q)
+        k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
+        k_den = None if k_den is None else k_den.masked_fill(hidden, 0.0)
+    options = options._replace(feature_map="identity")
+    if not extra_tokens:
+        return _run(q, k, v, mix, options, q_den, k_den, cu_seqlens, backend)
+    layout = _with_extra(options, extra_tokens, q.shape[1], cu_seqlens)
+    # Places that blocks have left over: keys of 0, which nobody sees, and queries of 1, whose output nobody reads.
+    options = options._replace(block_size=layout.room, grid=None, blocks=None)
+    q, k, v = _line(layout, q, 1.0), _line(layout, k, 0.0), _line(layout, v, 0.0)
+    q_den = None if q_den is None else _line(layout, q_den, 1.0)
+    k_den = None if k_den is None else _line(layout, k_den, 0.0)
+    out = _run(q, k, v, mix, options, q_den, k_den, None, backend)
+    return layout.join(out.unflatten(1, (layout.number, layout.room)))
+
+
+def _line(layout: Blocks, x: Tensor, fill: float) -> Tensor:
+    """One block after the other, all as long."""
+    return layout.split(x, fill).flatten(1, 2)
+
+
+def _run(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mix: Tensor,
+    o: plain.Options,
+    q_den: Tensor | None,
+    k_den: Tensor | None,
+    cu_seqlens: Tensor | None,
+    backend: Backend | None,
+) -> Tensor:
+    if _backend.plain(backend):
+        return plain.attend(q, k, v, mix, o, q_den, k_den, cu_seqlens)
+    kernels = _backend.kernels()
+    if is_compiling():
+        return _kernel(kernels, q, k, v, mix, o, q_den, k_den, cu_seqlens)
+    try:
+        return _kernel(kernels, q, k, v, mix, o, q_den, k_den, cu_seqlens)
+    except RuntimeError as error:
+        text = str(error)
+        entry = next((name for name in _ENTRIES if text.startswith(f"{name}: ")), None)
+        if entry is None:
+            raise
+        raise RuntimeError(f"mhla.attention{text[len(entry) :]}") from None
+
+
+def _kernel(
+    kernels: _backend.Kernels,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mix: Tensor,
+    o: plain.Options,
+    q_den: Tensor | None,
+    k_den: Tensor | None,
+    cu_seqlens: Tensor | None,
+) -> Tensor:
+    if o.causal:
+        return kernels.chunkwise(
+            q, k, v, mix, o.block_size, q_den, k_den, cu_seqlens, o.feature_map, o.normalizer, o.eps, o.scale, o.beyond_mix
+        )
+    return kernels.bidirectional(
+        q, k, v, mix, o.block_size or 0, o.grid or (), o.blocks or (), q_den, k_den, cu_seqlens, o.feature_map, o.normalizer,
+        o.eps, 1.0 if o.scale is None else o.scale,
+    )  # fmt: skip
+
+
+def _padding(mask: Tensor, q: Tensor) -> Tensor:
+    """``[B, N, 1, 1]``."""
+    if mask.dtype != torch.bool or tuple(mask.shape) != tuple(q.shape[:2]):
+        raise RuntimeError(f"mhla.attention: key_padding_mask has dtype {mask.dtype} and shape {list(mask.shape)}, "
+                           f"expected bool and {list(q.shape[:2])}, True for padding")  # fmt: skip
+    return mask[:, :, None, None]
+
+
+def _with_extra(o: plain.Options, extra: int, tokens: int, cu_seqlens: Tensor | None) -> Blocks:
+    """The layout of tokens of which the first are not on the grid."""
+    if extra < 0 or extra > tokens:
+        raise RuntimeError(f"mhla.attention: extra_tokens is {extra}, expected 0 to N = {tokens}")
+    if o.causal or cu_seqlens is not None or o.normalizer == "official":
+        what = "causal=True" if o.causal else "cu_seqlens" if cu_seqlens is not None else "normalizer official"
+        raise RuntimeError(f"mhla.attention: extra_tokens with {what}, expected block_size, or grid and blocks")
+    layout = check_layout(o.block_size, o.grid, o.blocks, tokens - extra, False)
+    return layout._replace(extra=extra)
+
+
+def _check_types(q: Any, k: Any, v: Any, mix: Any, grid: Any, blocks: Any) -> None:
+    """One line instead of the whole schema of an operator."""
+    for name, x in (("q", q), ("k", k), ("v", v), ("mix", mix)):
+        if not isinstance(x, Tensor):
+            raise RuntimeError(f"mhla.attention: {name} is a {type(x).__module__}.{type(x).__name__}, expected a torch.Tensor")
+    for name, sizes in (("grid", grid), ("blocks", blocks)):
+        if isinstance(sizes, (int, float, str)):
+            raise RuntimeError(f"mhla.attention: {name} is {sizes!r}, expected sizes per axis, such as (16, 16)")
 
 
 def set_num_threads(threads: int) -> None:
@@ -84,9 +245,11 @@ def set_num_threads(threads: int) -> None:
 
     The kernels start with OMP_NUM_THREADS, or with all cores.
     """
+    _backend.kernels()
     torch.ops.mhla.set_num_threads(threads)
 
 
 def get_num_threads() -> int:
     """Threads that the kernels run on."""
+    _backend.kernels()
     return torch.ops.mhla.num_threads()

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from . import _backend
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -61,4 +63,5 @@ class Run:
 
 def open_run(folder: str | Path) -> Run:
     """Opens the folder of a run. Raises RuntimeError with the reason where it is none."""
+    _backend.kernels()
     return Run(Path(folder), torch.ops.mhla.run_task(str(folder)))

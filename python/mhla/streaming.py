@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from . import _backend
+from ._types import Backend, BeyondMix, FeatureMap, Normalizer
+from .torch_backend import TorchStreamingState
 
 Snapshot = tuple[dict[str, Tensor], dict[str, str]]
 _TAIL = "tail."  # how a snapshot names them
@@ -26,6 +31,7 @@ class StreamingState:
         dtype: of q, k and v.
         den_features: whether tokens come with q_den and k_den.
         rollback: tokens that can be taken back; one chunk unless told.
+        backend: ``"kernels"`` or ``"torch"``, whose outputs agree with one pass to rounding.
         The rest as in :func:`mhla.attention`.
     """
 
@@ -40,15 +46,21 @@ class StreamingState:
         batch: int = 1,
         chunk: int = 64,
         dtype: torch.dtype = torch.float32,
-        feature_map: str = "relu_eps",
-        normalizer: str = "none",
+        feature_map: FeatureMap = "relu_eps",
+        normalizer: Normalizer = "none",
         eps: float = 1e-6,
         scale: float | None = None,
-        beyond_mix: str = "error",
+        beyond_mix: BeyondMix = "error",
         den_features: bool = False,
         rollback: int | None = None,
+        backend: Backend | None = None,
     ) -> None:
-        self._state = torch.classes.mhla.StreamingState(
+        if _backend.plain(backend):
+            make: Any = TorchStreamingState
+        else:
+            _backend.kernels()
+            make = torch.classes.mhla.StreamingState
+        self._state: Any = make(
             mix.detach(), batch, heads, kv_heads, key_size, value_size, chunk, dtype, feature_map, normalizer, eps, scale,
             beyond_mix, den_features, rollback,
         )  # fmt: skip
@@ -56,7 +68,7 @@ class StreamingState:
         self._tails: tuple[Tensor, ...] = ()
 
     @classmethod
-    def _wrap(cls, state: torch.ScriptObject, tails: tuple[Tensor, ...] = ()) -> StreamingState:
+    def _wrap(cls, state: Any, tails: tuple[Tensor, ...] = ()) -> StreamingState:
         wrapped = cls.__new__(cls)
         wrapped._state, wrapped._tails = state, tails
         return wrapped
@@ -128,6 +140,9 @@ class StreamingState:
         tensors, texts = snapshot
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_TAIL)}
         tails = tuple(tensors[name] for name in sorted(tensors) if name.startswith(_TAIL))
+        if texts.get("backend") == "torch":
+            return cls._wrap(TorchStreamingState.load(own, texts), tails)
+        _backend.kernels()
         return cls._wrap(torch.ops.mhla.load_streaming_state(own, texts), tails)
 
     def __getstate__(self) -> Snapshot:

@@ -11,6 +11,13 @@ from mhla.nn import MHLA
 LIMIT = 1e-4
 
 
+@pytest.fixture(autouse=True, params=["kernels", "torch"])
+def backend(request):
+    mhla.set_backend(request.param)
+    yield
+    mhla.set_backend(None)
+
+
 def collect(file):
     return [pytest.param(config, tensors, id=name) for name, config, tensors in golden.cases(file)]
 

@@ -1,0 +1,83 @@
+"""Which implementation runs: the compiled kernels, or plain torch code.
+
+The kernels are the default. Nothing falls back by itself: without the compiled library a call that wants it raises
+ImportError, which names ``backend="torch"``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _fake, _library
+from ._types import Backend
+
+NAMES: tuple[Backend, ...] = ("kernels", "torch")
+
+
+class Kernels(NamedTuple):
+    """The operators themselves: through torch.ops.mhla every call would look for the overload again."""
+
+    bidirectional: Any
+    chunkwise: Any
+    norm: Any
+    rope: Any
+
+
+_default: Backend | None = None
+_loaded: Kernels | None = None
+_reason = ""  # why there is no library
+
+
+def load() -> None:
+    """Loads the compiled library where it is there and fits; the reason where not is kept for :func:`kernels`."""
+    global _loaded, _reason
+    try:
+        _library.load()
+    except ImportError as error:
+        _reason = str(error)
+        return
+    _fake.register()
+    ops = torch.ops.mhla
+    _loaded = Kernels(ops.bidirectional.default, ops.chunkwise.default, ops.norm.default, ops.rope.default)
+
+
+def kernels() -> Kernels:
+    """The compiled operators, or ImportError with the reason."""
+    if _loaded is None:
+        raise ImportError(
+            f'{_reason}; or use the pure-torch implementation: backend="torch", or mhla.set_backend("torch") for all calls'
+        )
+    return _loaded
+
+
+def check(name: object, what: str) -> None:
+    if name is not None and name not in NAMES:
+        raise RuntimeError(f"{what} is {name!r}, expected one of {', '.join(NAMES)}")
+
+
+def set_backend(name: Backend | None) -> None:
+    """What runs where no ``backend`` is given: ``"kernels"`` (compiled) or ``"torch"`` (plain torch code).
+
+    None goes back to the environment variable ``MHLA_BACKEND``, and without it to ``"kernels"``.
+    """
+    global _default
+    check(name, "set_backend: name")
+    _default = name
+
+
+def get_backend() -> Backend:
+    """What runs where no ``backend`` is given."""
+    if _default is not None:
+        return _default
+    named = os.environ.get("MHLA_BACKEND") or "kernels"
+    check(named, "MHLA_BACKEND")
+    return "torch" if named == "torch" else "kernels"
+
+
+def plain(backend: Backend | None, what: str = "mhla: backend") -> bool:
+    """Whether the pure-torch implementation runs."""
+    check(backend, what)
+    return (get_backend() if backend is None else backend) == "torch"
