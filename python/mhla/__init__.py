@@ -2,6 +2,7 @@
 
 out = mhla.attention(q, k, v, mix, block_size=64)      # or grid= and blocks=, or causal=True
 layer = mhla.nn.MHLA(384, 6, grid=(16, 16), blocks=(4, 4))
+model, report = mhla.replace_attention(model, block_size=64)    # of timm, diffusers, transformers
 
 Without the compiled library everything works with backend="torch".
 """
@@ -13,6 +14,7 @@ _backend.load()
 from . import _library, convert, nn  # noqa: E402  (the library first)
 from ._backend import get_backend, set_backend  # noqa: E402
 from ._constrain import constrain_, constrain_after_step  # noqa: E402
+from .families import replace_attention, restore_attention  # noqa: E402
 from .functional import attention, get_num_threads, set_num_threads  # noqa: E402
 from .mixing import constrain_mix_, init_causal_mix, init_mix, resample_mix  # noqa: E402
 from .runs import open_run  # noqa: E402
@@ -32,7 +34,9 @@ __all__ = [
     "init_mix",
     "nn",
     "open_run",
+    "replace_attention",
     "resample_mix",
+    "restore_attention",
     "set_backend",
     "set_num_threads",
 ]
