@@ -160,7 +160,7 @@ class AttentionLayer(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": {}}  # a copy may go to another device
 
-    def _expect(self, x: Tensor, batch: int | None = None) -> None:
+    def _expect(self, x: Tensor, batch: int | None = None, packed: bool = False) -> None:
         if not isinstance(x, Tensor):
             raise RuntimeError(f"MHLA: x is a {type(x).__module__}.{type(x).__name__}, expected a torch.Tensor")
         if x.dim() != 3 or x.shape[2] != self.dim or batch not in (None, x.shape[0]):
@@ -174,6 +174,8 @@ class AttentionLayer(nn.Module):
                 f"MHLA: x has {tokens} tokens{extra}, expected {math.prod(self.grid)} of grid {self.grid}; "
                 "for another size use layer.resize(grid)"
             )
+        if self.grid is None and batch is None and not packed and self.beyond_mix == "error" and tokens > self._most_tokens:
+            raise RuntimeError(f"MHLA: x has {tokens} tokens{extra}, expected at most max_tokens = {self.max_tokens}")
 
     def _refuse(self, others: dict[str, Any]) -> None:
         """Keyword arguments of other attention layers are nothing to us, unless they would change the result."""
@@ -192,6 +194,11 @@ class AttentionLayer(nn.Module):
             return None
         conv = nn.Conv2d if len(self.grid) == 2 else nn.Conv3d
         return conv(channels, channels, kernel, padding=kernel // 2, groups=channels, **like)
+
+    @property
+    def _most_tokens(self) -> int:
+        """Tokens that mix has rows for: max_tokens, rounded up to whole blocks."""
+        return (self.mix.shape[-1] - (1 if self.extra_tokens else 0)) * (self.chunk if self.causal else self.block_size or 1)
 
     @property
     def _feature_size(self) -> int:

@@ -149,7 +149,7 @@ class MHLA(AttentionLayer, Constrained):
             others: what blocks of timm, diffusers and transformers pass along (``attn_mask``, ``attention_mask``, ...),
                 accepted where it is None.
         """
-        self._expect(x)
+        self._expect(x, packed=cu_seqlens is not None)
         self._refuse(others)
         self._clamp()
         positions = None
