@@ -8,6 +8,8 @@ BUILD  := build/release
 MHLA   := $(BUILD)/bin/mhla
 DEMO   := build/demo
 DOCS_VENV := build/docs-venv
+# A Python that has python/tests/packages/requirements.txt; by default one that make test-python makes.
+PYTHON_VENV ?= build/python-venv
 
 # CUDA kernels take a third of the time to build. `make build`, `demo` and `bench` build them where there is a GPU to run
 # them on and nvcc, `make test` where nvcc is; CUDA=on or CUDA=off decides. One architecture compiles four times as fast
@@ -32,7 +34,7 @@ FORMATTED := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '
 TIDY_SECONDS ?= 150
 
 .DEFAULT_GOAL := build
-.PHONY: help build test check check-quick check-format check-prose check-links check-python tidy tidy-changed asan-quick \
+.PHONY: help build test test-python check check-quick check-format check-prose check-links check-python tidy tidy-changed asan-quick \
   demo bench asan tsan fuzz campaign docs format install clean
 
 help:  ## this list
@@ -51,6 +53,13 @@ test:  ## the checks of a change (what it touches, ASan in part), then builds ev
 	@$(MAKE) --no-print-directory tidy-changed
 	@$(MAKE) --no-print-directory asan-quick
 	@$(call build_and_test,release,make test,-DMHLA_TESTS=ON -DMHLA_CUDA=$(or $(CUDA),$(if $(NVCC),on,off)))
+
+test-python:  ## the Python package with timm, transformers, diffusers and PyPI's torch (several GB, downloaded once)
+	@test -x $(PYTHON_VENV)/bin/python || { python3 -m venv $(PYTHON_VENV) && \
+	  $(PYTHON_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/packages/requirements.txt; }
+	@PYTHONPATH=python MHLA_BACKEND=torch $(PYTHON_VENV)/bin/python -m pytest -q -p no:cacheprovider -W ignore \
+	  python/tests/test_torch_backend.py python/tests/test_flops.py python/tests/packages
+	@echo "make test-python: all tests passed"
 
 check:  ## the same in full: clang-tidy over every source, the tests also under ASan and UBSan
 	@cmake/packages.sh test

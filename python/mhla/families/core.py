@@ -72,7 +72,7 @@ def turn(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, halves: bool, backend: 
 
 
 class Replaced(nn.Module, Constrained):
-    """A layer, or an attention processor, in the place of another."""
+    """A layer, or an attention processor, instead of another."""
 
     mix: nn.Parameter
     settings: Settings

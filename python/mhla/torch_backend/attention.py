@@ -20,7 +20,7 @@ from .autocast import autocast_dtype, without_autocast
 
 
 class Options(NamedTuple):
-    """What :func:`attend` is told besides tensors."""
+    """Arguments of :func:`attend` besides tensors."""
 
     block_size: int | None
     grid: Sequence[int] | None
