@@ -16,6 +16,7 @@ from ..feature_maps import FUSED
 from ..functional import attend
 from ..mixing import init_causal_mix
 from .core import Grid, Replaced, Settings, turn
+from .rows import visible, weigh
 from .vision import adopt, device_of
 
 
@@ -69,34 +70,9 @@ class LlamaAttention(Replaced):
                 backend=s.backend, q_den=q if normalized else None, k_den=k.contiguous() if normalized else None,
             )  # fmt: skip
         else:
-            out = self._rows(q_turned, k_turned, q, k, v, visible(attention_mask, q.shape[1], k.shape[1], q))
+            none = s.normalizer == "none"
+            out = weigh(
+                q_turned, k_turned, v, self.mix, self.chunk, visible(attention_mask, q.shape[1], k.shape[1], q), eps=s.eps,
+                scale=self.head_dim**-0.5 if none else 1.0, q_den=None if none else q, k_den=None if none else k,
+            )  # fmt: skip
         return self.o_proj(out.flatten(-2)), None
-
-    def _rows(self, q: Tensor, k: Tensor, q_den: Tensor, k_den: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-        """T queries against all keys, token by token. ``seen``: ``[B, T, S]``, what each may look at. Padding does not count
-        for positions, so a padded sequence is cut into the chunks that it has alone."""
-        s, group, wide = self.settings, q.shape[2] // k.shape[2], torch.promote_types(q.dtype, torch.float32)
-        places = (seen[:, -1].long().cumsum(-1) - 1).clamp(min=0)  # [B, S]
-        own = seen.long().sum(-1).clamp(min=1) - 1  # [B, T]
-        i, b = (own // self.chunk)[:, :, None], (places // self.chunk)[:, None]
-        last = self.mix.shape[-1] - 1
-        column = torch.where(i <= last, b, last - (i - b)).clamp(0, last)
-        weights = (self.mix[i.clamp(max=last), column].to(wide) * seen)[:, None]  # [B, 1, T, S]
-
-        def pairs(a: Tensor, c: Tensor) -> Tensor:
-            return torch.einsum("bthd,bshd->bhts", a.to(wide), c.to(wide).repeat_interleave(group, 2)) * weights
-
-        out = torch.einsum("bhts,bshe->bthe", pairs(q, k), v.to(wide).repeat_interleave(group, 2))
-        if s.normalizer == "none":
-            return (out * self.head_dim**-0.5).to(v.dtype)
-        return (out / (pairs(q_den, k_den).sum(-1).transpose(1, 2).unsqueeze(-1) + s.eps)).to(v.dtype)
-
-
-def visible(mask: Tensor | None, queries: int, keys: int, like: Tensor) -> Tensor:
-    """``[B, T, S]`` bool, of what transformers passes: nothing, ``[B, S]``, or ``[B, 1, T, S]`` of bools or of 0 and -inf."""
-    if mask is not None and mask.dim() == 4:
-        mask = mask[:, 0, :, :keys]
-        return mask if mask.dtype == torch.bool else mask > -1
-    causal = torch.ones(queries, keys, dtype=torch.bool, device=like.device).tril(keys - queries)
-    seen = causal.expand(like.shape[0], -1, -1)
-    return seen if mask is None else seen & mask[:, None, :keys].bool()
