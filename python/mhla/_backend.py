@@ -26,7 +26,7 @@ class Kernels(NamedTuple):
     rope: Any
 
 
-_default: Backend | None = None
+_plain_by_default: bool | None = None  # None: not asked yet
 _loaded: Kernels | None = None
 _reason = ""  # why there is no library
 
@@ -64,21 +64,24 @@ def set_backend(name: Backend | None) -> None:
 
     None goes back to the environment variable ``MHLA_BACKEND``, and without it to ``"kernels"``.
     """
-    global _default
+    global _plain_by_default
     check(name, "set_backend: name")
-    _default = name
+    _plain_by_default = None if name is None else name == "torch"
 
 
 def get_backend() -> Backend:
     """What runs where no ``backend`` is given."""
-    if _default is not None:
-        return _default
-    named = os.environ.get("MHLA_BACKEND") or "kernels"
-    check(named, "MHLA_BACKEND")
-    return "torch" if named == "torch" else "kernels"
+    global _plain_by_default
+    if _plain_by_default is None:
+        named = os.environ.get("MHLA_BACKEND") or "kernels"
+        check(named, "MHLA_BACKEND")
+        _plain_by_default = named == "torch"
+    return "torch" if _plain_by_default else "kernels"
 
 
 def plain(backend: Backend | None, what: str = "mhla: backend") -> bool:
     """Whether the pure-torch implementation runs."""
+    if backend is None:
+        return get_backend() == "torch" if _plain_by_default is None else _plain_by_default
     check(backend, what)
-    return (get_backend() if backend is None else backend) == "torch"
+    return backend == "torch"

@@ -11,9 +11,9 @@ NAME = "libmhla_torch.so"
 
 
 def _path() -> Path:
-    """The library named by MHLA_LIBRARY, or the one beside this file."""
+    """The library named by MHLA_LIBRARY, or the one of the package, in a folder that help() does not take for modules."""
     named = os.environ.get("MHLA_LIBRARY")
-    path = Path(named) if named else Path(__file__).with_name(NAME)
+    path = Path(named) if named else Path(__file__).with_name("lib") / NAME
     if not path.is_file():
         where = "MHLA_LIBRARY" if named else "the package"
         raise ImportError(

@@ -133,9 +133,9 @@ def attend(
 ) -> Tensor:
     """:func:`attention` for layers, which know what they pass. In the causal form ``block_size`` is the chunk."""
     normalizer = normalizer or ("none" if causal else "paper")
-    options = plain.Options(block_size, grid, blocks, causal, feature_map, normalizer, eps, scale, beyond_mix)
     if not extra_tokens and key_padding_mask is None:
-        return _run(q, k, v, mix, options, q_den, k_den, cu_seqlens, backend)
+        return _run(q, k, v, mix, block_size, grid, blocks, causal, normalizer, feature_map, q_den, k_den, cu_seqlens, eps, scale,
+                    beyond_mix, backend)  # fmt: skip
     if feature_map not in FUSED:
         raise RuntimeError(f"mhla.attention: feature_map is '{feature_map}', expected one of {', '.join(FUSED)}")
     phi = FUSED[feature_map]  # here: padding must have no features at all
@@ -146,16 +146,19 @@ def attend(
         hidden = _padding(key_padding_mask, q)
         k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
         k_den = None if k_den is None else k_den.masked_fill(hidden, 0.0)
-    options = options._replace(feature_map="identity")
     if not extra_tokens:
-        return _run(q, k, v, mix, options, q_den, k_den, cu_seqlens, backend)
-    layout = _with_extra(options, extra_tokens, q.shape[1], cu_seqlens)
+        return _run(q, k, v, mix, block_size, grid, blocks, causal, normalizer, "identity", q_den, k_den, cu_seqlens, eps, scale,
+                    beyond_mix, backend)  # fmt: skip
+    if causal or cu_seqlens is not None or normalizer == "official":
+        what = "causal=True" if causal else "cu_seqlens" if cu_seqlens is not None else "normalizer official"
+        raise RuntimeError(f"mhla.attention: extra_tokens with {what}, expected block_size, or grid and blocks")
+    layout = _with_extra(block_size, grid, blocks, extra_tokens, q.shape[1])
     # Places that blocks have left over: keys of 0, which nobody sees, and queries of 1, whose output nobody reads.
-    options = options._replace(block_size=layout.room, grid=None, blocks=None)
     q, k, v = _line(layout, q, 1.0), _line(layout, k, 0.0), _line(layout, v, 0.0)
     q_den = None if q_den is None else _line(layout, q_den, 1.0)
     k_den = None if k_den is None else _line(layout, k_den, 0.0)
-    out = _run(q, k, v, mix, options, q_den, k_den, None, backend)
+    out = _run(q, k, v, mix, layout.room, None, None, False, normalizer, "identity", q_den, k_den, None, eps, scale, "error",
+               backend)  # fmt: skip
     return layout.join(out.unflatten(1, (layout.number, layout.room)))
 
 
@@ -169,46 +172,42 @@ def _run(
     k: Tensor,
     v: Tensor,
     mix: Tensor,
-    o: plain.Options,
+    block_size: int | None,
+    grid: Sequence[int] | None,
+    blocks: Sequence[int] | None,
+    causal: bool,
+    normalizer: str,
+    feature_map: str,
     q_den: Tensor | None,
     k_den: Tensor | None,
     cu_seqlens: Tensor | None,
+    eps: float,
+    scale: float | None,
+    beyond_mix: str,
     backend: Backend | None,
 ) -> Tensor:
     if _backend.plain(backend):
-        return plain.attend(q, k, v, mix, o, q_den, k_den, cu_seqlens)
-    kernels = _backend.kernels()
-    if is_compiling():
-        return _kernel(kernels, q, k, v, mix, o, q_den, k_den, cu_seqlens)
+        options = plain.Options(block_size, grid, blocks, causal, feature_map, normalizer, eps, scale, beyond_mix)
+        return plain.attend(q, k, v, mix, options, q_den, k_den, cu_seqlens)
+    kernels, arguments = _backend.kernels(), (q_den, k_den, cu_seqlens, feature_map, normalizer, eps)
+    if is_compiling():  # a graph has no exceptions to rewrite
+        if causal:
+            return kernels.chunkwise(q, k, v, mix, block_size, *arguments, scale, beyond_mix)
+        return kernels.bidirectional(
+            q, k, v, mix, block_size or 0, grid or (), blocks or (), *arguments, 1.0 if scale is None else scale
+        )
     try:
-        return _kernel(kernels, q, k, v, mix, o, q_den, k_den, cu_seqlens)
+        if causal:
+            return kernels.chunkwise(q, k, v, mix, block_size, *arguments, scale, beyond_mix)
+        return kernels.bidirectional(
+            q, k, v, mix, block_size or 0, grid or (), blocks or (), *arguments, 1.0 if scale is None else scale
+        )
     except RuntimeError as error:
         text = str(error)
         entry = next((name for name in _ENTRIES if text.startswith(f"{name}: ")), None)
         if entry is None:
             raise
         raise RuntimeError(f"mhla.attention{text[len(entry) :]}") from None
-
-
-def _kernel(
-    kernels: _backend.Kernels,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mix: Tensor,
-    o: plain.Options,
-    q_den: Tensor | None,
-    k_den: Tensor | None,
-    cu_seqlens: Tensor | None,
-) -> Tensor:
-    if o.causal:
-        return kernels.chunkwise(
-            q, k, v, mix, o.block_size, q_den, k_den, cu_seqlens, o.feature_map, o.normalizer, o.eps, o.scale, o.beyond_mix
-        )
-    return kernels.bidirectional(
-        q, k, v, mix, o.block_size or 0, o.grid or (), o.blocks or (), q_den, k_den, cu_seqlens, o.feature_map, o.normalizer,
-        o.eps, 1.0 if o.scale is None else o.scale,
-    )  # fmt: skip
 
 
 def _padding(mask: Tensor, q: Tensor) -> Tensor:
@@ -219,23 +218,21 @@ def _padding(mask: Tensor, q: Tensor) -> Tensor:
     return mask[:, :, None, None]
 
 
-def _with_extra(o: plain.Options, extra: int, tokens: int, cu_seqlens: Tensor | None) -> Blocks:
+def _with_extra(
+    block_size: int | None, grid: Sequence[int] | None, blocks: Sequence[int] | None, extra: int, tokens: int
+) -> Blocks:
     """The layout of tokens of which the first are not on the grid."""
     if extra < 0 or extra > tokens:
         raise RuntimeError(f"mhla.attention: extra_tokens is {extra}, expected 0 to N = {tokens}")
-    if o.causal or cu_seqlens is not None or o.normalizer == "official":
-        what = "causal=True" if o.causal else "cu_seqlens" if cu_seqlens is not None else "normalizer official"
-        raise RuntimeError(f"mhla.attention: extra_tokens with {what}, expected block_size, or grid and blocks")
-    layout = check_layout(o.block_size, o.grid, o.blocks, tokens - extra, False)
-    return layout._replace(extra=extra)
+    return check_layout(block_size, grid, blocks, tokens - extra, False)._replace(extra=extra)
 
 
 def _check_types(q: Any, k: Any, v: Any, mix: Any, grid: Any, blocks: Any) -> None:
     """One line instead of the whole schema of an operator."""
-    for name, x in (("q", q), ("k", k), ("v", v), ("mix", mix)):
-        if not isinstance(x, Tensor):
-            raise RuntimeError(f"mhla.attention: {name} is a {type(x).__module__}.{type(x).__name__}, expected a torch.Tensor")
-    for name, sizes in (("grid", grid), ("blocks", blocks)):
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor) and isinstance(mix, Tensor)):
+        name, x = next(pair for pair in zip(("q", "k", "v", "mix"), (q, k, v, mix)) if not isinstance(pair[1], Tensor))
+        raise RuntimeError(f"mhla.attention: {name} is a {type(x).__module__}.{type(x).__name__}, expected a torch.Tensor")
+    for name, sizes in () if grid is None and blocks is None else (("grid", grid), ("blocks", blocks)):
         if isinstance(sizes, (int, float, str)):
             raise RuntimeError(f"mhla.attention: {name} is {sizes!r}, expected sizes per axis, such as (16, 16)")
 
