@@ -44,8 +44,9 @@ The package `mhla`, made from its docstrings. [The guide](../docs/quickstart_pyt
 """ + "\n".join(
     f"::: mhla.{name}\n"
     for name in [
-        "attention", "nn.MHLA", "StreamingState", "init_mix", "init_causal_mix", "resample_mix", "constrain_mix_",
-        "convert", "set_num_threads", "get_num_threads",
+        "attention", "nn.MHLA", "replace_attention", "restore_attention", "StreamingState", "init_mix", "init_causal_mix",
+        "resample_mix", "constrain_mix_", "constrain_", "constrain_after_step", "convert", "hf.MhlaForCausalLM", "hf.save_run",
+        "set_backend", "get_backend", "set_num_threads", "get_num_threads",
     ]
 )  # fmt: skip
 
@@ -169,10 +170,10 @@ def gather() -> None:
     (SOURCE / "api").mkdir()
     (SOURCE / "api/python.md").write_text(PYTHON_API, encoding="utf-8")
     (SOURCE / "api/cpp.md").write_text(CPP_API, encoding="utf-8")
-    (PYTHON / "mhla").mkdir(parents=True)
-    for module in tracked("python/mhla/*.py"):
-        text = (ROOT / module).read_text(encoding="utf-8")
-        (PYTHON / "mhla" / module.name).write_text(ROLE.sub(r"`\1`", text), encoding="utf-8")
+    for module in tracked("python/mhla/*.py"):  # those of sub-packages too
+        target = PYTHON / module.relative_to("python")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(ROLE.sub(r"`\1`", (ROOT / module).read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def run_doxygen() -> None:
