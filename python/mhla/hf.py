@@ -4,8 +4,9 @@
     model.generate(tokens, max_new_tokens=50)
 
 ``import mhla.hf`` registers them with ``AutoConfig`` and ``AutoModelForCausalLM``, which read what ``save_pretrained`` wrote;
-:func:`save_run` writes a folder for ``mhla generate``. The cache of ``generate`` is that of transformers and holds features
-and values of all tokens, so beams, padding and assisted decoding work; a new token weighs all earlier ones.
+:func:`save_run` writes a folder for ``mhla generate``. ``generate`` keeps streaming states in an :class:`MhlaCache`: greedy
+search, sampling, beams and assisted decoding. For batches with padding, and where gradients are wanted, a cache of
+transformers holds features and values of all tokens instead, and a new token weighs all earlier ones.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.configuration_utils import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -26,8 +28,9 @@ from ._parts import RMSNorm
 from .families.rows import visible, weigh
 from .functional import attend
 from .nn import MHLA
+from .streaming import StreamingState
 
-__all__ = ["MhlaConfig", "MhlaForCausalLM", "save_run"]
+__all__ = ["MhlaCache", "MhlaConfig", "MhlaForCausalLM", "save_run"]
 
 # The fields of a run's config.json and their defaults, as in mhla/models/lm/lm_config.h.
 FIELDS: dict[str, Any] = dict(
@@ -36,6 +39,8 @@ FIELDS: dict[str, Any] = dict(
     features="relu", rope=True, gate=True, short_conv=0, mix_init="prefix", mix_sigma=3.0, mix_range=(0.0, 1.0), learn_mix=True,
     mix_per_head=False,
 )  # fmt: skip
+
+ROLLBACK = 64  # tokens that assisted decoding can take back
 
 
 class MhlaConfig(PretrainedConfig):
@@ -79,6 +84,75 @@ class MhlaConfig(PretrainedConfig):
         return steps * 32
 
 
+class StateLayer(CacheLayerMixin):
+    """The streaming state of one layer for all sequences, made with the first tokens."""
+
+    is_croppable = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state: StreamingState | None = None
+
+    def step(self, layer: MHLA, x: Tensor) -> Tensor:
+        """T more tokens, ``[B, T, dim]``."""
+        if self.state is None:
+            self.state = layer.streaming_state(x.shape[0], rollback=max(layer.chunk, ROLLBACK))
+            self.is_initialized = True
+        return layer.stream(x, self.state)
+
+    def get_seq_length(self) -> int:
+        return 0 if self.state is None else self.state.positions[0]
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Takes the last tokens back; a negative number, as transformers has it."""
+        if tokens_to_remove > 0:
+            raise RuntimeError(f"MhlaCache.crop: tokens_to_remove is {tokens_to_remove}, expected 0 or a negative number")
+        if self.state is not None and tokens_to_remove:
+            self.state.rollback(-tokens_to_remove)
+
+    def _select(self, sequences: list[int]) -> None:
+        self.state = None if self.state is None else self.state.select(sequences)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._select(beam_idx.tolist())
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._select(indices.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.state is not None:
+            self._select([b for b in range(self.state.batch) for _ in range(repeats)])
+
+    def reset(self) -> None:
+        if self.state is not None:
+            self.state.reset()
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        raise RuntimeError("MhlaCache: it holds states, not keys and values")
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        raise RuntimeError("MhlaCache: it holds states, not keys and values")
+
+
+class MhlaCache(Cache):
+    """Streaming states instead of keys and values: their size is bounded by the rows of mix. All sequences have one length;
+    batches with padding take a ``DynamicCache``. At most :data:`ROLLBACK` tokens, or a chunk, can be cropped."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__(layers=[StateLayer() for _ in range(layers)])
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return sum(0 if layer.state is None else layer.state.nbytes for layer in self.layers)
+
+
 class Swiglu(nn.Module):
     """down_proj(silu(gate_proj(x)) * up_proj(x)), without biases."""
 
@@ -96,13 +170,17 @@ class CausalMHLA(MHLA):
 
     def attend_cached(self, x: Tensor, mask: Tensor | None, cache: Any, index: int) -> Tensor:
         """x ``[B, T, dim]``, the newest tokens; ``mask`` ``[B, S]``: 0 for padding among all S tokens."""
+        if isinstance(cache, MhlaCache):
+            if mask is not None:
+                raise RuntimeError("MhlaForCausalLM: attention_mask has padding beside an MhlaCache, expected a DynamicCache")
+            return cache.layers[index].step(self, x)
         past = 0 if cache is None else cache.get_seq_length(index)
         if past == 0 and cache is None and mask is None:
             return self(x)
         self._expect(x, packed=True)
         self._clamp()
         if self.short_conv:
-            raise RuntimeError(f"MhlaForCausalLM: short_conv is {self.short_conv}, expected use_cache=False and no padding")
+            raise RuntimeError(f"MhlaForCausalLM: short_conv is {self.short_conv}, expected an MhlaCache or none, and no padding")
         total = past + x.shape[1]
         if self.beyond_mix == "error" and total > self._most_tokens and mask is None:
             raise RuntimeError(f"MhlaForCausalLM: {total} tokens, expected at most context = {self._most_tokens}")
@@ -182,10 +260,13 @@ class MhlaForCausalLM(PreTrainedModel, GenerationMixin):
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=0.02)
 
-    def _prepare_cache_for_generation(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.config.short_conv:  # whose past tokens no cache holds
-            generation_config.use_cache = False
-        return super()._prepare_cache_for_generation(generation_config, *args, **kwargs)
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
+        mask = model_kwargs.get("attention_mask")
+        padded = mask is not None and not bool(mask.all())
+        usual = generation_config.use_cache is not False and generation_config.cache_implementation is None
+        if usual and model_kwargs.get("past_key_values") is None and not padded:
+            model_kwargs["past_key_values"] = MhlaCache(self.config.layers)
+        return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embeddings
@@ -218,13 +299,11 @@ class MhlaForCausalLM(PreTrainedModel, GenerationMixin):
         x = self.model.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         training = self.gradient_checkpointing and self.training
         use_cache = (self.config.use_cache if use_cache is None else use_cache) and not self.training
-        if self.config.short_conv:
-            if past_key_values is not None:
-                raise RuntimeError(f"MhlaForCausalLM: past_key_values with short_conv {self.config.short_conv}, expected None")
-            use_cache = False
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache()
         mask = None if attention_mask is None or attention_mask.dim() != 2 or bool(attention_mask.all()) else attention_mask
+        if use_cache and past_key_values is None:
+            stateful = mask is None and not torch.is_grad_enabled()
+            if stateful or not self.config.short_conv:
+                past_key_values = MhlaCache(self.config.layers) if stateful else DynamicCache()
         for index, layer in enumerate(self.model.layers):
             if training:
                 x = self._gradient_checkpointing_func(layer.__call__, x, mask, None, index)

@@ -41,7 +41,7 @@ def ask(model, tokens, mask=None, **options):
 
 
 VARIANTS = [dict(), dict(kv_heads=1), dict(rope=False, features="elu1"), dict(features="hedgehog"), dict(gate=False, tied=False),
-            dict(attention="linear"), dict(mix_per_head=True), dict(official=True)]  # fmt: skip
+            dict(attention="linear"), dict(mix_per_head=True), dict(official=True), dict(short_conv=4)]  # fmt: skip
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
@@ -69,9 +69,27 @@ def test_beams_padding_and_assisted_decoding():
     assert torch.equal(together[1, 13:], ask(model, long)[0, 13:])
 
 
-def test_short_convolutions_recompute():
-    model, tokens = made(short_conv=4), prompt(9)
-    assert torch.equal(ask(model, tokens), ask(model, tokens, use_cache=False))
+def test_states_and_features_are_two_caches():
+    model, tokens = made(), prompt(30, batch=2)
+    with torch.no_grad():
+        states = model(tokens[:, :20]).past_key_values
+        want = model(tokens, use_cache=False).logits
+    features = model(tokens[:, :20]).past_key_values  # with gradients
+    assert type(states) is hf.MhlaCache and type(features) is transformers.DynamicCache
+    assert states.get_seq_length() == features.get_seq_length() == 20 and states.nbytes > 0
+    for cache in (states, features):
+        with torch.no_grad():
+            rest = model(tokens[:, 20:], past_key_values=cache).logits
+        torch.testing.assert_close(rest, want[:, 20:], rtol=1e-3, atol=1e-4)
+    states.crop(-5)
+    with pytest.raises(RuntimeError, match="expected 0 or a negative number"):
+        states.crop(5)
+    states.batch_select_indices(torch.tensor([1, 0]))
+    with torch.no_grad():
+        again = model(tokens[[1, 0], 25:], past_key_values=states).logits
+    torch.testing.assert_close(again, want[[1, 0], 25:], rtol=1e-3, atol=1e-4)
+    with pytest.raises(RuntimeError, match="padding beside an MhlaCache"), torch.no_grad():
+        model(tokens[:, :1], past_key_values=states, attention_mask=torch.cat([torch.zeros(2, 1), torch.ones(2, 30)], 1))
 
 
 def test_saved_and_loaded(tmp_path):
