@@ -90,7 +90,7 @@ class StateLayer(CacheLayerMixin):
     is_croppable = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.state: StreamingState | None = None
 
     def step(self, layer: MHLA, x: Tensor) -> Tensor:
@@ -150,7 +150,8 @@ class MhlaCache(Cache):
     @property
     def nbytes(self) -> int:
         """Memory held."""
-        return sum(0 if layer.state is None else layer.state.nbytes for layer in self.layers)
+        layers: list[Any] = list(self.layers)
+        return sum(layer.state.nbytes for layer in layers if layer.state is not None)
 
 
 class Swiglu(nn.Module):
@@ -173,7 +174,8 @@ class CausalMHLA(MHLA):
         if isinstance(cache, MhlaCache):
             if mask is not None:
                 raise RuntimeError("MhlaForCausalLM: attention_mask has padding beside an MhlaCache, expected a DynamicCache")
-            return cache.layers[index].step(self, x)
+            layer: Any = cache.layers[index]
+            return layer.step(self, x)
         past = 0 if cache is None else cache.get_seq_length(index)
         if past == 0 and cache is None and mask is None:
             return self(x)
@@ -254,7 +256,7 @@ class MhlaForCausalLM(PreTrainedModel, GenerationMixin):
         self.model = Body(config)
         self.lm_head = None if c.tied else nn.Linear(c.dim, c.vocab, bias=False)
         self.gradient_checkpointing = False
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call, unused-ignore]
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -266,13 +268,14 @@ class MhlaForCausalLM(PreTrainedModel, GenerationMixin):
         usual = generation_config.use_cache is not False and generation_config.cache_implementation is None
         if usual and model_kwargs.get("past_key_values") is None and not padded:
             model_kwargs["past_key_values"] = MhlaCache(self.config.layers)
-        return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+        usual_way: Any = GenerationMixin._prepare_cache_for_generation
+        return usual_way(self, generation_config, model_kwargs, *args, **kwargs)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embeddings
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.model.embeddings = value
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.embeddings = value  # type: ignore[assignment, unused-ignore]
 
     def get_output_embeddings(self) -> nn.Module | None:
         return self.lm_head
@@ -315,7 +318,8 @@ class MhlaForCausalLM(PreTrainedModel, GenerationMixin):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab, **kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values if use_cache else None)
+        answer: dict[str, Any] = dict(loss=loss, logits=logits, past_key_values=past_key_values if use_cache else None)
+        return CausalLMOutputWithPast(**answer)
 
 
 def save_run(model: MhlaForCausalLM, folder: str | Path) -> None:
