@@ -1,4 +1,4 @@
-// mhla data: what is in a set of images or tokens, whether all of it can be read, and text made into tokens.
+// mhla data: what is in a set of images, tokens or latents, whether all of it can be read, and text made into tokens.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,8 +9,10 @@
 #include "apps/cli/host.h"
 #include "apps/cli/output.h"
 #include "apps/commands.h"
+#include "apps/commands/data_encode.h"
 #include "mhla/core/error.h"
 #include "mhla/data/image_stats.h"
+#include "mhla/data/latent_set.h"
 #include "mhla/data/token_set.h"
 
 namespace mhla::apps {
@@ -156,6 +158,7 @@ int run_tokenize(const TokenizeOptions& options, bool json) {
 
 int run_info(const InfoOptions& options) {
   if (is_token_set(options.data)) return run_token_info(options);
+  if (is_latent_set(folder_of(options.data))) return run_latent_info(folder_of(options.data), options.json);
   const Output out(options.json);
   set_default_threads(threads_for(options.threads));
   const std::shared_ptr<Executor> executor = default_executor();
@@ -174,14 +177,13 @@ int run_info(const InfoOptions& options) {
 }  // namespace
 
 void add_data(CLI::App& app, Job& job) {
-  CLI::App* data = app.add_subcommand("data", "look at sets of images and tokens, turn text into tokens");
+  CLI::App* data = app.add_subcommand("data", "look at sets of images, tokens and latents, make tokens and latents");
   data->require_subcommand(1);
-  CLI::App* info =
-      data->add_subcommand("info", "describe a set of images or a folder of tokens, and find damaged files");
+  CLI::App* info = data->add_subcommand("info", "describe a set of images, tokens or latents, and find damaged files");
   static InfoOptions o;
   info->add_option("--data", o.data,
                    "fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR (JPEG, PNG, WebP, BMP, GIF, TIFF), "
-                   "a folder of one of these, or a folder of `mhla data tokenize`")
+                   "a folder of one of these, or a folder of `mhla data tokenize` or `mhla data encode`")
       ->capture_default_str();
   info->add_option("--split", o.split, "train, test or all")->capture_default_str();
   info->add_option("--samples,--items", o.items, "images to look at, spread over the set (default: all)")
@@ -216,6 +218,7 @@ void add_data(CLI::App& app, Job& job) {
       ->capture_default_str();
   add_json(*tokenize, json);
   tokenize->callback([&job] { job = [] { return run_tokenize(t, json); }; });
+  add_data_encode(*data, job);
 }
 
 }  // namespace mhla::apps

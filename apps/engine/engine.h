@@ -66,6 +66,7 @@ struct Engine {
   Outcome (*eval_lm_tasks)(const EvalLmRequest&, train::Observer&);
   Outcome (*eval_diffusion)(const EvalDiffusionRequest&, train::Observer&);
   Outcome (*eval_images)(const EvalImagesRequest&, train::Observer&);
+  Outcome (*encode_data)(const EncodeRequest&, train::Observer&);
   Outcome (*predict)(const PredictRequest&, train::Observer&);
   Outcome (*export_model)(const ExportRequest&, train::Observer&);
   Outcome (*generate)(const GenerateRequest&, TextObserver&);
@@ -102,6 +103,7 @@ inline std::uint64_t engine_layout() {
   add_fields(TrainRequest<train::DiffusionOptions>()), add_fields(train::DiffusionOptions());
   add_fields(EvalDiffusionRequest());
   add_fields(EvalClassifyRequest()), add_fields(EvalLmRequest()), add_fields(EvalImagesRequest());
+  add_fields(EncodeRequest());
   add_fields(PredictRequest());
   add_fields(ExportRequest()), add_fields(GenerateRequest()), add_fields(AnalyzeRequest());
   add_fields(SampleImagesRequest());

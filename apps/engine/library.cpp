@@ -5,6 +5,7 @@
 #include "apps/engine/bench_model.h"
 #include "apps/engine/classify.h"
 #include "apps/engine/diffusion.h"
+#include "apps/engine/encode/encode.h"
 #include "apps/engine/engine.h"
 #include "apps/engine/eval_images.h"
 #include "apps/engine/eval_tasks.h"
@@ -68,6 +69,7 @@ const mhla::apps::Engine* mhla_engine(void) {
       .eval_lm_tasks = guarded<apps::eval_lm_tasks>,
       .eval_diffusion = guarded<apps::eval_diffusion>,
       .eval_images = guarded<apps::eval_images>,
+      .encode_data = guarded<apps::encode_data>,
       .predict = guarded<apps::predict>,
       .export_model = guarded<apps::export_model>,
       .generate = guarded<apps::generate_text>,

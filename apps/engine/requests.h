@@ -80,6 +80,38 @@ struct EvalImagesRequest {
   }
 };
 
+// `mhla data encode`: images and captions to cached latents and states.
+struct EncodeRequest {
+  std::string data, split = "train", captions, out, vae, text_encoder, posterior = "sample", dtype = "bf16",
+                    device = "cpu";
+  std::int64_t image = 0, caption_tokens = 300, seed = 0, shard_items = 0, batch = 8, threads = 0;
+  bool flip = false;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("data", r.data, "images as `mhla train classify` takes them, or with --text-encoder a folder of images");
+    visit("split", r.split, "train or test");
+    visit("vae", r.vae, "folder of the autoencoder: SD VAE or DC-AE, as diffusers publishes them");
+    visit("image", r.image,
+          "pixels of a side: images are scaled and the middle is cut out (default: as they are, if all have one size)");
+    visit("flip", r.flip, "also encode the mirror images");
+    visit("posterior", r.posterior, "SD VAE: sample, one drawn for every image, or mean");
+    visit("seed", r.seed, "seed of the samples");
+    visit("text_encoder", r.text_encoder, "folder of Gemma-2 and its tokenizer: captions instead of classes");
+    visit("captions", r.captions,
+          "JSON lines {\"image\": \"a.png\", \"caption\": \"...\"} (default: a.txt beside a.png); without --vae, "
+          "captions "
+          "only");
+    visit("caption_tokens", r.caption_tokens, "tokens of a caption");
+    visit("dtype", r.dtype, "type in the files: bf16, f16 or f32");
+    visit("out", r.out, "folder for the latents; what is there already is kept");
+    visit("shard_items", r.shard_items, "items of a file (default: as many as 128 MiB hold, at most 4096)");
+    visit("batch", r.batch, "images at a time");
+    visit("device", r.device, "cpu, cuda or cuda:N");
+    visit("threads", r.threads, "CPU threads; 0: all");
+  }
+};
+
 struct PredictRequest {
   train::OpenOptions open;
   std::vector<std::string> images;

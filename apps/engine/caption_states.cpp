@@ -1,0 +1,44 @@
+#include "apps/engine/caption_states.h"
+
+#include "mhla/language/caption_tokens.h"
+#include "mhla/train/lm/run_tokenizer.h"
+
+namespace mhla::apps {
+
+namespace fs = std::filesystem;
+
+TokenizerPtr caption_tokenizer(const std::string& command, const fs::path& encoder, std::int64_t vocab) {
+  const fs::path beside = fs::absolute(encoder / "").parent_path().parent_path() / "tokenizer";
+  const bool own = !train::tokenizer_file(encoder).empty() || train::tokenizer_file(beside).empty();
+  return train::run_tokenizer(command, own ? encoder : beside, vocab);
+}
+
+CaptionEncoder::CaptionEncoder(const std::string& command, const fs::path& folder, std::int64_t tokens,
+                               torch::Device device)
+    : encoder_(load_gemma2(folder)), tokens_(tokens), device_(device) {
+  tokenizer_ = caption_tokenizer(command, folder, encoder_->config().vocab_size);
+  encoder_->to(device);
+}
+
+Conditioning CaptionEncoder::prompts(const std::vector<std::string>& texts) {
+  return encoded(texts, sana_instruction());
+}
+
+Conditioning CaptionEncoder::plain(const std::vector<std::string>& texts) { return encoded(texts, {}); }
+
+Conditioning CaptionEncoder::encoded(const std::vector<std::string>& texts, std::string_view instruction) {
+  const torch::NoGradGuard no_gradient;
+  std::vector<torch::Tensor> states, masks;
+  for (const std::string& text : texts) {
+    const CaptionTokens tokens = caption_tokens(*tokenizer_, {text}, instruction, tokens_);
+    const auto tensor = [&](const std::vector<std::int64_t>& values) {
+      return torch::tensor(values, torch::kLong).view({1, tokens.length}).to(device_);
+    };
+    const torch::Tensor mask = tensor(tokens.mask);
+    const SelectedStates chosen = select_states(encoder_->forward(tensor(tokens.ids), mask), mask, tokens_);
+    states.push_back(chosen.states.to(torch::kFloat).cpu()), masks.push_back(chosen.mask.cpu());
+  }
+  return {{}, torch::cat(states), torch::cat(masks)};
+}
+
+}  // namespace mhla::apps
