@@ -58,7 +58,7 @@ class Dit(nn.Module):
 
     def forward(self, x, t, labels):
         angle = t[:, None].float() * self.waves
-        c = self.time(torch.cat([angle.cos(), angle.sin()], 1)) + self.label(labels)
+        c = self.time(torch.cat([angle.cos(), angle.sin()], 1).to(self.time[0].weight.dtype)) + self.label(labels)
         side = x.shape[-1] // self.patch
         x = self.patches(x).flatten(2).transpose(1, 2) + self.place
         for block in self.blocks:
