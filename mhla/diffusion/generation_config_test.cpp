@@ -41,7 +41,7 @@ TEST(GenerationConfig, SaysWhatItMayNotBe) {
   const auto refused = [](const char* text) { return message_of([&] { parsed(text); }); };
   EXPECT_EQ(refused(R"({"process": "score"})"), "file: generation: process is 'score', expected noise or flow");
   EXPECT_EQ(refused(R"({"space": "audio"})"), "file: generation: space is 'audio', expected pixels or latents");
-  EXPECT_EQ(refused(R"({"proces": "flow"})"), "file: 'proces' is unknown, nearest is 'process'");
+  EXPECT_EQ(refused(R"({"processes": "flow"})"), "file: 'processes' is unknown, nearest is 'process'");
   EXPECT_NE(refused(R"({"schedule": "cubic"})").find("cubic"), std::string::npos);
   EXPECT_NE(refused(R"({"train_steps": 0})").find("0"), std::string::npos);
   EXPECT_NE(refused(R"({"shift": -1})").find("shift is -1"), std::string::npos);

@@ -193,8 +193,8 @@ TEST_F(CliSample, MistakesAreNamed) {
   expect_refused({"sample", "--model", folder.path("none"), "--out", folder.path("x")}, {"which is not there"});
   write_file(folder.path("dit/generation.json"), R"({"learned_variance": false})");
   expect_refused_sample({}, {"generation.json", "learned_variance is false"});
-  write_file(folder.path("dit/generation.json"), R"({"proces": "noise"})");
-  expect_refused_sample({}, {"'proces' is unknown, nearest is 'process'"});
+  write_file(folder.path("dit/generation.json"), R"({"processes": "noise"})");
+  expect_refused_sample({}, {"'processes' is unknown, nearest is 'process'"});
   fs::remove(folder.path("dit/generation.json"));
   write_file(folder.path("dit/config.json"), R"({"family": "lm", "model": "mhla_10m"})");
   expect_refused_sample({}, {"config.json: is of lm, expected a model that generates images"});
