@@ -30,6 +30,10 @@ class Classifier : public torch::nn::Module {
   [[nodiscard]] const std::vector<AttentionLayer>& attention_layers() const { return layers_; }
   // Parameters that lie on a token grid and must be resampled for another image size, by name.
   [[nodiscard]] virtual std::vector<std::pair<std::string, Layout>> position_tables() const = 0;
+  // forward() in two parts: what the head sees of images, [B, width], and its answer. Metrics compare sets of images by
+  // the first.
+  virtual torch::Tensor features(const torch::Tensor& images) = 0;
+  virtual torch::Tensor head(const torch::Tensor& features) = 0;
 
  protected:
   void add_attention_layer(std::string name, AnyAttention attention, const Layout& layout);

@@ -50,6 +50,17 @@ std::int64_t parameters_of(const char* name, const char* attention, bool officia
   return count_parameters(*make_classifier(classifier_config(name, attention, official)));
 }
 
+TEST(Classifier, FeaturesAndHeadAreTheForwardPass) {
+  const torch::NoGradGuard no_gradient;
+  for (const ClassifierConfig& c : {small_deit(), small_vlt()}) {
+    const AnyClassifier model = make(c);
+    model->eval();
+    const torch::Tensor x = images(c), features = model->features(x);
+    EXPECT_EQ(features.dim(), 2);
+    EXPECT_TRUE(torch::equal(model->head(features), model->forward(x)));
+  }
+}
+
 TEST(Classifiers, HaveTheirParameters) {
   // The published sizes: 5.794 M, 22.20 M, 86.86 M.
   EXPECT_EQ(parameters_of("deit_tiny", "mhla", true), 5'793'832);

@@ -50,7 +50,7 @@ DeitImpl::DeitImpl(const ClassifierConfig& given) : Classifier(given) {
   init_linears(*this, c.init_std);
 }
 
-torch::Tensor DeitImpl::forward(const torch::Tensor& images) {
+torch::Tensor DeitImpl::features(const torch::Tensor& images) {
   expect_images(images);
   const ClassifierConfig& c = config();
   torch::Tensor x = images;
@@ -63,7 +63,7 @@ torch::Tensor DeitImpl::forward(const torch::Tensor& images) {
   x = torch::dropout(x, c.dropout, is_training());
   const auto attend_to = [&](Attention& attention, const torch::Tensor& tokens) { return attend(attention, tokens); };
   for (DeitBlock& block : blocks_) x = block->forward(x, attend_to);
-  return head_(fc_norm_(x.mean(1)));
+  return fc_norm_(x.mean(1));
 }
 
 std::vector<std::pair<std::string, Layout>> DeitImpl::position_tables() const {

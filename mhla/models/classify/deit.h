@@ -33,7 +33,9 @@ TORCH_MODULE(DeitBlock);
 class DeitImpl : public Classifier, public HasParamRoles {
  public:
   explicit DeitImpl(const ClassifierConfig& config);
-  torch::Tensor forward(const torch::Tensor& images) override;
+  torch::Tensor forward(const torch::Tensor& images) override { return head_(features(images)); }
+  torch::Tensor features(const torch::Tensor& images) override;
+  torch::Tensor head(const torch::Tensor& features) override { return head_(features); }
   [[nodiscard]] std::vector<std::pair<std::string, Layout>> position_tables() const override;
   [[nodiscard]] std::map<std::string, ParamRole> param_roles() const override {
     return {{"pos_embed", ParamRole::kTable}};

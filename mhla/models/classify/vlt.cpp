@@ -119,7 +119,7 @@ VltImpl::VltImpl(const ClassifierConfig& given) : Classifier(given) {
   init_convolutions(*this);
 }
 
-torch::Tensor VltImpl::forward(const torch::Tensor& images) {
+torch::Tensor VltImpl::features(const torch::Tensor& images) {
   expect_images(images);
   const auto attend_to = [&](Attention& attention, const torch::Tensor& tokens) { return attend(attention, tokens); };
   torch::Tensor x = to_tokens(stem_->forward(images));
@@ -128,7 +128,7 @@ torch::Tensor VltImpl::forward(const torch::Tensor& images) {
     if (!stage.reduction.is_empty()) x = to_tokens(stage.norm(stage.reduction(to_image(x, stage.layout))));
   }
   x = norm_(to_image(proj_(x), stages_.back().layout));
-  return head_(torch::silu(x).flatten(2).mean(-1));
+  return torch::silu(x).flatten(2).mean(-1);
 }
 
 std::vector<std::pair<std::string, Layout>> VltImpl::position_tables() const {

@@ -45,7 +45,9 @@ TORCH_MODULE(VltBlock);
 class VltImpl : public Classifier {
  public:
   explicit VltImpl(const ClassifierConfig& config);
-  torch::Tensor forward(const torch::Tensor& images) override;
+  torch::Tensor forward(const torch::Tensor& images) override { return head_(features(images)); }
+  torch::Tensor features(const torch::Tensor& images) override;
+  torch::Tensor head(const torch::Tensor& features) override { return head_(features); }
   [[nodiscard]] std::vector<std::pair<std::string, Layout>> position_tables() const override;
 
  private:
