@@ -18,6 +18,9 @@ void print_metric(const JsonValue& row, const Output& out) {
   const JsonValue *deviation = row.find("deviation"), *reference = row.find("reference"),
                   *others = row.find("reference_images");
   std::string line = fmt::format("{:<12} {:.6g}", row.at("metric").as_string(), row.at("value").as_double());
+  if (row.at("metric").as_string() == "nearest")
+    line += fmt::format(" of the distance of {} held-out images, copies {:.2f} %", row.at("held_out_images").as_int(),
+                        100 * row.at("copies").as_double());
   if (deviation != nullptr) line += fmt::format(" +- {:.3g}", deviation->as_double());
   line += fmt::format("   {} images", row.at("images").as_int());
   if (reference != nullptr) {
@@ -34,7 +37,12 @@ int run_eval_images(const EvalImagesRequest& request, bool json) {
       [&](const JsonValue& row) {
         out.row(row);
         if (said_warning(row)) return;
-        if (row.at("kind").as_string() == "stats") return out.line("stats  " + row.at("path").as_string());
+        const std::string& kind = row.at("kind").as_string();
+        if (kind == "stats" || kind == "sheet") return out.line(kind + "  " + row.at("path").as_string());
+        if (kind == "nearest")
+          return out.line(fmt::format("  {:.4f}  {:.3f} of held out  {}  {}", row.at("distance").as_double(),
+                                      row.at("ratio").as_double(), row.at("sample").as_string(),
+                                      row.at("training").as_string()));
         if (!named) out.line("features  " + row.at("features").as_string());
         named = true;
         print_metric(row, out);
@@ -52,8 +60,13 @@ void add_eval_images(CLI::App& eval, Job& job) {
   const RequestFlags flags(*command, request);
   flags["samples"].required()->type_name("PATH");
   flags["reference"].type_name("PATH");
-  flags["features"].required()->type_name("NAME:FILE");
-  flags["metrics"].delimiter(',')->check(one_of(metric_names()))->type_name("NAME,...");
+  flags["features"].required()->type_name("NAME");
+  std::vector<std::string> names = metric_names();
+  names.emplace_back("nearest");
+  flags["metrics"].delimiter(',')->check(one_of(names))->type_name("NAME,...");
+  flags["classes"].type_name("from-names|FILE");
+  flags["held_out"].type_name("PATH");
+  flags["sheet"].type_name("FILE");
   flags["save_stats"].type_name("FILE");
   flags.shown("neighbours").check(whole_number(1, 1000));
   flags.shown("batch").check(within(limits::kBatch));
@@ -62,6 +75,9 @@ void add_eval_images(CLI::App& eval, Job& job) {
   add_json(*command, json, "one JSON object per metric on stdout, text on stderr");
   std::string known = "Metrics (default: fid):\n";
   for (const Metric& metric : all_metrics()) known += fmt::format("  {:<12} {}\n", metric.name, metric.what);
+  known += fmt::format(
+      "  {:<12} {}\n", "nearest",
+      "distance to the nearest training image (--reference) over that of held-out images: are they copies?");
   command->footer(known +
                   "Values depend on the number of images, on the network and on the reference: each is printed with "
                   "them.\nCompare only values of equal ones.");

@@ -4,171 +4,122 @@
 #include "apps/engine/eval_images.h"
 
 #include <algorithm>
-#include <filesystem>
+#include <charconv>
 #include <iterator>
 #include <map>
-#include <memory>
-#include <optional>
 
+#include "apps/engine/image_judge.h"
+#include "apps/engine/image_source.h"
+#include "apps/engine/nearest_images.h"
 #include "mhla/core/error.h"
 #include "mhla/core/memory.h"
-#include "mhla/data/image_set.h"
 #include "mhla/diffusion/metrics/metrics.h"
-#include "mhla/io/codecs/image.h"
-#include "mhla/io/codecs/npz.h"
+#include "mhla/io/file.h"
 #include "mhla/io/folder.h"
-#include "mhla/models/inception/inception.h"
 #include "mhla/ops/tensor_view.h"
 #include "mhla/train/opening.h"
-#include "mhla/train/trainer.h"
 
 namespace mhla::apps {
 namespace {
 
-namespace fs = std::filesystem;
 using train::Observer;
 
-constexpr const char* kEvalImagesCommand = "eval images";
-constexpr std::int64_t kPoolSize = 2048, kLogitsSize = 1008;
+constexpr const char* kNearest = "nearest";
 
-bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
-// RGB images, some at a time; those of a batch have one size.
-class Images {
- public:
-  virtual ~Images() = default;
-  [[nodiscard]] virtual std::int64_t size() const = 0;
-  // u8 [n, 3, rows, columns] from image `first` on, n from 1 to `most`.
-  virtual torch::Tensor batch(std::int64_t first, std::int64_t most) = 0;
-};
-
-class FolderImages : public Images {
- public:
-  explicit FolderImages(const std::string& folder) : folder_(folder), files_(image_files_in(folder)) {
-    if (files_.empty())
-      fail(kEvalImagesCommand, ": ", folder, " has no image, expected ", readable_endings(), " files");
-  }
-  [[nodiscard]] std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
-
-  torch::Tensor batch(std::int64_t first, std::int64_t most) override {
-    std::vector<torch::Tensor> images;
-    const std::int64_t end = std::min(size(), first + most);
-    for (std::int64_t i = first; i < end; ++i) {
-      if (next_at_ != i) next_ = read(i), next_at_ = i;
-      if (!images.empty() && images.front().sizes() != next_.sizes()) break;
-      images.push_back(next_);
-    }
-    return torch::stack(images).permute({0, 3, 1, 2});
-  }
-
- private:
-  torch::Tensor read(std::int64_t at) {
-    Image image = read_image(fs::path(folder_) / files_[static_cast<std::size_t>(at)]);
-    convert_channels(image, 3);
-    return torch::from_blob(image.pixels.data(), {image.height, image.width, 3}, torch::kByte).clone();
-  }
-
-  std::string folder_;
-  std::vector<std::string> files_;
-  torch::Tensor next_;
-  std::int64_t next_at_ = -1;
-};
-
-class NpzImages : public Images {
- public:
-  explicit NpzImages(const Npz& file) : array_(file.array("arr_0")) {
-    const ConstView& v = array_.view;
-    if (v.dtype != DType::kU8 || v.rank != 4 || v.shape[3] != 3 || v.shape[0] < 1 || !v.contiguous())
-      fail(file.label(), ": arr_0 is ", name_of(v.dtype), " ", shape_text(v), ", expected u8 [N, rows, columns, 3]");
-    if (v.shape[1] < 1 || v.shape[2] < 1) fail(file.label(), ": arr_0 has shape ", shape_text(v), ": no pixels");
-  }
-  [[nodiscard]] std::int64_t size() const override { return array_.view.shape[0]; }
-
-  torch::Tensor batch(std::int64_t first, std::int64_t most) override {
-    const ConstView& v = array_.view;
-    const std::int64_t count = std::min(most, size() - first), bytes = v.shape[1] * v.shape[2] * 3;
-    auto* const from = const_cast<std::uint8_t*>(static_cast<const std::uint8_t*>(v.data)) + first * bytes;
-    return torch::from_blob(from, {count, v.shape[1], v.shape[2], 3}, torch::kByte).permute({0, 3, 1, 2});
-  }
-
- private:
-  NpyArray array_;
-};
-
-// A set by its path: images, statistics, or an .npz with both.
-struct Source {
-  std::unique_ptr<Images> images;      // null: none there
-  std::optional<ImageFeatures> stats;  // none: not there
-};
-
-Source open_source(const std::string& path, const std::string& network) {
-  Source source;
-  if (is_folder(path)) {
-    source.images = std::make_unique<FolderImages>(path);
-  } else if (ends_with(path, ".npz")) {
-    const Npz file = Npz::read(path);
-    if (file.contains("arr_0")) source.images = std::make_unique<NpzImages>(file);
-    if (file.contains("mu")) source.stats = ImageFeatures::read(path, network);
-    if (!source.images && !source.stats) fail(path, ": has neither arr_0 nor mu, expected images or statistics");
-  } else if (ends_with(path, ".safetensors")) {
-    source.stats = ImageFeatures::read(path, network);
-  } else {
-    fail(kEvalImagesCommand, ": ", path, " is no folder, .npz or .safetensors file");
-  }
-  return source;
-}
-
-// The file of --features inception:FILE.
-fs::path inception_file(const std::string& features) {
-  constexpr std::string_view kHead = "inception:";
-  if (features.rfind(kHead, 0) != 0)
-    fail(kEvalImagesCommand, ": --features is '", features, "', expected inception:FILE");
-  return features.substr(kHead.size());
-}
-
+// Runs images through the network; counts on the way how many it takes for what they should be.
 class Extractor {
  public:
-  Extractor(const EvalImagesRequest& request, std::string network, Observer& observer)
-      : observer_(observer),
-        batch_(request.batch),
-        device_(train::device_of(request.device)),
-        network_(std::move(network)),
-        model_(load_inception(inception_file(request.features))) {
-    model_->to(device_);
-  }
+  Extractor(const EvalImagesRequest& request, std::unique_ptr<ImageJudge> judge, Observer& observer)
+      : observer_(observer), batch_(request.batch), judge_(std::move(judge)) {}
 
-  ImageFeatures features_of(Images& images, const std::string& label, const FeatureNeeds& needs) {
+  [[nodiscard]] ImageJudge& judge() { return *judge_; }
+
+  // `asked`: the class of every image, or none.
+  ImageFeatures features_of(SourceImages& images, const std::string& label, const FeatureNeeds& needs,
+                            const std::vector<std::int64_t>& asked = {}) {
+    if (needs.logits && judge_->classes() == 0)
+      fail(kEvalImagesCommand, ": ", judge_->name(), " have no classes, expected inception or a classifier for is");
+    if (needs.spatial_stats && !judge_->has_spatial())
+      fail(kEvalImagesCommand, ": ", judge_->name(), " has no spatial features, expected inception:FILE for sfid");
     const auto count = static_cast<double>(images.size());
-    expect_fits(str(kEvalImagesCommand, ": features of ", images.size(), " images"),
-                MemoryEstimate()
-                    .add("features", needs.rows ? 4.0 * count * kPoolSize : 0.0)
-                    .add("logits", needs.logits ? 4.0 * count * kLogitsSize : 0.0));
+    expect_fits(
+        str(kEvalImagesCommand, ": features of ", images.size(), " images"),
+        MemoryEstimate()
+            .add("features", needs.rows ? 4.0 * count * static_cast<double>(judge_->features(images.batch(0, 1))) : 0.0)
+            .add("logits", needs.logits ? 4.0 * count * static_cast<double>(judge_->classes()) : 0.0));
     const torch::NoGradGuard no_gradient;
-    ImageFeatures all(label, network_, needs);
+    ImageFeatures all(label, judge_->name(), needs);
+    agreed_ = 0;
     for (std::int64_t done = 0; done < images.size();) {
       const torch::Tensor batch = images.batch(done, batch_);
-      const InceptionFeatures f = model_->forward(batch.to(device_));
+      const JudgedBatch judged = judge_->judge(batch);
+      const auto view = [&](const torch::Tensor& part, const char* what) {
+        return part.defined() ? ops::view_of(part, kEvalImagesCommand, what) : ConstView();
+      };
+      all.add({.features = view(judged.features, "features"),
+               .maybe_spatial = view(judged.spatial, "spatial features"),
+               .maybe_logits = view(judged.logits, "logits")});
+      if (!asked.empty()) {
+        const torch::Tensor best = judged.logits.argmax(1);
+        for (std::int64_t i = 0; i < batch.size(0); ++i)
+          agreed_ += best[i].item<std::int64_t>() == asked[static_cast<std::size_t>(done + i)] ? 1 : 0;
+      }
       done += batch.size(0);
-      const torch::Tensor pool = f.f2048.cpu().contiguous(), spatial = f.spatial.cpu().contiguous(),
-                          logits = f.logits_unbiased.cpu().contiguous();
-      all.add({.features = ops::view_of(pool, kEvalImagesCommand, "features"),
-               .maybe_spatial = ops::view_of(spatial, kEvalImagesCommand, "spatial features"),
-               .maybe_logits = ops::view_of(logits, kEvalImagesCommand, "logits")});
       observer_.progress(
           JsonValue().set("kind", "eval").set("step", done).set("of", images.size()).set("samples", "images"));
     }
     return all;
   }
+  [[nodiscard]] std::int64_t agreed() const { return agreed_; }  // of the last set
 
  private:
   Observer& observer_;
   std::int64_t batch_;
-  torch::Device device_;
-  std::string network_;
-  Inception model_;
+  std::unique_ptr<ImageJudge> judge_;
+  std::int64_t agreed_ = 0;
 };
+
+std::int64_t class_number(const std::string& given, const std::vector<std::string>& names, const std::string& where) {
+  const auto by_name = std::find(names.begin(), names.end(), given);
+  if (by_name != names.end()) return by_name - names.begin();
+  std::int64_t number = -1;
+  const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), number);
+  if (error != std::errc() || end != given.data() + given.size() || number < 0 ||
+      number >= static_cast<std::int64_t>(names.size()))
+    fail(where, ": class '", given, "', expected a number from 0 to ", names.size() - 1, " or a name; nearest is '",
+         nearest_name(given, names), "'");
+  return number;
+}
+
+// The classes that samples should be of: their names or arr_1 say so, or a file with a class on every line.
+std::vector<std::int64_t> asked_classes(const std::string& classes, const SourceImages& images,
+                                        const std::vector<std::string>& names) {
+  std::vector<std::int64_t> asked;
+  if (classes == "from-names") {
+    for (std::int64_t i = 0; i < images.size(); ++i) {
+      const std::optional<std::int64_t> one = images.asked(i);
+      if (!one) fail(kEvalImagesCommand, ": ", images.name(i), " does not say its class, expected NUMBER-classN.png");
+      if (*one < 0 || *one >= static_cast<std::int64_t>(names.size()))
+        fail(kEvalImagesCommand, ": ", images.name(i), " is of class ", *one, ", but the classifier has ",
+             names.size());
+      asked.push_back(*one);
+    }
+    return asked;
+  }
+  const std::vector<std::byte> bytes = read_file(classes, std::uint64_t{1} << 30);
+  std::string line;
+  for (const std::byte byte : bytes) {
+    if (const char letter = static_cast<char>(byte); letter != '\n') {
+      if (letter != '\r') line += letter;
+    } else if (!line.empty()) {
+      asked.push_back(class_number(line, names, classes)), line.clear();
+    }
+  }
+  if (!line.empty()) asked.push_back(class_number(line, names, classes));
+  if (static_cast<std::int64_t>(asked.size()) != images.size())
+    fail(classes, ": has ", asked.size(), " classes, expected one for each of the ", images.size(), " samples");
+  return asked;
+}
 
 void tell(const MetricResult& result, Observer& observer) {
   JsonValue row = JsonValue()
@@ -183,32 +134,68 @@ void tell(const MetricResult& result, Observer& observer) {
   observer.row(row);
 }
 
+// What a metric has to keep of either set, with that of `nearest`.
+struct Wanted {
+  std::vector<std::string> names;  // without nearest
+  MetricNeeds needs;
+  bool nearest = false;
+
+  explicit Wanted(const EvalImagesRequest& request) : names(request.metrics) {
+    nearest = std::erase(names, kNearest) > 0;
+    if (names.empty() && !nearest && request.save_stats.empty() && request.classes.empty()) names = {"fid"};
+    needs = needs_of(names);
+    if (nearest) needs.samples.rows = needs.reference.rows = needs.any_reference = true;
+    if (needs.any_reference && request.reference.empty())
+      fail(kEvalImagesCommand, ": --reference is missing, expected for all metrics but is and is-shuffled");
+    if (nearest && request.held_out.empty())
+      fail(kEvalImagesCommand, ": --held-out is missing, expected images that were not trained on, to compare with");
+    if (!nearest && !request.sheet.empty()) fail(kEvalImagesCommand, ": --sheet without --metrics nearest");
+    if (!nearest && !request.held_out.empty()) fail(kEvalImagesCommand, ": --held-out without --metrics nearest");
+  }
+};
+
+SourceImages& images_of(ImageSource& source, const std::string& path, const char* metric) {
+  if (!source.images) fail(kEvalImagesCommand, ": ", path, " has statistics only, expected images for ", metric);
+  return *source.images;
+}
+
 }  // namespace
 
 void eval_images(const EvalImagesRequest& request, Observer& observer) {
-  std::vector<std::string> names = request.metrics;
-  if (names.empty() && request.save_stats.empty()) names = {"fid"};
-  const MetricNeeds needs = needs_of(names);
-  if (needs.any_reference && request.reference.empty())
-    fail(kEvalImagesCommand, ": --reference is missing, expected for all metrics but is and is-shuffled");
-  // What can be wrong with paths is found before the network is read.
-  const std::string network = "inception-v3, " + inception_file(request.features).filename().string();
-  Source source = open_source(request.samples, network), other;
-  if (needs.any_reference) other = open_source(request.reference, network);
+  const Wanted wanted(request);
+  const MetricNeeds& needs = wanted.needs;
   train::TrainOptions options;
   options.device = request.device, options.threads = request.threads;
+  // What can be wrong with paths is found before a network is read.
+  const std::string network = judge_label(request.features);
+  ImageSource source = open_image_source(request.samples, network), other, held_out;
+  if (needs.any_reference) other = open_image_source(request.reference, network);
+  if (wanted.nearest) held_out = open_image_source(request.held_out, network);
   train::prepare(options, observer);
-  Extractor extractor(request, network, observer);
+  Extractor extractor(request, open_judge(request, observer), observer);
 
+  std::vector<std::int64_t> asked;
+  if (!request.classes.empty()) {
+    const std::vector<std::string> names = extractor.judge().class_names();
+    if (names.empty()) fail(kEvalImagesCommand, ": --classes with ", network, ", expected --features classifier:RUN");
+    asked = asked_classes(request.classes, images_of(source, request.samples, "--classes"), names);
+  }
   FeatureNeeds kept = needs.samples;
-  if (!request.save_stats.empty()) kept.stats = kept.spatial_stats = true;
+  if (!request.save_stats.empty()) kept.stats = true, kept.spatial_stats = extractor.judge().has_spatial();
   ImageFeatures samples =
-      source.images ? extractor.features_of(*source.images, request.samples, kept) : std::move(*source.stats);
+      source.images ? extractor.features_of(*source.images, request.samples, kept, asked) : std::move(*source.stats);
   if (!request.save_stats.empty()) {
     samples.save(request.save_stats);
     observer.row(JsonValue().set("kind", "stats").set("path", request.save_stats));
   }
-  if (names.empty()) return;
+  if (!asked.empty())
+    tell({"accuracy",
+          {static_cast<double>(extractor.agreed()) / static_cast<double>(asked.size()), {}},
+          samples.images(),
+          0,
+          "",
+          samples.network()},
+         observer);
 
   // ADM's files have statistics of a whole set beside some of its images, which serve the metrics of neighbours only.
   const std::optional<ImageFeatures>& stats = other.stats;
@@ -222,7 +209,7 @@ void eval_images(const EvalImagesRequest& request, Observer& observer) {
   std::map<std::string, MetricResult> results;
   const auto compute = [&](bool of_rows, const ImageFeatures* reference) {
     std::vector<std::string> some;
-    std::copy_if(names.begin(), names.end(), std::back_inserter(some),
+    std::copy_if(wanted.names.begin(), wanted.names.end(), std::back_inserter(some),
                  [&](const std::string& name) { return by_rows(name) == of_rows; });
     if (some.empty()) return;
     for (MetricResult& result : compute_metrics(some, samples, reference, metric_options))
@@ -230,7 +217,13 @@ void eval_images(const EvalImagesRequest& request, Observer& observer) {
   };
   compute(true, rows ? &*rows : nullptr);
   compute(false, stats ? &*stats : rows ? &*rows : nullptr);
-  for (const std::string& name : names) tell(results.at(name), observer);
+  for (const std::string& name : wanted.names) tell(results.at(name), observer);
+  if (!wanted.nearest) return;
+  SourceImages &of_samples = images_of(source, request.samples, kNearest),
+               &training = images_of(other, request.reference, kNearest),
+               &unseen = images_of(held_out, request.held_out, kNearest);
+  const ImageFeatures unseen_rows = extractor.features_of(unseen, request.held_out, kFeatureRows);
+  tell_nearest({of_samples, training, samples, *rows, unseen_rows, request.sheet}, observer);
 }
 
 }  // namespace mhla::apps

@@ -61,18 +61,29 @@ struct EvalDiffusionRequest {
 
 // `mhla eval images`: how close two sets of images are.
 struct EvalImagesRequest {
-  std::string samples, reference, features, save_stats, device = "cpu";
+  std::string samples, reference, features, save_stats, classes, held_out, sheet, device = "cpu";
   std::vector<std::string> metrics;
   std::int64_t neighbours = 3, batch = 32, threads = 0;
 
   template <class Self, class Visit>
   static void fields(Self& r, Visit&& visit) {
-    visit("samples", r.samples, "the images to judge: a folder of them (at any depth), or an .npz with arr_0");
-    visit("reference", r.reference,
-          "what to compare with: a folder, an .npz with arr_0 or with mu and sigma, or a file of --save-stats");
-    visit("features", r.features, "the network: inception:FILE, Inception-v3's published weights as safetensors");
+    visit("samples", r.samples,
+          "the images to judge: a folder of them (at any depth) or of `mhla sample`, or an .npz with arr_0");
+    visit(
+        "reference", r.reference,
+        "what to compare with: a folder, an .npz with arr_0 or with mu and sigma, a file of --save-stats, or a set as "
+        "`mhla train classify` takes it, with @test at the end for its test images");
+    visit(
+        "features", r.features,
+        "the network: inception:FILE, Inception-v3's published weights as safetensors; classifier:RUN, a run of `mhla "
+        "train classify`; or pixels");
     visit("metrics", r.metrics, "names joined by commas");
     visit("neighbours", r.neighbours, "k of precision, recall, density and coverage");
+    visit("classes", r.classes,
+          "with classifier:RUN also the accuracy, the share of samples of the class that was asked for: from-names, as "
+          "`mhla sample` writes it into names and arr_1, or a file with a class on every line");
+    visit("held_out", r.held_out, "metric nearest: images that were not trained on, as --reference");
+    visit("sheet", r.sheet, "metric nearest: a PNG of the closest samples, each with its nearest training image");
     visit("save_stats", r.save_stats, "write what metrics need of the samples, to be a --reference later");
     visit("batch", r.batch, "images at a time");
     visit("device", r.device, "cpu, cuda or cuda:N");

@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 
 #include "mhla/io/codecs/image.h"
 #include "mhla/io/codecs/npz.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
 #include "tests/cli/expect.h"
+#include "tests/cli/train_fixture.h"
 
 namespace mhla {
 namespace {
@@ -50,7 +52,8 @@ TEST_F(CliImages, RefusesWhatItCannotJudge) {
   if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
   const std::string a = make("a", 3, 3), network = "inception:" + folder.path("none.safetensors");
   refused({"--samples", a, "--features", network}, "--reference is missing");
-  refused({"--samples", a, "--reference", a, "--features", "resnet"}, "expected inception:FILE");
+  refused({"--samples", a, "--reference", a, "--features", "resnet"},
+          "expected inception:FILE, classifier:RUN or pixels");
   refused({"--samples", a, "--reference", a, "--features", network}, "none.safetensors");
   refused({"--samples", a, "--reference", a, "--features", network, "--metrics", "fad"}, "fad");
   const auto samples = [&](const std::string& path, const std::string& part) {
@@ -70,10 +73,170 @@ TEST_F(CliImages, RefusesWhatItCannotJudge) {
   }
 }
 
+// ---- A classifier as judge
+
+class CliJudge : public ClassifyFixture {
+ protected:
+  void SetUp() override {
+    ClassifyFixture::SetUp();
+    if (IsSkipped()) return;
+    run = folder.path("run");
+    ASSERT_EQ(run_program(words(run, {"--max-steps", "4"})).code, 0);
+    for (const char* name : {"a", "b"}) {
+      fs::create_directory(folder.path(name));
+      for (int i = 0; i < 12; ++i) {
+        Image image;
+        image.resize(28, 28, 3);
+        for (std::size_t at = 0; at < image.pixels.size(); ++at)
+          image.pixels[at] =
+              static_cast<std::uint8_t>((at * static_cast<std::size_t>(i + 3) + at / (name[0] == 'a' ? 5 : 9)) % 251);
+        write_file(folder.path(name) + "/" + std::to_string(100 + i) + ".png", encode_png(image));
+      }
+    }
+  }
+  // Rows of kind "metric" by name.
+  std::map<std::string, JsonValue> metrics(const std::vector<std::string>& more) {
+    const ProgramRun done = run_program(joined({"eval", "images", "--json"}, more));
+    EXPECT_EQ(done.code, 0) << done.err;
+    std::map<std::string, JsonValue> rows;
+    for (const std::string& line : lines_of(done.out)) {
+      const JsonValue row = parse_json(line, "row");
+      if (row.at("kind").as_string() == "metric") rows[std::string(row.at("metric").as_string())] = row;
+    }
+    return rows;
+  }
+  std::string run;
+};
+
+TEST_F(CliJudge, MeasuresWithItsFeatures) {
+  const std::string judge = "classifier:" + run;
+  auto rows = metrics({"--samples", folder.path("a"), "--reference", folder.path("b"), "--features", judge, "--metrics",
+                       "fid,kid,precision,is"});
+  EXPECT_EQ(rows.at("fid").at("features").as_string(), "classifier run");
+  EXPECT_EQ(rows.at("fid").at("images").as_int(), 12);
+  EXPECT_EQ(rows.at("fid").at("reference_images").as_int(), 12);
+  EXPECT_GT(rows.at("fid").at("value").as_double(), 1e-6);
+  EXPECT_GE(rows.at("is").at("value").as_double(), 1.0);
+  rows = metrics({"--samples", folder.path("a"), "--reference", folder.path("a"), "--features", judge});
+  EXPECT_LE(rows.at("fid").at("value").as_double(), 1e-6);
+  expect_refused({"eval", "images", "--samples", folder.path("a"), "--reference", folder.path("b"), "--features", judge,
+                  "--metrics", "sfid"},
+                 {"classifier run has no spatial features, expected inception:FILE for sfid"});
+  expect_refused({"eval", "images", "--samples", folder.path("a"), "--reference", folder.path("b"), "--features",
+                  "classifier:" + folder.path("none")},
+                 {folder.path("none")});
+  // Features of another network are other features.
+  ASSERT_EQ(run_program({"eval", "images", "--samples", folder.path("b"), "--features", judge, "--save-stats",
+                         folder.path("b.safetensors")})
+                .code,
+            0);
+  expect_refused({"eval", "images", "--samples", folder.path("a"), "--reference", folder.path("b.safetensors"),
+                  "--features", "pixels"},
+                 {"classifier run"});
+}
+
+TEST_F(CliJudge, CountsTheClassesThatWereAskedFor) {
+  std::vector<std::int64_t> answers;
+  std::string right, wrong;
+  for (const std::string& line :
+       lines_of(run_program({"predict", "--run", run, folder.path("a"), "--json", "--top", "1"}).out)) {
+    const JsonValue row = parse_json(line, "row");
+    if (row.at("kind").as_string() == "image") answers.push_back(row.at("top").at(0).at("class").as_int());
+  }
+  ASSERT_EQ(answers.size(), 12u);
+  for (std::size_t i = 0; i < 12; ++i) {
+    right += std::to_string(answers[i]) + "\n";
+    wrong += std::to_string(i < 3 ? answers[i] : (answers[i] + 1) % 10) + "\n";
+  }
+  const std::vector<std::string> all{"--samples", folder.path("a"), "--features", "classifier:" + run, "--classes"};
+  write_file(folder.path("classes.txt"), right);
+  auto rows = metrics(joined(all, {folder.path("classes.txt")}));
+  EXPECT_EQ(rows.at("accuracy").at("value").as_double(), 1.0);
+  EXPECT_EQ(rows.size(), 1u);
+  write_file(folder.path("classes.txt"), wrong);
+  EXPECT_EQ(metrics(joined(all, {folder.path("classes.txt")})).at("accuracy").at("value").as_double(), 0.25);
+
+  // As `mhla sample` names its files, in a folder of its own beside other pictures.
+  fs::create_directories(folder.path("samples/images"));
+  for (std::size_t i = 0; i < 12; ++i)
+    fs::copy_file(
+        folder.path("a/") + std::to_string(100 + i) + ".png",
+        folder.path("samples/images/") + std::to_string(100 + i) + "-class" + std::to_string(answers[i]) + ".png");
+  write_file(folder.path("samples/sample.json"), std::string("{}"));
+  fs::copy_file(folder.path("b/100.png"), folder.path("samples/sheet.png"));
+  rows = metrics({"--samples", folder.path("samples"), "--features", "classifier:" + run, "--classes", "from-names"});
+  EXPECT_EQ(rows.at("accuracy").at("value").as_double(), 1.0);
+  EXPECT_EQ(rows.at("accuracy").at("images").as_int(), 12);
+
+  write_file(folder.path("classes.txt"), std::string("3\n"));
+  const auto refused = [&](const std::string& classes, const std::string& part) {
+    expect_refused(joined({"eval", "images"}, joined(all, {classes})), {part});
+  };
+  refused(folder.path("classes.txt"), "has 1 classes, expected one for each of the 12 samples");
+  write_file(folder.path("classes.txt"), std::string("10\n"));
+  refused(folder.path("classes.txt"), "class '10', expected a number from 0 to 9");
+  refused("from-names", "100.png does not say its class");
+  refused(folder.path("none.txt"), "none.txt");
+  expect_refused({"eval", "images", "--samples", folder.path("a"), "--features", "pixels", "--classes", "from-names"},
+                 {"expected --features classifier:RUN"});
+}
+
+TEST_F(CliJudge, FindsCopiesOfTrainingImages) {
+  // Of 12 samples three are training images; b has other ones, of which half are held out.
+  const std::string training = "fashion-mnist:" + data;
+  fs::create_directory(folder.path("training"));
+  for (int i = 0; i < 6; ++i)
+    for (const char* to : {"training/", "held/"}) {
+      fs::create_directories(folder.path(to));
+      fs::copy_file(folder.path("b/") + std::to_string(100 + i + (to[0] == 'h' ? 6 : 0)) + ".png",
+                    folder.path(to) + std::to_string(i) + ".png");
+    }
+  for (const int i : {0, 2, 4})
+    fs::copy_file(folder.path("training/") + std::to_string(i) + ".png",
+                  folder.path("a/") + std::to_string(i) + ".png");
+  const ProgramRun done =
+      run_program({"eval", "images", "--samples", folder.path("a"), "--reference", folder.path("training"),
+                   "--held-out", folder.path("held"), "--features", "pixels", "--metrics", "nearest", "--sheet",
+                   folder.path("sheet.png"), "--json"});
+  ASSERT_EQ(done.code, 0) << done.err;
+  std::vector<JsonValue> pairs;
+  for (const std::string& line : lines_of(done.out)) {
+    const JsonValue row = parse_json(line, "row");
+    if (row.at("kind").as_string() == "nearest") pairs.push_back(row);
+    if (row.at("kind").as_string() != "metric") continue;
+    EXPECT_GE(row.at("copies").as_double(), 3.0 / 15.0) << line;
+    EXPECT_EQ(row.at("held_out_images").as_int(), 6);
+    EXPECT_GT(row.at("value").as_double(), 0.3);
+  }
+  ASSERT_EQ(pairs.size(), 10u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(pairs[i].at("distance").as_double(), 0.0);
+    EXPECT_EQ(pairs[i].at("sample").as_string(), pairs[i].at("training").as_string());
+  }
+  EXPECT_GT(pairs[3].at("distance").as_double(), 1.0);
+  const Image sheet = read_image(folder.path("sheet.png"));
+  EXPECT_EQ(sheet.width, 8 * 30 + 2);  // 15 pairs, four in a row
+  EXPECT_EQ(sheet.height, 4 * 30 + 2);
+
+  // Sets by name, through a network.
+  const auto rows = metrics({"--samples", training + "@train", "--reference", training, "--held-out",
+                             folder.path("held"), "--features", "classifier:" + run, "--metrics", "nearest"});
+  EXPECT_EQ(rows.at("nearest").at("value").as_double(), 0.0);
+  EXPECT_EQ(rows.at("nearest").at("reference_images").as_int(), 80);
+  const std::vector<std::string> all{
+      "eval", "images", "--samples", folder.path("a"), "--reference", folder.path("training"), "--features", "pixels"};
+  expect_refused(joined(all, {"--metrics", "nearest"}), {"--held-out is missing"});
+  expect_refused(joined(all, {"--sheet", "x.png"}), {"--sheet without --metrics nearest"});
+  expect_refused(joined(all, {"--metrics", "is"}), {"pixels have no classes"});
+  expect_refused(joined(all, {"--metrics", "nearest", "--held-out", folder.path("training")}),
+                 {"expected images that were not trained on"});
+}
+
 TEST_F(CliImages, HelpNamesEveryMetric) {
   const ProgramRun help = eval({"--help"});
   EXPECT_EQ(help.code, 0);
-  for (const char* name : {"fid", "sfid", "is", "is-shuffled", "kid", "precision", "recall", "density", "coverage"})
+  for (const char* name :
+       {"fid", "sfid", "is", "is-shuffled", "kid", "precision", "recall", "density", "coverage", "nearest"})
     EXPECT_TRUE(has(help.out, name)) << help.out;
 }
 
