@@ -65,9 +65,9 @@ struct TrainOptions {
     visit("clip_mix_apart", o.clip_mix_apart,
           "clip the gradients of the mixing matrices separately (default: on; with official: off)");
     visit("schedule", o.schedule, "learning rate schedule: cosine or constant");
-    visit(
-        "warmup_steps", o.warmup_steps,
-        "steps of linear warm-up from warmup_lr to lr (default: 0; language models 100 and diffusion models 1000, or a tenth of a shorter run)");
+    visit("warmup_steps", o.warmup_steps,
+          "steps of linear warm-up from warmup_lr to lr (default: 0; language models 100 and diffusion models 1000, or "
+          "a tenth of a shorter run)");
     visit("warmup_lr", o.warmup_lr, "learning rate at the start of the warm-up");
     visit("min_lr", o.min_lr, "learning rate at the end of the cosine schedule");
     visit("init", o.init,

@@ -1,12 +1,11 @@
 // The training loop of every task. A run is a folder:
 //   train.json         every option, as resolved
 //   config.json        the model; with model.safetensors (and ema.safetensors) what is left at the end
-//   classes.json       or tokenizer.json and tokenizer.fingerprint, generation.json: what goes with the model (Task::write_companions)
-//   best.safetensors   the weights of the best evaluation so far (best.h)
-//   log.jsonl          events.out.tfevents.*: the log (run_log.h)
-//   samples/           step-00000500.png and so on: pictures that the task made (Task::picture)
-//   checkpoints/       step-00000500/ and so on: model, optimiser, averages, generators, data cursor
-//   (runs/checkpoints.h)
+//   classes.json       or tokenizer.json and tokenizer.fingerprint, generation.json: what goes with the model
+//   (Task::write_companions) best.safetensors   the weights of the best evaluation so far (best.h) log.jsonl
+//   events.out.tfevents.*: the log (run_log.h) samples/           step-00000500.png and so on: pictures that the task
+//   made (Task::picture) checkpoints/       step-00000500/ and so on: model, optimiser, averages, generators, data
+//   cursor (runs/checkpoints.h)
 // A run that was interrupted anywhere and resumed on the CPU has the bits of one that was not.
 #pragma once
 

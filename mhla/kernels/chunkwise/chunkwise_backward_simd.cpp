@@ -10,8 +10,8 @@
 #define HWY_TARGET_INCLUDE "mhla/kernels/chunkwise/chunkwise_backward_simd.cpp"
 #include "hwy/foreach_target.h"
 // foreach_target.h first: it includes this file once per instruction set
-#include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_backward_simd-inl.h"
+#include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mhla {

@@ -1,5 +1,5 @@
-// Backward of the causal form on Hopper in bf16 (chunkwise_backward_sm90.cuh): summaries and prefixes again, dq with w and c
-// of every token, dP in place of P, dmix, dS in place of dP, then dk and dv, in rounds of heads (kRoundBytes).
+// Backward of the causal form on Hopper in bf16 (chunkwise_backward_sm90.cuh): summaries and prefixes again, dq with w
+// and c of every token, dP in place of P, dmix, dS in place of dP, then dk and dv, in rounds of heads (kRoundBytes).
 // Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix in parts.
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90.cuh"
