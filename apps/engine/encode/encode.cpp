@@ -11,7 +11,7 @@
 #include "mhla/core/threads.h"
 #include "mhla/data/adm_crop.h"
 #include "mhla/data/latent_set.h"
-#include "mhla/data/philox.h"
+#include "mhla/diffusion/sample.h"
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
 #include "mhla/io/sha256.h"
@@ -26,9 +26,8 @@ namespace mhla::apps {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
+using EncodeClock = std::chrono::steady_clock;
 
-constexpr const char* kCommand = "data encode";
 constexpr std::int64_t kShardBytes = 128 << 20, kMostShardItems = 4096;
 
 // All that decides the bytes of a model: its configuration, weights and tokenizer.
@@ -50,20 +49,20 @@ std::string folder_sha256(const fs::path& folder) {
 
 std::string absolute_text(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
-std::int64_t bytes_of(const LatentTensor& tensor) {
+std::int64_t tensor_bytes(const LatentTensor& tensor) {
   return View(nullptr, tensor.dtype, tensor.shape).numel() * size_of(tensor.dtype);
 }
 
 double item_bytes(const LatentSetConfig& config) {
   double bytes = 0;
-  for (const LatentTensor& tensor : tensors_of(config, 1)) bytes += static_cast<double>(bytes_of(tensor));
+  for (const LatentTensor& tensor : tensors_of(config, 1)) bytes += static_cast<double>(tensor_bytes(tensor));
   return bytes;
 }
 
 // What will be written, from configurations only: no weights are read.
-class Plan {
+class EncodePlan {
  public:
-  Plan(const EncodeRequest& request, train::Observer& observer)
+  EncodePlan(const EncodeRequest& request, train::Observer& observer)
       : request_(request), items_(open_items(request, observer)) {
     config_.source = items_.source, config_.items = items_.checksum();
     config_.count = items_.count(), config_.classes = items_.classes, config_.dtype = request.dtype;
@@ -93,7 +92,7 @@ class Plan {
       config_.image = {first.height, first.width};
     }
     if (config_.image[0] % factor != 0 || config_.image[1] % factor != 0)
-      fail(kCommand, ": images of ", config_.image[0], " x ", config_.image[1], " pixels, expected multiples of ",
+      fail(kEncodeCommand, ": images of ", config_.image[0], " x ", config_.image[1], " pixels, expected multiples of ",
            factor, " for the autoencoder", crops() ? "" : ": give --image");
     const auto& [channels, scale, shift] = std::visit(
         [](const auto& c) {
@@ -111,7 +110,7 @@ class Plan {
 
   void take_text_encoder() {
     encoder_ = read_gemma2_config(fs::path(request_.text_encoder) / "config.json");
-    const TokenizerPtr tokenizer = caption_tokenizer(kCommand, request_.text_encoder, encoder_->vocab_size);
+    const TokenizerPtr tokenizer = caption_tokenizer(kEncodeCommand, request_.text_encoder, encoder_->vocab_size);
     config_.captions = {request_.caption_tokens, encoder_->hidden_size};
     config_.text_encoder = absolute_text(request_.text_encoder);
     config_.text_encoder_sha256 = folder_sha256(request_.text_encoder);
@@ -132,8 +131,8 @@ class Plan {
       const ModelSize size = size_of(*encoder_, text_length_);
       network.add("text encoder", 2 * size.parameters).add("its activations", (cuda ? 2 : 4) * size.passing);
     }
-    if (cuda) expect_fits(kCommand, device, device_memory_at_hand(train::device_of(request_.device).index()));
-    expect_fits(kCommand, host);
+    if (cuda) expect_fits(kEncodeCommand, device, device_memory_at_hand(train::device_of(request_.device).index()));
+    expect_fits(kEncodeCommand, host);
   }
 
   const EncodeRequest& request_;
@@ -145,9 +144,9 @@ class Plan {
 };
 
 // The networks, opened when the first shard asks for them.
-class Networks {
+class EncodeNetworks {
  public:
-  Networks(const EncodeRequest& request, const Plan& plan)
+  EncodeNetworks(const EncodeRequest& request, const EncodePlan& plan)
       : request_(request), plan_(plan), device_(train::device_of(request.device)) {}
 
   std::vector<std::byte> shard(std::int64_t number, const std::function<void(std::int64_t)>& progress) {
@@ -181,7 +180,7 @@ class Networks {
 
   static std::vector<std::byte> bytes_of_parts(const Weights& parts) {
     std::vector<NamedView> views;
-    for (const auto& [name, value] : parts) views.push_back({name, ops::view_of(value, kCommand, name.c_str())});
+    for (const auto& [name, value] : parts) views.push_back({name, ops::view_of(value, kEncodeCommand, name.c_str())});
     return safetensors_bytes(views);
   }
 
@@ -214,23 +213,15 @@ class Networks {
     const torch::NoGradGuard no_gradient;
     const LatentSetConfig& c = plan_.config();
     const torch::Tensor x = images(first, count);
-    const auto encoded = [&](const torch::Tensor& some, std::int64_t mirrored) {
-      return c.posterior == "mean" ? autoencoder_->encode(some)
-                                   : autoencoder_->encode(some, noise(first, count, mirrored));
+    std::vector<std::int64_t> numbers;  // they key the noise: a shard has the same bytes whenever it is made
+    for (std::int64_t i = 0; i < count; ++i) numbers.push_back(first + i);
+    const auto encoded = [&](const torch::Tensor& some, std::int64_t step) {
+      if (c.posterior == "mean") return autoencoder_->encode(some);
+      return autoencoder_->encode(some,
+                                  keyed_noise(static_cast<std::uint64_t>(c.seed), numbers, step, c.shape, device_));
     };
     rows["latents"].push_back(stored(encoded(x, 0), first, "the latent"));
     if (c.flipped) rows["flipped"].push_back(stored(encoded(x.flip({3}), 1), first, "the flipped latent"));
-  }
-
-  // Keyed by seed and item: a shard has the same bytes whenever it is made.
-  [[nodiscard]] torch::Tensor noise(std::int64_t first, std::int64_t count, std::int64_t mirrored) const {
-    const LatentSetConfig& c = plan_.config();
-    const std::int64_t numbers = c.shape[0] * c.shape[1] * c.shape[2];
-    const torch::Tensor all = torch::empty({count, c.shape[0], c.shape[1], c.shape[2]});
-    for (std::int64_t i = 0; i < count; ++i)
-      Philox(static_cast<std::uint64_t>(c.seed), Philox::kNoise, mirrored, first + i)
-          .normals(all.data_ptr<float>() + i * numbers, numbers);
-    return all.to(device_);
   }
 
   void add_captions(std::int64_t first, std::int64_t count, Rows& rows) {
@@ -241,7 +232,7 @@ class Networks {
   }
 
   CaptionEncoder& encoder() {
-    if (!encoder_) encoder_.emplace(kCommand, request_.text_encoder, request_.caption_tokens, device_);
+    if (!encoder_) encoder_.emplace(kEncodeCommand, request_.text_encoder, request_.caption_tokens, device_);
     return *encoder_;
   }
 
@@ -255,24 +246,24 @@ class Networks {
                                    .contiguous();
     const torch::Tensor finite = torch::isfinite(kept.to(torch::kFloat)).flatten(1).all(1);
     if (!finite.all().item<bool>())
-      throw RunFailed(str(kCommand, ": ", what, " of item ",
+      throw RunFailed(str(kEncodeCommand, ": ", what, " of item ",
                           first + finite.logical_not().nonzero()[0].item<std::int64_t>(), " is NaN or infinite as ",
                           name_of(type)));
     return kept;
   }
 
   const EncodeRequest& request_;
-  const Plan& plan_;
+  const EncodePlan& plan_;
   torch::Device device_;
   AnyAutoencoder autoencoder_;
   std::optional<CaptionEncoder> encoder_;
 };
 
 // The folder: what is there, and what is asked for.
-class Target {
+class EncodeTarget {
  public:
-  Target(const std::string& folder, LatentSetConfig wanted) : folder_(folder), config_(std::move(wanted)) {
-    if (is_there(folder) && !is_folder(folder)) fail(kCommand, ": --out is ", folder, ", which is no folder");
+  EncodeTarget(const std::string& folder, LatentSetConfig wanted) : folder_(folder), config_(std::move(wanted)) {
+    if (is_there(folder) && !is_folder(folder)) fail(kEncodeCommand, ": --out is ", folder, ", which is no folder");
     if (is_latent_set(folder))
       take_over();
     else if (is_there(folder))
@@ -339,7 +330,8 @@ class Target {
     for (const auto& item : fs::directory_iterator(folder_)) {
       const std::string name = item.path().filename().string();
       if (name.front() != '.' && name != kNullCaption)
-        fail(kCommand, ": ", folder_.string(), " has ", name, ", expected a new folder, or one of `mhla data encode`");
+        fail(kEncodeCommand, ": ", folder_.string(), " has ", name,
+             ", expected a new folder, or one of `mhla data encode`");
     }
   }
 
@@ -353,8 +345,8 @@ class Target {
 void encode_data(const EncodeRequest& request, train::Observer& observer) {
   train::TrainOptions options;
   options.device = request.device, options.threads = request.threads;
-  const Plan plan(request, observer);
-  Target target(request.out, plan.config());
+  const EncodePlan plan(request, observer);
+  EncodeTarget target(request.out, plan.config());
   train::prepare(options, observer);
   target.begin();
 
@@ -369,15 +361,15 @@ void encode_data(const EncodeRequest& request, train::Observer& observer) {
                    .set("shards", c.shards())
                    .set("kept", c.shards() - static_cast<std::int64_t>(missing.size()))
                    .set("bytes_per_item", item_bytes(c)));
-  Networks networks(request, plan);
+  EncodeNetworks networks(request, plan);
   if (!target.has_null()) target.put_null(networks.null_caption());
-  const Clock::time_point start = Clock::now();
+  const EncodeClock::time_point start = EncodeClock::now();
   std::int64_t done = 0;
   for (const std::int64_t shard : missing) {
     const std::int64_t before = done, first = shard * c.shard_items;
     target.put_shard(shard, networks.shard(shard, [&](std::int64_t next) {
       done = before + next - first;
-      const double spent = std::chrono::duration<double>(Clock::now() - start).count();
+      const double spent = std::chrono::duration<double>(EncodeClock::now() - start).count();
       observer.progress(JsonValue()
                             .set("kind", "encode")
                             .set("step", c.count - left + done)

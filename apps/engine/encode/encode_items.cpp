@@ -15,10 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kCommand = "data encode";
 constexpr std::uint64_t kMostCaptionBytes = 1U << 20, kMostFileBytes = std::uint64_t{1} << 31;
 
-std::string text_of(const fs::path& path, std::uint64_t most) {
+std::string caption_text(const fs::path& path, std::uint64_t most) {
   const std::vector<std::byte> bytes = read_file(path, most);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -35,9 +34,9 @@ struct CaptionLine {
 };
 
 std::vector<CaptionLine> caption_lines(const std::string& path) {
-  if (!is_there(path)) fail(kCommand, ": --captions is ", path, ", which is not there");
+  if (!is_there(path)) fail(kEncodeCommand, ": --captions is ", path, ", which is not there");
   std::vector<CaptionLine> lines;
-  read_json_lines(text_of(path, kMostFileBytes), path, [&](const std::string& name, const JsonValue& value) {
+  read_json_lines(caption_text(path, kMostFileBytes), path, [&](const std::string& name, const JsonValue& value) {
     labelled(name, [&] {
       CaptionLine line;
       for (const JsonValue::Member& member : value.members()) {
@@ -56,7 +55,7 @@ std::string caption_beside(const fs::path& image) {
   const fs::path path = fs::path(image).replace_extension(".txt");
   if (!is_there(path))
     fail(image.string(), ": has no caption, expected ", path.filename().string(), " beside it, or --captions FILE");
-  const std::string caption = trimmed(text_of(path, kMostCaptionBytes));
+  const std::string caption = trimmed(caption_text(path, kMostCaptionBytes));
   if (caption.empty()) fail(path.string(), ": is empty, expected a caption");
   return caption;
 }
@@ -64,7 +63,8 @@ std::string caption_beside(const fs::path& image) {
 // The images that have a line, in the order of their names; others are left out and counted.
 EncodeItems captioned_images(const EncodeRequest& request, train::Observer& observer) {
   const fs::path folder = folder_of(request.data);
-  if (!is_folder(folder)) fail(kCommand, ": --data is ", request.data, ", expected a folder of images with captions");
+  if (!is_folder(folder))
+    fail(kEncodeCommand, ": --data is ", request.data, ", expected a folder of images with captions");
   EncodeItems items;
   items.source = request.data;
   const std::vector<std::string> found = image_files_in(folder.string());
@@ -94,7 +94,7 @@ EncodeItems captioned_images(const EncodeRequest& request, train::Observer& obse
 
 EncodeItems only_captions(const EncodeRequest& request) {
   if (request.captions.empty())
-    fail(kCommand, ": --vae is missing, expected one for images, or --captions FILE to encode captions only");
+    fail(kEncodeCommand, ": --vae is missing, expected one for images, or --captions FILE to encode captions only");
   EncodeItems items;
   items.source = request.captions;
   for (CaptionLine& line : caption_lines(request.captions)) items.captions.push_back(std::move(line.caption));
@@ -102,7 +102,7 @@ EncodeItems only_captions(const EncodeRequest& request) {
 }
 
 EncodeItems labelled_images(const EncodeRequest& request, train::Observer& observer) {
-  if (!request.captions.empty()) fail(kCommand, ": --captions without --text-encoder, expected both or none");
+  if (!request.captions.empty()) fail(kEncodeCommand, ": --captions without --text-encoder, expected both or none");
   EncodeItems items;
   items.source = request.data;
   items.images = open_images(request.data, request.split == "test" ? Split::kTest : Split::kTrain);
@@ -132,7 +132,7 @@ std::string EncodeItems::checksum() const {
 
 EncodeItems open_items(const EncodeRequest& request, train::Observer& observer) {
   if (request.vae.empty() && request.text_encoder.empty())
-    fail(kCommand, ": neither --vae nor --text-encoder is given, expected one or both");
+    fail(kEncodeCommand, ": neither --vae nor --text-encoder is given, expected one or both");
   if (request.text_encoder.empty()) return labelled_images(request, observer);
   return request.vae.empty() ? only_captions(request) : captioned_images(request, observer);
 }

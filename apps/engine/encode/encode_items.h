@@ -10,6 +10,8 @@
 
 namespace mhla::apps {
 
+inline constexpr const char* kEncodeCommand = "data encode";
+
 struct EncodeItems {
   std::string source;
   ImageSetPtr images;                 // null: captions only
