@@ -125,7 +125,8 @@ TEST_F(CliSample, GoesOnAfterAKill) {
   const auto whole = files_in(folder.path("whole"));
   for (const int signal : {SIGKILL, SIGINT}) {
     const std::string name = signal == SIGKILL ? "killed" : "stopped";
-    const ProgramRun cut = run_program(words(name, more), {folder.path(name + "/images/000002-class2.png"), signal});
+    const ProgramRun cut = run_program(words(name, joined(more, {"--batch", "2"})),
+                                       {folder.path(name + "/images/000002-class2.png"), signal});
     EXPECT_NE(cut.code, 0);
     if (signal == SIGINT) {
       EXPECT_EQ(cut.code, 1);
@@ -134,7 +135,7 @@ TEST_F(CliSample, GoesOnAfterAKill) {
     }
     EXPECT_FALSE(fs::exists(folder.path(name + "/samples.npz")));
     const auto before = fs::last_write_time(folder.path(name + "/images/000000-class0.png"));
-    const ProgramRun rest = expect_done(words(name, joined(more, {"--resume"})));
+    const ProgramRun rest = expect_done(words(name, joined(more, {"--resume", "--batch", "5"})));
     EXPECT_TRUE(has(rest.out, " were there")) << rest.out;
     EXPECT_EQ(fs::last_write_time(folder.path(name + "/images/000000-class0.png")), before);
     EXPECT_TRUE(files_in(folder.path(name)) == whole);
