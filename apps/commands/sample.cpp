@@ -87,9 +87,9 @@ void add_sample(CLI::App& app, Job& job) {
   command->add_option("--prompts", own.prompts_file, "one prompt per line, or JSON lines with a field prompt")
       ->type_name("FILE");
   flags["negative"].type_name("TEXT");
-  flags.shown("guidance").check(CLI::NonNegativeNumber);
+  flags.shown("guidance");
   flags.shown("guidance_channels").type_name("3|all");
-  flags["guidance_interval"].delimiter(',')->expected(2)->type_name("A,B");
+  flags["guidance_interval"].delimiter(',')->allow_extra_args(false)->type_name("A,B");
   flags["sampler"].check(one_of({"ancestral", "ddim", "dpm++", "euler"}))->type_name("NAME");
   flags["steps"].check(whole_number(1, 1 << 20));
   flags.shown("seed").check(is_seed());

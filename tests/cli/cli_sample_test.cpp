@@ -185,6 +185,8 @@ TEST_F(CliSample, MistakesAreNamed) {
   expect_refused_sample({"--guidance-channels", "4", "--guidance", "2"}, {"--guidance-channels is 4", "at most the 1"});
   expect_refused_sample({"--guidance-channels", "none"}, {"expected all or a number such as 3"});
   expect_refused_sample({"--guidance-interval", "5,1"}, {"interval is 5 to 1, expected the lower end first"});
+  expect_refused_sample({"--guidance-interval", "5"}, {"--guidance-interval has 1 numbers, expected two"});
+  expect_refused_sample({"--guidance", "-1"}, {"guidance: scale is -1, expected 0 or more"});
   expect_refused_sample({"--prompt", "a house"}, {"dit_d32 generates classes, expected --classes"});
   expect_refused_sample({"--negative", "Coat"}, {"--negative is given, but --guidance is 1"});
   expect_refused_sample({"--sheet", "9000x9"}, {"--sheet is 9000x9"});
