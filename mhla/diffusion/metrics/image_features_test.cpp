@@ -9,6 +9,7 @@
 #include "mhla/diffusion/metrics/frechet.h"
 #include "mhla/diffusion/metrics/metrics_fixture.h"
 #include "mhla/io/codecs/npz.h"
+#include "mhla/io/safetensors.h"
 #include "mhla/testing/messages.h"
 
 namespace mhla {
