@@ -31,7 +31,7 @@ install(DIRECTORY mhla/core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla FILES_M
         PATTERN cuda_check.h EXCLUDE)
 foreach(header io/fields.h io/file.h io/json.h io/safetensors.h kernels/bidirectional/bidirectional.h kernels/chunkwise/chunkwise.h
         kernels/streaming/streaming.h kernels/linear/linear_rows.h kernels/mixing/mixing.h kernels/common/layout.h
-        kernels/common/options.h kernels/common/support.h
+        kernels/common/feature_map.h kernels/common/options.h kernels/common/support.h
         ${torch_headers})
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES mhla/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla/${folder})
