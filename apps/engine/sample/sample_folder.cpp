@@ -102,7 +102,8 @@ void SampleFolder::clear() const {
 }
 
 void SampleFolder::begin() {
-  OutputFolder place(folder_);
+  OutputFolder place(folder_);  // what cannot begin leaves nothing
+  for (const char* name : {".lock", kSettings}) place.claim(name);
   lock_ = std::make_unique<train::RunLock>(folder_, "sampling into");
   remove_partial_files(folder_);
   if (replaces_) clear();
