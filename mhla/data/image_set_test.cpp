@@ -99,7 +99,7 @@ TEST(IdxImages, WrongFilesAreSaid) {
 
 TEST(IdxImages, DebiansFashionMnist) {
   if (!std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
-    GTEST_SKIP() << "dataset-fashion-mnist is not installed";
+    GTEST_SKIP() << "the images are not there: install Debian's dataset-fashion-mnist, as make test does";
   const ImageSetPtr set = open_images("fashion-mnist", Split::kTest);
   EXPECT_EQ(set->size(), 10000);
   EXPECT_EQ(set->height(), 28);

@@ -28,7 +28,7 @@ Texts found(const std::string& pattern, const std::string& text) {
 class RegexTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!has_pcre2()) GTEST_SKIP() << "this build has no PCRE2";
+    if (!has_pcre2()) GTEST_SKIP() << "needs PCRE2, which is optional (Debian: libpcre2-dev)";
   }
 };
 
