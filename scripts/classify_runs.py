@@ -8,7 +8,6 @@ of a run alone. A run that is complete in DIR is not made again. Behind --, flag
 """
 
 import argparse
-import functools
 import json
 import statistics
 import subprocess
@@ -33,15 +32,8 @@ def main():
     options, common = runs.parse(parser)
     started = time.time()
 
-    work = {}
     seeds = options.seeds.split(",")
-    for seed in seeds:
-        for run in options.runs:
-            name, flags = runs.named(run)
-            folder = options.out / f"{name}-{seed}"
-            work[name, seed] = functools.partial(
-                runs.train, options.mhla, "classify", options.config, folder, [*flags, "--seed", seed, *common]
-            )
+    work = runs.by_seed(options, "classify", common)
     made = runs.together(options.jobs, work)
     columns = ["run", "top-1, %", "test loss"] + (["rank", "above 1 %", "entropy"] if options.rank else [])
     rows = []

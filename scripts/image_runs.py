@@ -11,7 +11,6 @@ Behind --, flags for all runs. Python 3 alone, without packages.
 """
 
 import argparse
-import functools
 import json
 import re
 import shutil
@@ -51,14 +50,7 @@ def main():
     options, common = runs.parse(parser)
     started = time.time()
 
-    work = {}
-    for seed in options.seeds.split(","):
-        for run in options.runs:
-            name, flags = runs.named(run)
-            folder = options.out / f"{name}-{seed}"
-            work[name, seed] = functools.partial(
-                runs.train, options.mhla, "diffusion", options.config, folder, [*flags, "--seed", seed, *common]
-            )
+    work = runs.by_seed(options, "diffusion", common)
     made = runs.together(options.jobs, work)
     columns = ["run", "held-out error", "its standard error"] + (["asked class found, %"] if options.judge else [])
     rows = []

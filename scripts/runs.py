@@ -1,5 +1,6 @@
-"""What classify_runs.py and lm_runs.py share: runs of `mhla train` by name, made once, some of them at a time."""
+"""What image_runs.py, classify_runs.py and lm_runs.py share: runs of `mhla train` by name, made once, some of them at a time."""
 
+import functools
 import json
 import pathlib
 import shlex
@@ -57,6 +58,18 @@ def train(mhla, task, config, folder, flags):
             lines = log.read_text().strip().splitlines()
             return {"failed": f"exit {status}: {lines[-1] if lines else ''}"}
     return {"log": rows_of(folder / "log.jsonl")}
+
+
+def by_seed(options, task, common):
+    """{(name, seed): a call that trains it} for every run and seed that was asked for."""
+    work = {}
+    for seed in options.seeds.split(","):
+        for name, flags in map(named, options.runs):
+            folder = options.out / f"{name}-{seed}"
+            work[name, seed] = functools.partial(
+                train, options.mhla, task, options.config, folder, [*flags, "--seed", seed, *common]
+            )
+    return work
 
 
 def together(jobs, work):
