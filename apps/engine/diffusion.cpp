@@ -115,6 +115,11 @@ void eval_diffusion(const EvalDiffusionRequest& request, Observer& observer) {
         .set("difference", difference)
         .set("difference_se", error);
   }
+  if (request.each) {
+    JsonValue losses = JsonValue::array();
+    for (const double loss : score.each) losses.push(std::isfinite(loss) ? JsonValue(loss) : JsonValue());
+    row.set("each", losses);
+  }
   observer.row(row);
 }
 

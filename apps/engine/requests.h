@@ -48,12 +48,14 @@ struct EvalClassifyRequest {
 struct EvalDiffusionRequest {
   train::OpenOptions open;
   std::string data, against;
+  bool each = false;
 
   template <class Self, class Visit>
   static void fields(Self& r, Visit&& visit) {
     visit("run", r.open.run, "folder of `mhla train diffusion`");
     visit("data", r.data, "other images of the same classes (default: the run's held-out images)");
     visit("against", r.against, "another run on the same data: the difference, with its paired standard error");
+    visit("each", r.each, "with --json: also the loss of every image, to pair runs later");
     visit("batch", r.open.batch, "images at a time (default: as in training)");
     train::OpenOptions::fields(r.open, visit);
   }

@@ -16,6 +16,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/core/run_failed.h"
+#include "mhla/io/quick_file.h"
 #include "mhla/io/target.h"
 
 namespace mhla {
@@ -120,6 +121,36 @@ void write_file(const std::filesystem::path& path, std::span<const std::byte> by
 
 void write_file(const std::filesystem::path& path, const std::string& text) {
   write_file(path, std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void write_file_quickly(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  const std::filesystem::path partial = partial_beside(path);
+  const auto give_up = [&](int error) {
+    ::unlink(partial.c_str());
+    fail_to_write(path, error);
+  };
+  const int descriptor = ::open(partial.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_TRUNC, 0666);
+  if (descriptor < 0) fail_to_write(path, errno);
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(descriptor, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      const int error = count == 0 ? ENOSPC : errno;
+      ::close(descriptor);
+      give_up(error);
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+  if (::close(descriptor) != 0) give_up(errno);
+  if (std::rename(partial.c_str(), path.c_str()) != 0) give_up(errno);
+}
+
+void sync_files(const std::filesystem::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail_to_write(folder, errno);
+  const int error = ::syncfs(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  if (error != 0) fail_to_write(folder, error);
 }
 
 void CloseFile::operator()(std::FILE* file) const {

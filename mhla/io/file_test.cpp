@@ -19,6 +19,7 @@
 #include "mhla/core/error.h"
 #include "mhla/core/run_failed.h"
 #include "mhla/io/folder.h"
+#include "mhla/io/quick_file.h"
 #include "mhla/testing/messages.h"
 #include "mhla/testing/plain_rights.h"
 
@@ -336,6 +337,21 @@ TEST_F(FileTest, AFolderThatCannotBeSaysWhy) {
 }
 
 // ---- Files that grow
+
+TEST_F(FileTest, QuickFilesAreWholeAndLeaveNothingElse) {
+  const std::string text = "as many bytes as there are";
+  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+  write_file_quickly(path("quick"), bytes);
+  EXPECT_EQ(text_in(path("quick")), text);
+  write_file_quickly(path("quick"), bytes.first(7));
+  EXPECT_EQ(text_in(path("quick")), "as many");
+  fs::create_directory(path("place"));
+  EXPECT_THROW(write_file_quickly(path("place"), bytes), Error);
+  EXPECT_THROW(write_file_quickly(path("none/quick"), bytes), Error);
+  EXPECT_THROW(sync_files(path("none")), Error);
+  sync_files(path("place"));
+  EXPECT_EQ(names(), (Names{"place", "quick"}));
+}
 
 TEST_F(FileTest, AppendKeepsWhatIsAskedForAndGrows) {
   {

@@ -75,9 +75,13 @@ TEST_F(CliDiffusion, FromImagesToAScore) {
   const ProgramRun text = run_program({"eval", "diffusion", "--run", out});
   const std::string longer = folder.path("longer");
   ASSERT_EQ(run_program(words(longer, {"--epochs", "4", "--seed", "5", "--sample-every", "0"})).code, 0);
-  const ProgramRun pair = run_program({"eval", "diffusion", "--run", longer, "--against", out, "--json"});
+  const ProgramRun pair = run_program({"eval", "diffusion", "--run", longer, "--against", out, "--each", "--json"});
   ASSERT_EQ(pair.code, 0) << pair.err;
   const JsonValue both = parse_json(lines_of(pair.out).at(0), "score");
+  double sum = 0.0;
+  for (const JsonValue& loss : both.at("each").items()) sum += loss.as_double();
+  EXPECT_EQ(both.at("each").size(), 20u);
+  EXPECT_NEAR(sum / 20, both.at("mse").as_double(), 1e-9);
   EXPECT_NEAR(both.at("difference").as_double(), both.at("mse").as_double() - both.at("against_mse").as_double(), 1e-9);
   EXPECT_LT(both.at("difference").as_double(), 0.0);
   EXPECT_GT(both.at("difference_se").as_double(), 0.0);

@@ -142,6 +142,18 @@ TEST_F(CliSample, GoesOnAfterAKill) {
   }
 }
 
+// As a power cut may leave them: images are written without waiting for the disk.
+TEST_F(CliSample, ImagesThatAreNotWholeAreMadeAgain) {
+  expect_done(words("out", {"--npz"}));
+  const auto whole = files_in(folder.path("out"));
+  const std::string half = folder.path("out/images/000002-class2.png");
+  write_file(folder.path("out/images/000000-class0.png"), "");
+  write_file(half, file_text(half).substr(0, 100));
+  const ProgramRun again = expect_done(words("out", {"--npz", "--resume"}));
+  EXPECT_TRUE(has(again.out, "1 were there")) << again.out;
+  EXPECT_TRUE(files_in(folder.path("out")) == whole);
+}
+
 TEST_F(CliSample, ResumesOnlyTheSameSettings) {
   expect_done(words("out"));
   const auto before = files_in(folder.path("out"));

@@ -12,6 +12,7 @@
 #include "mhla/core/memory.h"
 #include "mhla/core/run_failed.h"
 #include "mhla/core/seconds.h"
+#include "mhla/core/threads.h"
 #include "mhla/diffusion/sample.h"
 #include "mhla/train/opening.h"
 #include "mhla/train/stop_signal.h"
@@ -141,15 +142,16 @@ void sample_images(const SampleImagesRequest& r, Observer& observer) {
       for (std::size_t i = 0; i < images.size(); ++i) folder.write_preview(numbers[i], p.step, images[i]);
     });
     const std::vector<Image> images = pixels.images(made, numbers);
-    for (std::size_t i = 0; i < images.size(); ++i) {
-      folder.write_image(numbers[i], images[i]);
-      observer.row(JsonValue()
-                       .set("kind", "image")
-                       .set("number", numbers[i])
-                       .set("path", folder.image_path(numbers[i]).string()));
-    }
+    default_executor()->run(count, [&](std::int64_t i, int) {
+      const auto at = static_cast<std::size_t>(i);
+      folder.write_image(numbers[at], images[at]);
+    });
+    for (const std::int64_t number : numbers)
+      observer.row(
+          JsonValue().set("kind", "image").set("number", number).set("path", folder.image_path(number).string()));
     finished += count;
   }
+  folder.end();
   const double seconds = progress.seconds();
   JsonValue end = JsonValue()
                       .set("kind", "sampled")

@@ -1,6 +1,8 @@
 #include "apps/engine/sample/sample_folder.h"
 
 #include <algorithm>
+#include <array>
+#include <fstream>
 
 #include "mhla/core/error.h"
 #include "mhla/data/image_output.h"
@@ -8,6 +10,7 @@
 #include "mhla/io/codecs/png_text.h"
 #include "mhla/io/folder.h"
 #include "mhla/io/json_object.h"
+#include "mhla/io/quick_file.h"
 
 namespace mhla::apps {
 namespace {
@@ -38,6 +41,8 @@ void remove_images(const fs::path& folder) {
   for (const fs::path& path : all) fs::remove(path);
   fs::remove(folder, none);  // where it is empty
 }
+
+constexpr std::string_view kPngEnd("IEND\xae\x42\x60\x82", 8);  // the last bytes of every PNG
 
 std::string padded(std::int64_t number, std::size_t digits) {
   const std::string text = std::to_string(number);
@@ -118,12 +123,23 @@ fs::path SampleFolder::image_path(std::int64_t number) const {
   return folder_ / kImages / str(padded(number, 6), end, ".png");
 }
 
+// A power cut may leave an empty file: images are written without waiting for the disk.
+bool SampleFolder::is_whole(std::int64_t number) const {
+  std::ifstream file(image_path(number), std::ios::binary);
+  std::array<char, kPngEnd.size()> end{};
+  file.seekg(-static_cast<std::streamoff>(end.size()), std::ios::end);
+  file.read(end.data(), end.size());
+  return file && std::string_view(end.data(), end.size()) == kPngEnd;
+}
+
 std::vector<std::int64_t> SampleFolder::missing() const {
   std::vector<std::int64_t> numbers;
   for (std::int64_t number = 0; number < plan_.count(); ++number)
-    if (!resumes_ || !fs::exists(image_path(number))) numbers.push_back(number);
+    if (!resumes_ || !is_whole(number)) numbers.push_back(number);
   return numbers;
 }
+
+void SampleFolder::end() const { sync_files(folder_); }
 
 void SampleFolder::write_image(std::int64_t number, const Image& image) const {
   ImageText text{{"Software", "mhla " MHLA_VERSION}, {"number", std::to_string(number)}};
@@ -141,7 +157,7 @@ void SampleFolder::write_image(std::int64_t number, const Image& image) const {
       text.emplace_back(member.key, setting_text(member.value));
     }
   }
-  write_file(image_path(number), encode_png(image, text));
+  write_file_quickly(image_path(number), encode_png(image, text));
 }
 
 void SampleFolder::write_preview(std::int64_t number, std::int64_t step, const Image& image) const {

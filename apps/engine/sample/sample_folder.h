@@ -24,7 +24,8 @@ class SampleFolder {
   void begin();
   [[nodiscard]] std::vector<std::int64_t> missing() const;  // numbers of the images that are not there
   [[nodiscard]] std::filesystem::path image_path(std::int64_t number) const;
-  void write_image(std::int64_t number, const Image& image) const;
+  void write_image(std::int64_t number, const Image& image) const;  // from any thread
+  void end() const;                                                 // all images are on the disk when it returns
   void write_preview(std::int64_t number, std::int64_t step, const Image& image) const;
 
   // Of the images on the disk, one at a time.
@@ -34,6 +35,7 @@ class SampleFolder {
  private:
   void expect_same_settings(const JsonValue& there) const;
   void clear() const;
+  [[nodiscard]] bool is_whole(std::int64_t number) const;
 
   const SamplePlan& plan_;
   std::filesystem::path folder_;
