@@ -1,69 +1,347 @@
 #!/usr/bin/env python3
-"""image_runs.py CONFIG --out DIR [RUN ...]: trains one recipe of `mhla train diffusion` with several attentions and
-seeds, and prints a table.
+"""image_runs.py CONFIG --data SET --out DIR [RUN ...]: trains one recipe of `mhla train diffusion` with several
+attentions and seeds, samples from every run and measures the samples.
 
-A run is NAME or NAME=FLAGS: `mhla softmax linear cpe='--attention mhla --variant cpe'`; a bare name is an attention of
-the zoo. Some run at once (--jobs); their speed is then not that of a run alone. A run that is complete in DIR is not
-made again. The table has the held-out denoising error of the averaged weights with its standard error over the images;
-noise and times are the same for all runs, so that they can be compared. With --judge, a run of `mhla train classify`,
---samples images of every run are made and the share is told in which the judge finds the class that was asked for.
-Behind --, flags for all runs. Python 3 alone, without packages.
+    scripts/image_runs.py recipes/dit_t32_cifar.json main --data folder:cifar10 --out runs/cifar --jobs 4 --mps
+
+A RUN is a part (main, adapt, ablate), an arm of scripts/image_arms.py, or NAME=FLAGS. Each run is trained, then gets
+--samples images by DDIM, and a line in DIR/results.jsonl:
+  the held-out denoising error of the averaged weights, with that of every image, so that runs can be paired;
+  the Frechet distance, precision and recall against the test images in the features of two classifiers, which are
+  trained first (DIR/judge-conv, DIR/judge-softmax), and the share of samples in which they find the class asked for;
+  the distance to the nearest training image, over that of held-out images.
+Runs of the part adapt start from the run of another arm with the same seed. A run with a line is not made again; one
+that was cut short goes on. With --minutes the script ends in time; the same command goes on later. --plan only says what
+is left and how long it takes. --table prints the tables (scripts/image_table.py). --pack DIR writes the results, the
+judges and the weights that adapt starts from as files of at most 16 MB; unpacked into --out on another machine, the
+work goes on there. After --, flags for all trainings. Python 3 only, without packages.
 """
 
 import argparse
 import json
-import re
+import os
+import pathlib
 import shutil
+import signal
 import subprocess
 import sys
+import tarfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import image_arms
+import image_table
 import runs
 
+NEAREST = 1000  # samples, and held-out images of class folders, of the comparison with training images
 
-def agreement(options, folder):
-    """The share of samples in which the judge sees the class that was asked for; made now unless it is there."""
-    made = folder / "samples-judged"
-    shutil.rmtree(made, ignore_errors=True)
-    sample = [options.mhla, "sample", "--run", str(folder), "--classes", "all", "--per-class", str(options.samples // options.classes),
-              "--guidance", str(options.guidance), "--sampler", "ddim", "--steps", str(options.steps), "--batch", str(options.batch),
-              "--device", options.device, "--out", str(made), "--sheet", "8x10"]
-    subprocess.run(sample, check=True, stdout=subprocess.DEVNULL)
-    judge = [options.mhla, "predict", "--run", options.judge, "--json", "--top", "1", "--batch", "500", "--device", options.device,
-             str(made / "images")]
-    rows = map(json.loads, subprocess.run(judge, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines())
-    found = [row for row in rows if row["kind"] == "image"]
-    asked = [int(re.search(r"-class(\d+)\.png$", row["image"]).group(1)) for row in found]
-    return sum(row["top"][0]["class"] == number for row, number in zip(found, asked)) / len(found)
+
+class OutOfTime(Exception):
+    pass
+
+
+class Failed(Exception):
+    pass
+
+
+class Work:
+    """One command at a time in each thread, none after the time is up."""
+
+    def __init__(self, options):
+        self.options, self.writing = options, threading.Lock()
+        self.end = time.time() + 60 * options.minutes if options.minutes else float("inf")
+        self.known = {(row["run"], row["seed"]): row for row in runs.rows_of(options.out / "results.jsonl")}
+        self.ready = {}  # (arm, seed): an event, set when that run is over
+        self.judges_over = threading.Event()
+
+    def call(self, words, log, needed=0.0):
+        """The lines of its output as JSON. `needed`: seconds without which it is not begun. At the end of the time it
+        gets Ctrl-C, upon which mhla saves what it has."""
+        if time.time() + needed > self.end:
+            raise OutOfTime
+        words = [self.options.mhla, *map(str, words)]
+        with open(log, "a") as errors, open(f"{log}.out", "w") as out:
+            print("$", *words, file=errors, flush=True)
+            process = subprocess.Popen(words, stdout=out, stderr=errors, start_new_session=True)
+            stopped = False
+            while True:
+                try:
+                    process.wait(min(1.0, max(0.05, self.end - time.time())))
+                    break
+                except subprocess.TimeoutExpired:
+                    if time.time() >= self.end + (30 if stopped else 0):
+                        os.killpg(process.pid, signal.SIGKILL if stopped else signal.SIGINT)
+                        stopped = True
+        lines = pathlib.Path(f"{log}.out").read_text()
+        os.unlink(f"{log}.out")
+        if stopped:
+            raise OutOfTime
+        if process.returncode != 0:
+            last = pathlib.Path(log).read_text().strip().splitlines()[-1:]
+            raise Failed(f"{words[1]} {words[2]}: exit {process.returncode}: {''.join(last)}")
+        return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+
+    def wait_for_judges(self):
+        while not self.judges_over.wait(1.0):
+            if time.time() > self.end:
+                raise OutOfTime
+        if ("judges", "") not in self.known:
+            raise OutOfTime if time.time() > self.end else Failed("there are no judges")
+
+    def add(self, row):
+        with self.writing:
+            self.known[row["run"], row["seed"]] = row
+            with open(self.options.out / "results.jsonl", "a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{row['run']} {row['seed']}: held-out error {row['mse']:.5f}", flush=True)
+
+
+def held_out_images(options):
+    """Of class folders a folder with NEAREST of the test images, made of links; of other sets all."""
+    kind, _, place = options.data.partition(":")
+    folders = sorted((pathlib.Path(place) / "test").glob("*/")) if kind == "folder" else []
+    if not folders:
+        return f"{options.data}@test"
+    some = options.out / "held-out"
+    if not some.exists():
+        part = options.out / "held-out.part"
+        shutil.rmtree(part, ignore_errors=True)
+        for folder in folders:
+            (part / folder.name).mkdir(parents=True)
+            for image in sorted(folder.iterdir())[: max(1, NEAREST // len(folders))]:
+                (part / folder.name / image.name).symlink_to(image.resolve())
+        part.rename(some)
+    return str(some)
+
+
+def make_judges(work):
+    """The classifiers, and what they find in the training images: how near real images come."""
+    options = work.options
+
+    def make(name):
+        folder = options.out / f"judge-{name}"
+        log = f"{folder}.log"
+        if not (folder / "model.safetensors").exists():
+            work.call(["train", "classify", "--config", options.judge_config, *image_arms.split(image_arms.JUDGES[name]), "--data",
+                       options.data, "--epochs", options.judge_epochs, "--device", options.device, *options.machine, "--resume",
+                       *image_arms.split(options.judge_flags), "--out", folder], log)
+        top1 = [row for row in runs.rows_of(folder / "log.jsonl") if row["kind"] == "eval"][-1]["top1"]
+        found = judged(work, name, options.data, log, [])
+        return {"top1": top1, **found}
+
+    if ("judges", "") in work.known:
+        return
+    with ThreadPoolExecutor(len(image_arms.JUDGES)) as pool:
+        made = dict(zip(image_arms.JUDGES, pool.map(make, image_arms.JUDGES)))
+    with work.writing, open(options.out / "results.jsonl", "a") as file:
+        work.known["judges", ""] = row = {"run": "judges", "seed": "", "judges": made}
+        file.write(json.dumps(row) + "\n")
+    print("judges: " + ", ".join(f"{name} {100 * one['top1']:.1f} %" for name, one in made.items()), flush=True)
+
+
+def judged(work, judge, samples, log, more):
+    options = work.options
+    rows = work.call(["eval", "images", "--samples", samples, "--reference", f"{options.data}@test", "--features",
+                      f"classifier:{options.out / f'judge-{judge}'}", "--metrics", "fid,precision,recall", "--batch", 500,
+                      "--device", options.device, *options.machine, "--json", *more], log, needed=20)
+    return {row["metric"]: row["value"] for row in rows if row["kind"] == "metric"}
+
+
+def start_of(work, arm, name, seed):
+    """Where a run starts: the folder that `mhla convert` made of the base, or none."""
+    options = work.options
+    if not arm.base:
+        return []
+    base = options.out / f"base-{arm.base}-{seed}"
+    ready = work.ready.get((arm.base, seed))
+    while ready and not (base / "config.json").exists() and not ready.wait(1.0):
+        if time.time() > work.end:
+            raise OutOfTime
+    if not (base / "config.json").exists():
+        raise Failed(f"starts from {arm.base} with seed {seed}, which is not there: train it first")
+    if not arm.convert:
+        return ["--init", base]
+    start = options.out / f"start-{name}-{seed}"
+    if not (start / "config.json").exists():
+        work.call(["convert", base, start, *image_arms.split(arm.convert)], f"{start}.log")
+    return ["--init", start]
+
+
+def once(words):
+    """Words of a command line in which the last of several equal flags counts; --set is repeatable."""
+    flags = []
+    for word in map(str, words):
+        if word.startswith("--"):
+            flags.append([word])
+        else:
+            flags[-1].append(word)
+    last = {flag[0] if flag[0] != "--set" else tuple(flag): flag for flag in flags}
+    return [word for flag in last.values() for word in flag]
+
+
+def trained(work, arm, name, seed, common):
+    """Trains; the rows of its log. Of a run that starts from another also a row for step 0: one step of no length."""
+    options, folder = work.options, work.options.out / f"{name}-{seed}"
+    steps = image_arms.steps_of(name, options)
+    start = start_of(work, arm, name, seed)
+    words = ["--config", options.config, "--seed", seed, "--device", options.device, *options.machine, "--keep", 1, "--log-every", 50,
+             "--data", options.data, *common, *image_arms.split(arm.flags), *start]
+    rows = []
+    if start:
+        zero = options.out / f"zero-{name}-{seed}"
+        if not (zero / "model.safetensors").exists():
+            work.call(["train", "diffusion", *once([*words, "--max-steps", 1, "--lr", 1e-30, "--warmup-steps", 0, "--sample-every", 0, "--checkpoint-every", 0,
+                                                    "--out", zero, "--overwrite"])], f"{zero}.log")
+        rows = [{**row, "step": 0} for row in runs.rows_of(zero / "log.jsonl") if row["kind"] == "eval"]
+    if not (folder / "model.safetensors").exists():
+        more = ["--max-steps", steps, "--eval-steps", max(1, steps // options.evals), "--sample-every", max(1, steps // 4),
+                "--checkpoint-every", max(500, steps // 4), "--resume", "--out", folder]
+        work.call(["train", "diffusion", *once([*words, *more])], f"{folder}.log")
+    return rows + runs.rows_of(folder / "log.jsonl")
+
+
+def keep_base(work, name, seed):
+    """The averaged weights as f16, 11 MB: the same start on this machine and on others."""
+    folder = work.options.out / f"base-{name}-{seed}"
+    if name in image_arms.BASES and not (folder / "config.json").exists():
+        work.call(["convert", work.options.out / f"{name}-{seed}", folder, "--weights", "ema", "--dtype", "f16"], f"{folder}.log")
+
+
+def run(work, arm, name, seed, common):
+    options, folder = work.options, work.options.out / f"{name}-{seed}"
+    log, begun = f"{folder}.log", time.time()
+    rows = trained(work, arm, name, seed, common)
+    keep_base(work, name, seed)
+    score = work.call(["eval", "diffusion", "--run", folder, "--weights", "ema", "--each", "--json"], log, needed=5)[-1]
+    images = options.out / f"images-{name}-{seed}"
+    sampled = work.call(["sample", "--run", folder, "--weights", "ema", "--classes", "all", "--per-class", options.samples // options.classes,
+                         "--guidance", options.guidance, "--sampler", "ddim", "--steps", options.sampler_steps, "--batch", options.batch,
+                         "--device", options.device, *options.machine, *(["--precision", "bf16"] if options.device == "cuda" else []),
+                         "--sheet", f"8x{options.classes}", "--resume", "--json", "--out", images], log)[-1]
+    work.wait_for_judges()
+    judges = {judge: judged(work, judge, images, log, ["--classes", "from-names"]) for judge in image_arms.JUDGES}
+    few = options.out / f"nearest-{name}-{seed}"
+    few.mkdir(exist_ok=True)
+    for image in sorted((images / "images").iterdir())[:NEAREST]:
+        if not (few / image.name).exists():
+            os.link(image, few / image.name)
+    near = work.call(["eval", "images", "--samples", few, "--reference", options.data, "--held-out", held_out_images(options),
+                      "--features", "pixels", "--metrics", "nearest", "--sheet", f"{folder}/nearest.png", *options.machine, "--json"],
+                     log, needed=20)
+    nearest = next(row for row in near if row["kind"] == "metric")
+    shutil.copy(images / "sheet.png", folder / "sheet.png")
+    steps = [row for row in rows if row["kind"] == "step"]
+    keep = ("step", "mse", "mse_se", "ema_mse", "ema_mse_se", "vb", "ema_vb")
+    work.add({
+        "run": name, "seed": seed, "steps": image_arms.steps_of(name, options), "flags": arm.flags, "base": arm.base,
+        "mse": score["mse"], "mse_se": score["mse_se"], "vb": score.get("vb"), "held_out_images": score["images"], "each": score["each"],
+        "curve": [{key: row[key] for key in keep if key in row} for row in rows if row["kind"] == "eval"],
+        "images_per_s": sorted(row["images_per_s"] for row in steps)[len(steps) // 2], "samples": sampled["images"] + sampled["kept"],
+        "sampled_per_s": sampled["images_per_s"], "guidance": options.guidance, "judges": judges,
+        "nearest": nearest["value"], "copies": nearest["copies"], "seconds": time.time() - begun,
+    })
+    shutil.rmtree(few)
+    if not options.keep_images:
+        shutil.rmtree(images)
+
+
+def pack(out, target):
+    """results.tar, judge-*.tar, base-*.tar: unpacked into --out elsewhere, they are enough to go on."""
+    target.mkdir(parents=True, exist_ok=True)
+    small = [out / "results.jsonl", *out.glob("*.log")]
+    for folder in out.glob("*/"):
+        small += [folder / name for name in ("log.jsonl", "train.json", "config.json", "sheet.png", "nearest.png") if (folder / name).exists()]
+        small += sorted(folder.glob("samples/*.png"))
+    whole = {"results": small}
+    for folder in [*out.glob("judge-*/"), *out.glob("base-*/")]:
+        names = ("model.safetensors", "config.json", "generation.json", "classes.json", "preprocess.json", "train.json", "log.jsonl")
+        whole[folder.name] = [folder / name for name in names if (folder / name).exists()]
+    for name, files in whole.items():
+        with tarfile.open(target / f"{name}.tar", "w") as tar:
+            for file in files:
+                if file.exists():
+                    tar.add(file, file.relative_to(out))
+    (target / "tables.md").write_text(image_table.tables(out / "results.jsonl"))
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    runs.add_arguments(parser, ["main"])
+    parser.add_argument("--data", default="folder:cifar10", help="as mhla train diffusion takes it; with test images")
+    parser.add_argument("--classes", type=int, default=10, help="of the data")
+    parser.add_argument("--steps", type=int, default=8000, help="of a training")
+    parser.add_argument("--adapt-steps", type=int, default=5000, help="of a training of the part adapt")
+    parser.add_argument("--evals", type=int, default=10, help="points of a curve")
+    parser.add_argument("--samples", type=int, default=10000, help="of every run")
+    parser.add_argument("--sampler-steps", type=int, default=50)
+    parser.add_argument("--guidance", type=float, default=1.0)
+    parser.add_argument("--batch", type=int, default=1000, help="samples at a time")
+    parser.add_argument("--judge-config", default="recipes/vit_256_conv.json")
+    parser.add_argument("--judge-epochs", type=int, default=30)
+    parser.add_argument("--judge-flags", default="", help="more flags for their training, as one text")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--minutes", type=float, default=0.0, help="end after these; 0: when all is done")
+    parser.add_argument("--rate", type=float, default=12000.0, help="for --plan: images a second in training")
+    parser.add_argument("--mps", action="store_true", help="start NVIDIA's multi-process service, so that runs share the card")
+    parser.add_argument("--keep-images", action="store_true", help="keep the samples; otherwise a sheet of each run stays")
+    parser.add_argument("--plan", action="store_true", help="only say what is left and how long it takes")
+    parser.add_argument("--table", action="store_true", help="only print the tables of the results")
+    parser.add_argument("--pack", type=pathlib.Path, help="at the end, write the results and what adapt needs as files here")
+    return runs.parse(parser)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    runs.add_arguments(parser, ["mhla", "linear", "softmax"])
-    parser.add_argument("--judge", help="a run of `mhla train classify` on the same classes")
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--classes", type=int, default=10, help="of the data")
-    parser.add_argument("--guidance", type=float, default=2.0)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--batch", type=int, default=500, help="samples at a time")
-    parser.add_argument("--device", default="cuda")
-    options, common = runs.parse(parser)
-    started = time.time()
+    options, common = arguments()
+    options.machine = ["--threads", max(1, (os.cpu_count() or 1) // options.jobs)]
+    work, arms = Work(options), image_arms.chosen(options.runs)
+    if options.plan or options.table:
+        if options.plan:
+            image_arms.print_plan(arms, options, work.known)
+        else:
+            print(image_table.tables(options.out / "results.jsonl"), end="")
+        return
+    if options.mps:
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True)
+    todo = [(name, seed) for seed in options.seeds.split(",") for name in arms if (name, seed) not in work.known]
+    work.ready = {key: threading.Event() for key in todo}
+    held_out_images(options)
+    left, failed = [], []
 
-    work = runs.by_seed(options, "diffusion", common)
-    made = runs.together(options.jobs, work)
-    columns = ["run", "held-out error", "its standard error"] + (["asked class found, %"] if options.judge else [])
-    rows = []
-    for name in dict.fromkeys(name for name, _ in made):
-        keys = [key for key in made if key[0] == name]
-        last = [[row for row in made[key]["log"] if row["kind"] == "eval"][-1] for key in keys]
-        cells = [name, runs.spread([row["ema_mse"] for row in last], 5), f"{last[0]['ema_mse_se']:.5f}"]
-        if options.judge:
-            cells.append(runs.spread([100 * agreement(options, options.out / "-".join(key)) for key in keys], 1))
-        rows.append(cells)
-    runs.print_table(columns, rows)
-    print(f"{len(work)} runs, {time.time() - started:.0f} s", file=sys.stderr)
-    sys.exit(0 if len(made) == len(work) else 1)
+    def guarded(key, call):
+        try:
+            call()
+        except OutOfTime:
+            left.append(" ".join(key))
+        except Failed as error:
+            failed.append(" ".join(key))
+            print(f"{' '.join(key)}: {error}", file=sys.stderr, flush=True)
+
+    def one(key):
+        try:
+            guarded(key, lambda: run(work, arms[key[0]], *key, common))
+        finally:
+            work.ready[key].set()
+
+    def judges():
+        try:
+            guarded(("judges",), lambda: make_judges(work))
+        finally:
+            work.judges_over.set()
+
+    try:
+        with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(options.jobs) as pool:
+            others = [beside.submit(judges), *(pool.submit(one, key) for key in todo)]
+            for job in others:
+                job.result()
+    finally:
+        if options.mps:
+            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False)
+    if options.pack:
+        pack(options.out, options.pack)
+    if left:
+        print(f"left: {', '.join(left)}; the same command goes on", file=sys.stderr)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ void sync_files(const std::filesystem::path& folder) {
   if (descriptor < 0) fail_to_write(folder, errno);
   const int error = ::syncfs(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
-  if (error != 0) fail_to_write(folder, error);
+  if (error != 0 && error != EINVAL && error != ENOTSUP && error != ENOSYS) fail_to_write(folder, error);
 }
 
 void CloseFile::operator()(std::FILE* file) const {
