@@ -38,11 +38,12 @@ ARMS = {
     "mhla-local-frozen": Arm(f"{MHLA} {FROZEN}"),
     "mhla-uniform-learned": Arm(f"{MHLA} {UNIFORM}"),
     # Fast adaptation, Table 3b, with its controls.
-    "softmax-to-mhla": Arm(TUNE, "softmax", "--attention mhla"),
-    "softmax-to-linear": Arm(TUNE, "softmax", "--attention linear"),
-    "softmax-on": Arm(TUNE, "softmax"),
-    "linear-to-mhla": Arm(TUNE, "linear", "--attention mhla"),
-    "linear-on": Arm(TUNE, "linear"),
+    # A training without --attention has MHLA, whatever it starts from: it is named even where it stays.
+    "softmax-to-mhla": Arm(f"{MHLA} {TUNE}", "softmax", MHLA),
+    "softmax-to-linear": Arm(f"--attention linear {TUNE}", "softmax", "--attention linear"),
+    "softmax-on": Arm(f"--attention softmax {TUNE}", "softmax"),
+    "linear-to-mhla": Arm(f"{MHLA} {UNIFORM} {TUNE}", "linear", MHLA),
+    "linear-on": Arm(f"--attention linear {TUNE}", "linear"),
     "mhla-scratch": Arm(f"{MHLA} {TUNE}"),
 }
 

@@ -23,9 +23,10 @@ std::int64_t decoded_together(const SamplePlan& plan, torch::Device device) {
   return device.is_cpu() ? 1 : std::max<std::int64_t>(1, kDecodedPixels / (plan.images[0] * plan.images[1]));
 }
 
-PixelMaker::PixelMaker(const SamplePlan& plan, torch::Device device, bool tile) : plan_(plan), device_(device) {
+PixelMaker::PixelMaker(const SamplePlan& plan, torch::Device device, torch::ScalarType dtype, bool tile)
+    : plan_(plan), device_(device) {
   if (!plan.autoencoder) return;
-  autoencoder_ = load_autoencoder(plan.vae);
+  autoencoder_ = load_autoencoder(plan.vae, dtype);
   autoencoder_->to(device);
   autoencoder_->eval();
   if (tile) autoencoder_->set_tiling(autoencoder_->usual_tiling());

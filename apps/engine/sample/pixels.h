@@ -9,8 +9,8 @@ namespace mhla::apps {
 
 class PixelMaker {
  public:
-  // Loads the autoencoder, where there is one. `tile`: in tiles as published.
-  PixelMaker(const SamplePlan& plan, torch::Device device, bool tile);
+  // Loads the autoencoder, where there is one, as `dtype`. `tile`: in tiles as published.
+  PixelMaker(const SamplePlan& plan, torch::Device device, torch::ScalarType dtype, bool tile);
   // Samples [B, channels, rows, columns] with their numbers. RunFailed names a number whose image is NaN.
   std::vector<Image> images(const torch::Tensor& samples, const std::vector<std::int64_t>& numbers);
 

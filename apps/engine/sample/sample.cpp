@@ -41,7 +41,7 @@ void expect_sampling_room(const SampleImagesRequest& r, const SamplePlan& plan, 
     const Plane tile = decoded_size(plan, r.tile);
     const ModelSize decoder = size_of(*plan.autoencoder, tile[0], tile[1]);
     const auto together = static_cast<double>(std::min(batch, decoded_together(plan, device)));
-    needed.add("autoencoder", 4 * decoder.parameters).add("decoding", 4 * together * decoder.passing);
+    needed.add("autoencoder", number * decoder.parameters).add("decoding", number * together * decoder.passing);
   }
   expect(str(kSampleCommand, ": ", plan.images[0], "x", plan.images[1], " images of a model with ",
              static_cast<std::int64_t>(size.parameters), " parameters"),
@@ -109,8 +109,9 @@ void sample_images(const SampleImagesRequest& r, Observer& observer) {
 
   const Captions conditions = conditions_of(r, plan, device);
   Generator generator = load_generator(plan.generator, plan.weights, plan.prefix, plan.samples);
-  generator.network->to(device, r.precision == "bf16" ? torch::kBFloat16 : torch::kFloat);
-  PixelMaker pixels(plan, device, r.tile);
+  const torch::ScalarType dtype = r.precision == "bf16" ? torch::kBFloat16 : torch::kFloat;
+  generator.network->to(device, dtype);
+  PixelMaker pixels(plan, device, dtype, r.tile);
   const auto to_device = [&](const torch::Tensor& x) { return x.to(device); };
   GuidedDenoiser guided(*generator.denoiser, plan.guidance, conditions.negative.each(to_device));
   const std::unique_ptr<Sampler> sampler = plan.make_sampler();
