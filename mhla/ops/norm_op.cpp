@@ -44,11 +44,16 @@ at::Tensor as_rows(const at::Tensor& x) {
 
 at::Tensor floats(const at::Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
 
+bool is_narrow(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
+
 // As the kernels take them; the tensors outlive the call.
 struct Flat {
   at::Tensor x, weight, bias, gate;
   NormParams params;
-  Flat(const NormInputs& in, const char* entry) : x(as_rows(in.x)), weight(floats(in.weight)), bias(floats(in.bias)) {
+  Flat(const NormInputs& in, const char* entry)
+      : x(as_rows(in.x)),  // the kernels of GPUs take a narrow weight as it is
+        weight(in.x.is_cuda() && is_narrow(in.weight) ? in.weight.contiguous() : floats(in.weight)),
+        bias(floats(in.bias)) {
     if (in.gate.defined()) gate = as_rows(in.gate.to(in.x.scalar_type()));
     params.x = view_of(x, entry, "x"), params.weight = view_of(weight, entry, "weight");
     params.maybe_bias = view_of(bias, entry, "bias"), params.maybe_gate = view_of(gate, entry, "gate");
@@ -119,7 +124,7 @@ std::vector<at::Tensor> norm_gradients(const at::Tensor& dout, const NormInputs&
   }
   const Flat flat(in, kEntry);
   const at::Tensor rows = as_rows(dout), dx = at::empty(in.x.sizes(), in.x.options());
-  const at::Tensor dweight = at::empty_like(flat.weight);
+  const at::Tensor dweight = at::empty(flat.weight.sizes(), flat.weight.options().dtype(at::kFloat));
   const at::Tensor dbias = in.bias.defined() ? at::empty_like(flat.bias) : at::Tensor();
   const at::Tensor dgate = in.gate.defined() ? at::empty(in.x.sizes(), in.x.options()) : at::Tensor();
   const auto flat_view = [&](const at::Tensor& t, const char* name) {

@@ -54,6 +54,29 @@ struct NormOptions {
   std::optional<at::ScalarType> dtype = {};  // of the result; default: that of x, under autocast its 16-bit one
 };
 at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options = {});
+// x + add and RMSNorm of it, in one pass on a GPU. `dtype`: of the norm, as in NormOptions.
+std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& add, const at::Tensor& weight,
+                                           double eps = 1e-6, std::optional<at::ScalarType> dtype = {});
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);  // silu(gate) up: mhla/kernels/swiglu
+
+// s = x + gate branch and LayerNorm(s) (1 + scale) + shift, without learned weights:
+// mhla/kernels/norm/modulated_norm.h.
+struct ModulatedNormInputs {
+  at::Tensor x;             // [B, N, X]
+  at::Tensor branch, gate;  // [B, N, X] and [B, 1, X] or [B, X]: both or none
+  at::Tensor scale, shift;  // [B, 1, X] or [B, X]; one dtype with the gate
+};
+// s and the norm. `dtype`: of the norm; default: that of x, under autocast on a GPU its 16-bit one.
+std::pair<at::Tensor, at::Tensor> modulated_norm(const ModulatedNormInputs& inputs, double eps = 1e-6,
+                                                 std::optional<at::ScalarType> dtype = {});
+
+// base silu(gate) + a depthwise convolution of v over a grid of two or three axes: mhla/kernels/grid_conv.
+struct GridConvInputs {
+  at::Tensor v;             // [B, N, C], tokens of the grid in raster order
+  at::Tensor weight, bias;  // [C, 1, kernel, kernel(, kernel)] and [C]
+  at::Tensor base, gate;    // [B, N, C]: none, the first or both
+};
+at::Tensor grid_conv(const GridConvInputs& inputs, const std::vector<std::int64_t>& grid);
 
 // q [B, N, H, D] and k [B, N, Hkv, D] behind the feature map, rotated: mhla/kernels/rope. Twice differentiable.
 struct RopeTable {

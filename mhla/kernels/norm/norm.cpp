@@ -43,7 +43,13 @@ auto* floats_of(const V& view) {
 NormJob job_of(const NormParams& p, const char* entry, void* stream) {
   if (p.x.rank != 2) fail(entry, ": x has shape ", shape_text(p.x), ", expected [rows, columns]");
   expect_rows(p.x, p.x, entry, "x");
-  expect_columns(p.weight, p.x, entry, "weight");
+  if (p.x.device == kCpu || !is_real(p.weight.dtype)) {
+    expect_columns(p.weight, p.x, entry, "weight");
+  } else {
+    ConstView weight = p.weight;  // of any of the three
+    weight.dtype = DType::kF32;
+    expect_columns(weight, p.x, entry, "weight");
+  }
   if (p.maybe_bias.given()) expect_columns(p.maybe_bias, p.x, entry, "bias");
   if (p.maybe_gate.given()) {
     expect_rows(p.maybe_gate, p.x, entry, "gate");
@@ -52,7 +58,7 @@ NormJob job_of(const NormParams& p, const char* entry, void* stream) {
   if (!(p.eps >= 0)) fail(entry, ": eps is ", p.eps, ", expected 0 or more");
   NormJob job;
   job.x = rows_of(p.x), job.gate = rows_of(p.maybe_gate);
-  job.weight = floats_of(p.weight), job.bias = floats_of(p.maybe_bias);
+  job.weight = p.weight.data, job.weight_dtype = p.weight.dtype, job.bias = floats_of(p.maybe_bias);
   job.rows = p.x.shape[0], job.X = static_cast<int>(p.x.shape[1]);
   job.eps = static_cast<float>(p.eps), job.centered = p.centered;
   job.stream = stream;
@@ -61,6 +67,13 @@ NormJob job_of(const NormParams& p, const char* entry, void* stream) {
 
 void expect_fit(const NormParams& p, DType out, const char* entry) {
   if (const std::string why = norm_fit(p, out); !why.empty()) fail(entry, ": ", why);
+}
+
+// add and its sum, or dsum and dadd: what comes with the residual stream.
+void expect_stream(const NormParams& p, const ConstView& view, const char* entry, const char* name) {
+  expect_rows(view, p.x, entry, name);
+  if (p.x.device == kCpu || p.maybe_gate.given())
+    fail(entry, ": ", name, " is given, expected a GPU and no gate for it");
 }
 
 template <class F>
@@ -80,12 +93,21 @@ std::string norm_fit(const NormParams& p, DType out) {
   return "";
 }
 
-void norm(const NormParams& params, const View& out, const RunOptions& run) {
+void norm(const NormParams& params, const View& out, const RunOptions& run, const View& maybe_sum) {
   constexpr const char* kEntry = "norm";
   NormJob job = job_of(params, kEntry, run.stream);
   expect_rows(out, params.x, kEntry, "out");
   expect_fit(params, out.dtype, kEntry);
   job.y = rows_of(out);
+  if (params.maybe_add.given() != maybe_sum.given()) fail(kEntry, ": add and sum go together");
+  if (maybe_sum.given()) {
+    expect_stream(params, params.maybe_add, kEntry, "add");
+    expect_stream(params, maybe_sum, kEntry, "sum");
+    if (maybe_sum.dtype != params.x.dtype || !is_real(params.maybe_add.dtype))
+      fail(kEntry, ": sum is ", name_of(maybe_sum.dtype), " and add ", name_of(params.maybe_add.dtype),
+           ", expected the dtype of x and f32, bf16 or f16");
+    job.add = rows_of(params.maybe_add), job.sum = rows_of(maybe_sum);
+  }
   if (job.rows == 0 || job.X == 0) return;
   if (params.x.device == kCpu) return with_executor(run, [&](Executor& e) { norm_simd(job, e); });
   const DeviceGuard guard(params.x.device);
@@ -112,6 +134,17 @@ void norm_backward(const NormParams& params, const NormGrads& grads, const RunOp
   if (grads.maybe_dbias.given()) expect_columns(grads.maybe_dbias, params.x, kEntry, "dbias");
   job.y = rows_of(grads.dout), job.dx = rows_of(grads.dx), job.dgate = rows_of(grads.maybe_dgate);
   job.dweight = floats_of(grads.maybe_dweight), job.dbias = floats_of(grads.maybe_dbias);
+  if (grads.maybe_dsum.given()) {
+    expect_stream(params, grads.maybe_dsum, kEntry, "dsum");
+    if (grads.maybe_dsum.dtype != params.x.dtype) fail(kEntry, ": dsum has another dtype than x");
+    job.sum = rows_of(grads.maybe_dsum);
+  }
+  if (grads.maybe_dadd.given()) {
+    expect_stream(params, grads.maybe_dadd, kEntry, "dadd");
+    if (!is_real(grads.maybe_dadd.dtype))
+      fail(kEntry, ": dadd is ", name_of(grads.maybe_dadd.dtype), ", expected f32, bf16 or f16");
+    job.dadd = rows_of(grads.maybe_dadd);
+  }
   if (job.X == 0) return;
   const std::int64_t bytes = norm_workspace(params);
   if (params.x.device == kCpu) {

@@ -121,6 +121,17 @@ __device__ inline void load_columns(const float* from, int X, float otherwise, R
   });
 }
 
+// The same for values of any of the three dtypes.
+template <class S>
+__device__ inline void load_weight(const NormJob& p, Row<S>& to) {
+  each<S>([&](int piece, int i, int column) {
+    to[piece][i] = column >= p.X                    ? 0.0f
+                   : p.weight_dtype == DType::kBF16 ? widen(static_cast<const bf16*>(p.weight)[column])
+                   : p.weight_dtype == DType::kF16  ? widen(static_cast<const f16*>(p.weight)[column])
+                                                    : static_cast<const float*>(p.weight)[column];
+  });
+}
+
 // x becomes x^; returns 1 / sqrt(...).
 template <class S>
 __device__ inline float normalize(const NormJob& p, Row<S>& x) {
@@ -154,11 +165,17 @@ __device__ inline void each_row(const NormJob& p, const F& f) {
 template <class S>
 __global__ void __launch_bounds__(kNormWarps * 32) norm_kernel(NormJob p) {
   Row<S> weight, bias = {};
-  load_columns<S>(p.weight, p.X, 1.0f, weight);
+  load_weight<S>(p, weight);
   if constexpr (S::kFull) load_columns<S>(p.bias, p.X, 0.0f, bias);
   each_row<S>(p, [&](std::int64_t row, bool there) {
     Row<S> x;
     load<S>(p.x, row, there, p.X, x);
+    if (!S::kGated && p.add.data != nullptr) {
+      Row<S> add;
+      load<S>(p.add, row, there, p.X, add);
+      each<S>([&](int piece, int i, int) { x[piece][i] += add[piece][i]; });
+      store<S>(p.sum, row, there, p.X, x);
+    }
     normalize<S>(p, x);
     each<S>([&](int piece, int i, int) { x[piece][i] = fmaf(x[piece][i], weight[piece][i], bias[piece][i]); });
     if (S::kGated && p.gate.data != nullptr) {
@@ -175,7 +192,7 @@ __global__ void __launch_bounds__(kNormWarps * 32) norm_gradient_kernel(NormJob 
   extern __shared__ float shared[];  // [kNormWarps * kRows][X]
   const float share = 1.0f / static_cast<float>(p.X);
   Row<S> weight, dweight = {}, dbias = {};
-  load_columns<S>(p.weight, p.X, 1.0f, weight);
+  load_weight<S>(p, weight);
   each_row<S>(p, [&](std::int64_t row, bool there) {
     Row<S> x, dy;
     load<S>(p.x, row, there, p.X, x);
@@ -203,7 +220,12 @@ __global__ void __launch_bounds__(kNormWarps * 32) norm_gradient_kernel(NormJob 
     along = row_sum<S>(along) * share;
     if constexpr (S::kFull) level = p.centered ? row_sum<S>(level) * share : 0.0f;
     each<S>([&](int piece, int i, int) { dy[piece][i] = factor * (fmaf(-along, x[piece][i], dy[piece][i]) - level); });
+    if (!S::kGated && p.sum.data != nullptr) {
+      load<S>(p.sum, row, there, p.X, x);
+      each<S>([&](int piece, int i, int) { dy[piece][i] += x[piece][i]; });
+    }
     store<S>(p.dx, row, there, p.X, dy);
+    if (!S::kGated && p.dadd.data != nullptr) store<S>(p.dadd, row, there, p.X, dy);
   });
   const int group = static_cast<int>(threadIdx.x) / S::kLanes;
   const auto sum_groups = [&](const Row<S>& sums, float* to) {
@@ -246,8 +268,9 @@ __global__ void __launch_bounds__(kNormWarps * 32) norm_sums_kernel(NormJob p, i
 template <class F>
 void with_shape(const NormJob& job, const F& f) {
   const bool full = job.centered || job.bias != nullptr || job.dbias != nullptr, gated = job.gate.data != nullptr;
-  for (const NormRows* rows : {&job.x, &job.gate, &job.y, &job.dx, &job.dgate}) {
-    if (rows->data != nullptr && !rows->pieces) return f(Shape<32, 8, false, true, true>{});
+  for (const NormRows* rows : {&job.x, &job.gate, &job.y, &job.dx, &job.dgate, &job.add, &job.sum, &job.dadd}) {
+    if (rows->data == nullptr || rows->pieces) continue;
+    return gated ? f(Shape<32, 8, false, true, true>{}) : f(Shape<32, 8, false, true, false>{});
   }
   const auto of = [&](auto lanes, auto pieces) {
     constexpr int kLanes = lanes(), kPieces = pieces();

@@ -1,0 +1,150 @@
+// What stands between two branches of a diffusion transformer (kernels/norm/modulated_norm.h) with its gradient. What
+// the kernels do not take (the CPU, f64, odd rows) is computed with LibTorch's operators and differentiated by them.
+#include "mhla/core/error.h"
+#include "mhla/kernels/norm/modulated_norm.h"
+#include "mhla/ops/attention_op.h"
+
+namespace mhla::ops {
+namespace {
+
+constexpr const char* kModulatedEntry = "modulated_norm";
+
+// A sample's row [B, X] or [B, 1, X] as the kernels take it.
+at::Tensor sample_rows(const at::Tensor& x) {
+  if (!x.defined()) return x;
+  const at::Tensor rows = x.dim() == 3 ? x.squeeze(1) : x;
+  return rows.stride(-1) == 1 && rows.stride(0) % 4 == 0 && rows.storage_offset() % 4 == 0 ? rows : rows.contiguous();
+}
+
+struct Modulated {  // tensors that outlive the call
+  at::Tensor x, branch, gate, scale, shift;
+  ModulatedNormParams params;
+  Modulated(const at::Tensor& given, const ModulatedNormInputs& in, double eps)
+      : x(given.contiguous()),
+        branch(in.branch.defined() ? in.branch.contiguous() : in.branch),
+        gate(sample_rows(in.gate)),
+        scale(sample_rows(in.scale)),
+        shift(sample_rows(in.shift)) {
+    const auto view = [](const at::Tensor& t, const char* name) {
+      return t.defined() ? view_of(t, kModulatedEntry, name) : ConstView();
+    };
+    params.x = view(x, "x"), params.maybe_branch = view(branch, "branch"), params.maybe_gate = view(gate, "gate");
+    params.scale = view(scale, "scale"), params.shift = view(shift, "shift"), params.eps = eps;
+  }
+};
+
+bool is_real(const at::Tensor& x) {
+  return !x.defined() || x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16 ||
+         x.scalar_type() == at::kHalf;
+}
+
+bool kernels_take(const ModulatedNormInputs& in, at::ScalarType out) {
+  if (!in.x.is_cuda() || in.x.dim() != 3 || in.x.numel() == 0) return false;
+  for (const at::Tensor* t : {&in.x, &in.branch, &in.gate, &in.scale, &in.shift}) {
+    if (!is_real(*t)) return false;
+  }
+  const auto dtype = [](at::ScalarType t) {
+    return t == at::kBFloat16 ? DType::kBF16
+           : t == at::kHalf   ? DType::kF16
+           : t == at::kFloat  ? DType::kF32
+                              : DType::kF64;
+  };
+  ModulatedNormParams p;
+  p.x = ConstView(nullptr, dtype(in.x.scalar_type()), {in.x.size(0), in.x.size(1), in.x.size(2)});
+  p.x.device = static_cast<int>(in.x.get_device());
+  return modulated_norm_fit(p, dtype(out)).empty();
+}
+
+struct ModulatedNormFunction : torch::autograd::Function<ModulatedNormFunction> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                                                const at::Tensor& branch, const at::Tensor& gate,
+                                                const at::Tensor& scale, const at::Tensor& shift, double eps,
+                                                at::ScalarType type) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const Modulated m(x, {x, branch, gate, scale, shift}, eps);
+    const at::Tensor y = at::empty(x.sizes(), x.options().dtype(type));
+    const at::Tensor sum = branch.defined() ? at::empty(x.sizes(), x.options()) : m.x;
+    RunOptions run;
+    run.stream = current_stream(x);
+    modulated_norm(m.params, branch.defined() ? output_view(sum, kModulatedEntry, "sum") : View(),
+                   output_view(y, kModulatedEntry, "out"), run);
+    context->save_for_backward({sum, m.branch, m.gate, m.scale, shift.defined() ? m.shift : shift});
+    context->saved_data["eps"] = eps;
+    context->saved_data["samples"] = std::vector<std::int64_t>(shift.sizes().vec());
+    return branch.defined() ? torch::autograd::variable_list{sum, y} : torch::autograd::variable_list{y};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& given) {
+    if (at::GradMode::is_enabled())
+      fail(kModulatedEntry, ": second derivatives are not there on a GPU, expected gradients without create_graph");
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const at::Tensor &sum = saved[0], &branch = saved[1], &shift = saved[4];
+    const bool joins = branch.defined();
+    const at::Tensor dsum = joins ? given[0] : at::Tensor();
+    at::Tensor dout = joins ? given[1] : given[0];
+    if (!dout.defined()) dout = at::zeros_like(sum);
+    dout = dout.contiguous();
+    const Modulated m(sum, {sum, branch, saved[2], saved[3], shift}, context->saved_data["eps"].toDouble());
+    const at::Tensor dx = at::empty_like(sum), dbranch = joins ? at::empty_like(branch) : at::Tensor();
+    const at::Tensor own = dsum.defined() ? dsum.to(sum.scalar_type()).contiguous() : dsum;
+    const at::Tensor dmodulation = at::empty({sum.size(0), 3, sum.size(2)}, sum.options().dtype(at::kFloat));
+    ModulatedNormGrads grads;
+    grads.dout = view_of(dout, kModulatedEntry, "dout"), grads.dx = output_view(dx, kModulatedEntry, "dx");
+    if (own.defined()) grads.maybe_dsum = view_of(own, kModulatedEntry, "dsum");
+    if (joins) grads.maybe_dbranch = output_view(dbranch, kModulatedEntry, "dbranch");
+    grads.dmodulation = output_view(dmodulation, kModulatedEntry, "dmodulation");
+    RunOptions run;
+    run.stream = current_stream(sum);
+    const at::Tensor memory = device_workspace(sum, modulated_norm_workspace(m.params));
+    run.workspace = bytes_of(memory);
+    modulated_norm_backward(m.params, grads, run);
+    const std::vector<std::int64_t> samples = context->saved_data["samples"].toIntVector();
+    const auto row = [&](std::int64_t which, at::ScalarType type) {
+      return dmodulation.select(1, which).to(type).view(samples);
+    };
+    const at::ScalarType type = shift.scalar_type();
+    return {dx, dbranch, joins ? row(2, type) : at::Tensor(), row(1, type), row(0, type), at::Tensor(), at::Tensor()};
+  }
+};
+
+void expect_inputs(const ModulatedNormInputs& in) {
+  if (in.x.dim() != 3) fail(kModulatedEntry, ": x has shape ", c10::str(in.x.sizes()), ", expected [B, N, X]");
+  if (in.branch.defined() != in.gate.defined()) fail(kModulatedEntry, ": branch and gate go together");
+  if (in.branch.defined() && in.branch.sizes() != in.x.sizes())
+    fail(kModulatedEntry, ": branch has shape ", c10::str(in.branch.sizes()), ", expected ", c10::str(in.x.sizes()),
+         " like x");
+  const std::vector<std::int64_t> flat{in.x.size(0), in.x.size(2)}, row{in.x.size(0), 1, in.x.size(2)};
+  for (const auto& [tensor, name] : {std::pair{&in.gate, "gate"}, {&in.scale, "scale"}, {&in.shift, "shift"}}) {
+    if (tensor == &in.gate && !in.gate.defined()) continue;
+    if (!tensor->defined() || (tensor->sizes() != at::IntArrayRef(flat) && tensor->sizes() != at::IntArrayRef(row)))
+      fail(kModulatedEntry, ": ", name, " has shape ", tensor->defined() ? c10::str(tensor->sizes()) : "none",
+           ", expected ", c10::str(at::IntArrayRef(row)));
+    if (tensor->scalar_type() != in.shift.scalar_type())
+      fail(kModulatedEntry, ": ", name, " has another dtype than shift");
+  }
+}
+
+}  // namespace
+
+std::pair<at::Tensor, at::Tensor> modulated_norm(const ModulatedNormInputs& in, double eps,
+                                                 std::optional<at::ScalarType> dtype) {
+  expect_inputs(in);
+  at::ScalarType type = in.x.scalar_type();
+  if (in.x.is_cuda() && cuda_autocast() && type != at::kDouble)
+    type = at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA);
+  if (dtype) type = *dtype;
+  if (kernels_take(in, type)) {
+    const torch::autograd::variable_list both =
+        ModulatedNormFunction::apply(in.x, in.branch, in.gate, in.scale, in.shift, eps, type);
+    return in.branch.defined() ? std::pair{both[0], both[1]} : std::pair{in.x, both[0]};
+  }
+  const auto wide = [](const at::Tensor& row) { return row.dim() == 3 ? row : row.unsqueeze(1); };
+  at::Tensor sum = in.x;
+  if (in.branch.defined()) sum = at::addcmul(sum, wide(in.gate), in.branch);
+  const at::Tensor unit = at::layer_norm(sum, {sum.size(-1)}, {}, {}, eps);
+  const at::Tensor y = at::addcmul(wide(in.shift), unit, 1 + wide(in.scale));
+  return {sum, dtype ? y.to(*dtype) : y};
+}
+
+}  // namespace mhla::ops
