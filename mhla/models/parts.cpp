@@ -87,7 +87,8 @@ SwigluImpl::SwigluImpl(std::int64_t dim, std::int64_t width) {
 }
 
 torch::Tensor SwigluImpl::forward(const torch::Tensor& x) {
-  return apply_linear(down_, apply_silu(apply_linear(gate_, x)) * apply_linear(up_, x));
+  const torch::Tensor gate = apply_linear(gate_, x), up = apply_linear(up_, x);
+  return apply_linear(down_, gate.is_cuda() ? ops::swiglu(gate, up) : apply_silu(gate) * up);
 }
 
 torch::Tensor SwigluImpl::few_rows(const torch::Tensor& x, const RmsNorm& norm) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "mhla/core/error.h"
+#include "mhla/ops/ops.h"
 
 namespace mhla {
 namespace {
@@ -16,7 +17,7 @@ torch::Tensor uniform(const std::vector<std::int64_t>& shape, std::int64_t taps)
 }  // namespace
 
 GridConvImpl::GridConvImpl(const Layout& layout, std::int64_t channels, std::int64_t kernel)
-    : grid_(layout.grid.end() - layout.rank, layout.grid.end()), kernel_(kernel) {
+    : grid_(layout.grid.end() - layout.rank, layout.grid.end()) {
   if (layout.rank < 2) fail("GridConv: the layout is ", describe(layout), ", expected a 2D or 3D grid");
   if (kernel < 1 || kernel % 2 == 0) fail("GridConv: kernel is ", kernel, ", expected an odd number");
   std::vector<std::int64_t> shape{channels, 1};
@@ -26,13 +27,8 @@ GridConvImpl::GridConvImpl(const Layout& layout, std::int64_t channels, std::int
   bias = register_parameter("bias", uniform({channels}, taps));
 }
 
-torch::Tensor GridConvImpl::forward(const torch::Tensor& x) {
-  const torch::Tensor raster = x.transpose(1, 2).unflatten(-1, grid_);  // [B, C, grid]
-  const std::int64_t channels = x.size(-1);
-  const std::vector<std::int64_t> once(grid_.size(), 1), padding(grid_.size(), kernel_ / 2);
-  const torch::Tensor out = grid_.size() == 2 ? torch::conv2d(raster, weight, bias, once, padding, once, channels)
-                                              : torch::conv3d(raster, weight, bias, once, padding, once, channels);
-  return out.flatten(2).transpose(1, 2);
+torch::Tensor GridConvImpl::forward(const torch::Tensor& x, const torch::Tensor& base, const torch::Tensor& gate) {
+  return ops::grid_conv({x, weight, bias, base, gate}, grid_);
 }
 
 void GridConvImpl::set_identity() {

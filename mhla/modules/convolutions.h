@@ -11,14 +11,17 @@ namespace mhla {
 class GridConvImpl : public torch::nn::Module {
  public:
   GridConvImpl(const Layout& layout, std::int64_t channels, std::int64_t kernel);
-  torch::Tensor forward(const torch::Tensor& x);  // [B, N, C]
-  void set_identity();                            // centre 1, rest 0, bias 0: the start of DiT's
+  // [B, N, C]. `base` is added, times silu(gate) where one is given: in the same pass on a GPU.
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& base = {}, const torch::Tensor& gate = {});
+  void set_identity();  // centre 1, rest 0, bias 0: the start of DiT's
 
   torch::Tensor weight, bias;
 
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(torch::Tensor())}, {2, torch::nn::AnyValue(torch::Tensor())})
+
  private:
   std::vector<std::int64_t> grid_;
-  std::int64_t kernel_;
 };
 TORCH_MODULE(GridConv);
 

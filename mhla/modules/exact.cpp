@@ -74,6 +74,17 @@ torch::Tensor apply_linear(const torch::nn::Linear& layer, const torch::Tensor& 
   return apply_linear(x, layer->weight, layer->bias);
 }
 
+torch::Tensor apply_linear_gelu(const torch::nn::Linear& layer, const torch::Tensor& x) {
+  const torch::Tensor &weight = layer->weight, &bias = layer->bias;
+  const bool narrow = weight.scalar_type() == torch::kBFloat16 || weight.scalar_type() == torch::kHalf;
+  if (torch::GradMode::is_enabled() || !x.is_cuda() || !narrow || x.scalar_type() != weight.scalar_type() ||
+      !bias.defined() || x.numel() == 0)
+    return torch::gelu(apply_linear(layer, x), "tanh");
+  std::vector<std::int64_t> shape = x.sizes().vec();
+  shape.back() = weight.size(0);
+  return at::_addmm_activation(bias, x.reshape({-1, x.size(-1)}), weight.t(), 1, 1, /*use_gelu=*/true).view(shape);
+}
+
 torch::Tensor apply_silu(const torch::Tensor& x) { return exact ? x / ((-x).exp() + 1) : torch::silu(x); }
 
 }  // namespace mhla

@@ -3,6 +3,7 @@
 #include "mhla/core/error.h"
 #include "mhla/modules/exact.h"
 #include "mhla/modules/plain_attention.h"
+#include "mhla/ops/feature_map.h"
 #include "mhla/ops/tensor_view.h"
 
 namespace mhla {
@@ -320,6 +321,9 @@ torch::Tensor MhlaAttentionImpl::finish(const Projected& p, torch::Tensor out) {
   const bool in_norm = options_.head_norm && options_.gate == Gate::kSilu && !lepe_inside;
   if (options_.head_norm) out = head_norm_(out, in_norm ? gate.view_as(out) : torch::Tensor());
   out = out.flatten(-2);
+  if (options_.lepe != 0 && !lepe_inside && out.is_cuda() && options_.kv_heads == options_.heads &&
+      (options_.gate != Gate::kLinear || in_norm))  // in one pass
+    return dropout_(apply_linear(out_, lepe_(p.v.flatten(-2), out, in_norm ? torch::Tensor() : gate)));
   if (lepe_inside) out = out + lepe_of(p.v);
   if (gate.defined() && !in_norm) out = out * (options_.gate == Gate::kSilu ? apply_silu(gate) : gate);
   if (options_.lepe != 0 && !options_.lepe_inside_gate) out = out + lepe_of(p.v);

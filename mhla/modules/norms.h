@@ -19,6 +19,9 @@ class RmsNormImpl : public torch::nn::Module {
     return rms_norm(x, weight, eps_, gate);
   }
 
+  // x + add and its norm, in one pass on a GPU.
+  std::pair<torch::Tensor, torch::Tensor> joined(const torch::Tensor& x, const torch::Tensor& add);
+
   [[nodiscard]] double eps_for(const torch::Tensor& x) const;
 
   torch::Tensor weight;  // [size]

@@ -4,16 +4,12 @@
 
 #include "mhla/modules/exact.h"
 #include "mhla/modules/zoo/zoo.h"
+#include "mhla/ops/ops.h"
 
 namespace mhla {
 namespace {
 
 constexpr double kDitNormEps = 1e-6;
-
-// norm(x) (1 + scale) + shift.
-torch::Tensor modulated(const torch::Tensor& x, const torch::Tensor& shift, const torch::Tensor& scale, double eps) {
-  return torch::addcmul(shift, torch::layer_norm(x, {x.size(-1)}, {}, {}, eps), 1 + scale);
-}
 
 std::vector<torch::Tensor> rows_of(const torch::nn::Linear& modulation, const torch::Tensor& c, std::int64_t count) {
   return apply_linear(modulation, apply_silu(c)).unsqueeze(1).chunk(count, -1);  // [B, 1, dim] each
@@ -110,6 +106,13 @@ torch::Tensor LabelEmbedderImpl::forward(const torch::Tensor& labels) {
   return torch::embedding(table_, labels.to(torch::kLong));
 }
 
+torch::Tensor DitStream::norm(const torch::Tensor& shift, const torch::Tensor& scale, double eps) {
+  torch::Tensor y;
+  std::tie(x, y) = ops::modulated_norm({x, branch, gate, scale, shift}, eps);
+  branch = gate = torch::Tensor();
+  return y;
+}
+
 DitBlockImpl::DitBlockImpl(const DitConfig& c, const DitPlan& plan, const Layout& layout) : norm2_eps_(c.norm2_eps) {
   if (c.own_embedders) {
     t_embedder_ = register_module("t_embedder", TimeEmbedder(c));
@@ -161,23 +164,24 @@ torch::Tensor DitBlockImpl::embed(const torch::Tensor& t, const torch::Tensor& l
 
 torch::Tensor DitBlockImpl::mlp(const torch::Tensor& x) {
   if (!swiglu_.is_empty()) return swiglu_(x);
-  return apply_linear(fc2_, torch::gelu(apply_linear(fc1_, x), "tanh"));
+  return apply_linear(fc2_, apply_linear_gelu(fc1_, x));
 }
 
-torch::Tensor DitBlockImpl::forward(torch::Tensor x, const torch::Tensor& c) {
+DitStream DitBlockImpl::forward(DitStream stream, const torch::Tensor& c) {
   const bool with_mlp = !fc1_.is_empty() || !swiglu_.is_empty();
   const std::vector<torch::Tensor> m = rows_of(modulation_, c, with_mlp ? 6 : 3);
-  if (!cpe_.is_empty()) x = cpe_(x);
-  const torch::Tensor seen = modulated(x, m[0], m[1], kDitNormEps);
+  if (!cpe_.is_empty()) stream = {cpe_(stream.settled()), {}, {}};
+  const torch::Tensor seen = stream.norm(m[0], m[1], kDitNormEps);
   if (keep_) kept_ = seen.detach();
-  x = torch::addcmul(x, m[2], attn_->forward(seen));
-  if (with_mlp) x = torch::addcmul(x, m[5], mlp(modulated(x, m[3], m[4], norm2_eps_)));
-  if (dw_conv_.is_empty()) return x;
-  if (!order_.defined()) return dw_conv_(x);
+  stream.branch = attn_->forward(seen), stream.gate = m[2];
+  if (with_mlp) stream.branch = mlp(stream.norm(m[3], m[4], norm2_eps_)), stream.gate = m[5];
+  if (dw_conv_.is_empty()) return stream;
+  const torch::Tensor x = stream.settled();
+  if (!order_.defined()) return {dw_conv_(x), {}, {}};
   const auto reordered = [&](const torch::Tensor& y, const torch::Tensor& order) {
     return y.index_select(1, order.to(y.device()));
   };
-  return reordered(dw_conv_(reordered(x, order_)), place_);
+  return {reordered(dw_conv_(reordered(x, order_)), place_), {}, {}};
 }
 
 DitImpl::DitImpl(const DitConfig& config) : config_(config), plan_(plan_of(config)) {
@@ -235,19 +239,19 @@ torch::Tensor DitImpl::unpatched(const torch::Tensor& tokens) const {
 torch::Tensor DitImpl::forward(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& labels) {
   if (t.dim() != 1 || t.size(0) != x.size(0))
     fail(config_.model, ": times have shape ", c10::str(t.sizes()), ", expected [", x.size(0), "]");
-  torch::Tensor tokens = patches(x) + pos_embed_;
+  DitStream stream{patches(x) + pos_embed_, {}, {}};
   const bool own = config_.own_embedders;
   const torch::Tensor shared = own ? blocks_[0]->embed(t, labels) : t_embedder_(t) + y_embedder_(labels);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    tokens = blocks_[i]->forward(tokens, own && i > 0 ? blocks_[i]->embed(t, labels) : shared);
+    stream = blocks_[i]->forward(std::move(stream), own && i > 0 ? blocks_[i]->embed(t, labels) : shared);
     if (!config_.scan) continue;
-    tokens = tokens.flip(1);
+    stream = {stream.settled().flip(1), {}, {}};
     if (i % 2 == 0) continue;
     const Layout& grid = layers_[i].layout;
-    tokens = tokens.unflatten(1, {grid.grid[1], grid.grid[2]}).transpose(1, 2).flatten(1, 2);
+    stream.x = stream.x.unflatten(1, {grid.grid[1], grid.grid[2]}).transpose(1, 2).flatten(1, 2);
   }
   const std::vector<torch::Tensor> m = rows_of(final_modulation_, shared, 2);
-  return unpatched(apply_linear(final_linear_, modulated(tokens, m[0], m[1], kDitNormEps)));
+  return unpatched(apply_linear(final_linear_, stream.norm(m[0], m[1], kDitNormEps)));
 }
 
 torch::Tensor DitImpl::denoise(const torch::Tensor& x, const torch::Tensor& t, const Conditioning& condition) {

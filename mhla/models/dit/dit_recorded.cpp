@@ -40,7 +40,7 @@ Weights block(const RecordedCase& c) {
   DitBlock block(config, plan, plan.layout);
   block->to(x.device(), x.scalar_type());
   load_state(*block, c.weights("param."));
-  const torch::Tensor out = block->forward(x, condition);
+  const torch::Tensor out = block->forward({x, {}, {}}, condition).settled();
   out.backward(c.tensor("dout"));
   Weights results{{"out", out}, {"grad.in.x", x.grad()}, {"grad.in.c", condition.grad()}};
   for (const auto& [name, value] : gradients_of(*block)) results["grad.param." + name] = value;

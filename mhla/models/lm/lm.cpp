@@ -29,8 +29,9 @@ LmBlockImpl::LmBlockImpl(const LmConfig& c, std::int64_t mlp_width, const std::s
 }
 
 torch::Tensor LmBlockImpl::behind(const torch::Tensor& x, const torch::Tensor& attended) {
-  const torch::Tensor y = x + attended;
-  return mlp_.is_empty() ? y : y + mlp_(mlp_norm_(y));
+  if (mlp_.is_empty()) return x + attended;
+  const auto [y, normed] = mlp_norm_->joined(x, attended);
+  return y + mlp_(normed);
 }
 
 torch::Tensor LmBlockImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {

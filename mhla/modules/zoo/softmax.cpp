@@ -131,7 +131,7 @@ torch::Tensor SoftmaxAttentionImpl::forward(const torch::Tensor& x, const torch:
     out = torch::cat(alone, 1);
   }
   torch::Tensor tokens = out.flatten(-2);
-  if (config_.lepe != 0) tokens = tokens + lepe_(qkv[2].flatten(-2));
+  if (config_.lepe != 0) tokens = lepe_(qkv[2].flatten(-2), tokens);
   return apply_linear(proj_, tokens);
 }
 
