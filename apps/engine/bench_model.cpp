@@ -79,7 +79,8 @@ ImageModel classifier_model(const ClassifierConfig& config, std::int64_t batch, 
           [=] { model->constrain(); }};
 }
 
-ImageModel dit_model(const DitConfig& config, std::int64_t batch, const torch::Device& device) {
+// `narrow`: weights in bf16, as `sample` has them.
+ImageModel dit_model(const DitConfig& config, std::int64_t batch, const torch::Device& device, bool narrow) {
   const auto model = std::make_shared<DitImpl>(config);
   {  // it starts with an output of zeros, with which plain code could not be compared
     const torch::NoGradGuard no_gradients;
@@ -87,7 +88,7 @@ ImageModel dit_model(const DitConfig& config, std::int64_t batch, const torch::D
       if (item.value().requires_grad() && item.key().find(".mix") == std::string::npos)
         item.value().add_(torch::randn_like(item.value()), 0.02);
   }
-  model->to(device);
+  model->to(device, narrow ? torch::kBFloat16 : torch::kFloat);
   GaussianOptions process;
   process.variance = config.learn_sigma ? "learned_range" : "fixed_large";
   const auto diffusion = std::make_shared<GaussianDiffusion>(process);
@@ -123,12 +124,14 @@ void bench_classifier(const BenchClassifierRequest& request, Observer& observer)
   const ModelSize size = dit ? size_of(dit_of(request)) : size_of(network_of(request));
   if (pass == "train") expect_training_fits("bench model", size, options);
   expect_inference_fits("bench model", size, options.batch, options);
-  const ImageModel model = dit ? dit_model(dit_of(request), options.batch, device)
+  const bool narrow = dit && device.is_cuda() && pass == "fwd" && options.precision == "bf16";
+  const ImageModel model = dit ? dit_model(dit_of(request), options.batch, device, narrow)
                                : classifier_model(network_of(request), options.batch, device);
 
   model.module->eval();
   const auto output = [&] {
     const torch::NoGradGuard no_gradients;
+    if (narrow) return model.forward();
     const Autocast autocast(options, device);
     return model.forward();
   };
