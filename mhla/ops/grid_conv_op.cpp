@@ -52,9 +52,10 @@ bool kernels_take(const GridConvInputs& in, const std::vector<std::int64_t>& gri
 
 struct GridConvFunction : torch::autograd::Function<GridConvFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& v, const at::Tensor& weight,
-                            const at::Tensor& bias, const at::Tensor& base, const at::Tensor& gate,
-                            const std::vector<std::int64_t>& grid) {
+                            const at::Tensor& bias, const Optional<at::Tensor>& maybe_base,
+                            const Optional<at::Tensor>& maybe_gate, const std::vector<std::int64_t>& grid) {
     const at::AutoDispatchBelowADInplaceOrView below;
+    const at::Tensor base = value_or_undefined(maybe_base), gate = value_or_undefined(maybe_gate);
     const GridTensors t({v, weight, bias, base, gate}, grid);
     const at::Tensor out = at::empty(v.sizes(), v.options());
     RunOptions run;
@@ -117,7 +118,8 @@ at::Tensor grid_conv(const GridConvInputs& inputs, const std::vector<std::int64_
       if (t->defined()) *t = t->to(type);
     }
   }
-  if (kernels_take(in, grid)) return GridConvFunction::apply(in.v, in.weight, in.bias, in.base, in.gate, grid);
+  if (kernels_take(in, grid))
+    return GridConvFunction::apply(in.v, in.weight, in.bias, maybe(in.base), maybe(in.gate), grid);
   return plain_grid_conv(in, grid);
 }
 

@@ -57,10 +57,11 @@ bool kernels_take(const ModulatedNormInputs& in, at::ScalarType out) {
 
 struct ModulatedNormFunction : torch::autograd::Function<ModulatedNormFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                                                const at::Tensor& branch, const at::Tensor& gate,
-                                                const at::Tensor& scale, const at::Tensor& shift, double eps,
-                                                at::ScalarType type) {
+                                                const Optional<at::Tensor>& maybe_branch,
+                                                const Optional<at::Tensor>& maybe_gate, const at::Tensor& scale,
+                                                const at::Tensor& shift, double eps, at::ScalarType type) {
     const at::AutoDispatchBelowADInplaceOrView below;
+    const at::Tensor branch = value_or_undefined(maybe_branch), gate = value_or_undefined(maybe_gate);
     const Modulated m(x, {x, branch, gate, scale, shift}, eps);
     const at::Tensor y = at::empty(x.sizes(), x.options().dtype(type));
     const at::Tensor sum = branch.defined() ? at::empty(x.sizes(), x.options()) : m.x;
@@ -136,7 +137,7 @@ std::pair<at::Tensor, at::Tensor> modulated_norm(const ModulatedNormInputs& in, 
   if (dtype) type = *dtype;
   if (kernels_take(in, type)) {
     const torch::autograd::variable_list both =
-        ModulatedNormFunction::apply(in.x, in.branch, in.gate, in.scale, in.shift, eps, type);
+        ModulatedNormFunction::apply(in.x, maybe(in.branch), maybe(in.gate), in.scale, in.shift, eps, type);
     return in.branch.defined() ? std::pair{both[0], both[1]} : std::pair{in.x, both[0]};
   }
   const auto wide = [](const at::Tensor& row) { return row.dim() == 3 ? row : row.unsqueeze(1); };
