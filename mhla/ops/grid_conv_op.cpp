@@ -24,7 +24,9 @@ struct GridTensors {  // they outlive the call
   at::Tensor v, weight, bias, base, gate;
   GridConvParams params;
   GridTensors(const GridConvInputs& in, const std::vector<std::int64_t>& grid)
-      : v(read_tokens(in.v)), weight(in.weight.contiguous()), bias(in.bias.contiguous()) {
+      : v(read_tokens(in.v)),
+        weight(in.weight.flatten(1).t().to(at::kFloat).contiguous()),  // [taps, C]
+        bias(in.bias.to(at::kFloat).contiguous()) {
     if (in.base.defined()) base = in.base.contiguous();
     if (in.gate.defined()) gate = in.gate.contiguous();
     const auto view = [](const at::Tensor& t, const char* name) {
@@ -32,7 +34,7 @@ struct GridTensors {  // they outlive the call
     };
     params.v = view(v, "v"), params.weight = view(weight, "weight"), params.maybe_bias = view(bias, "bias");
     params.maybe_base = view(base, "base"), params.maybe_gate = view(gate, "gate");
-    params.rows = grid[0], params.columns = grid[1], params.kernel = weight.size(-1);
+    params.rows = grid[0], params.columns = grid[1], params.kernel = in.weight.size(-1);
   }
 };
 
@@ -62,7 +64,7 @@ struct GridConvFunction : torch::autograd::Function<GridConvFunction> {
     run.stream = current_stream(v);
     mhla::grid_conv(t.params, output_view(out, kGridConvEntry, "out"), run);
     // Without a gate the backward pass needs no base.
-    context->save_for_backward({t.v, t.weight, t.bias, gate.defined() ? t.base : at::Tensor(), t.gate});
+    context->save_for_backward({t.v, weight, bias, gate.defined() ? t.base : at::Tensor(), t.gate});
     context->saved_data["grid"] = grid, context->saved_data["base"] = base.defined();
     return out;
   }
@@ -75,7 +77,7 @@ struct GridConvFunction : torch::autograd::Function<GridConvFunction> {
     const at::Tensor &v = saved[0], &weight = saved[1], &bias = saved[2], &gate = saved[4];
     const GridTensors t({v, weight, bias, saved[3], gate}, context->saved_data["grid"].toIntVector());
     const at::Tensor dout = given[0].contiguous(), dv = at::empty(v.sizes(), v.options());
-    const at::Tensor dweight = at::empty(weight.sizes(), weight.options().dtype(at::kFloat));
+    const at::Tensor dweight = at::empty(t.weight.sizes(), t.weight.options());
     const at::Tensor dbias = at::empty(bias.sizes(), bias.options().dtype(at::kFloat));
     at::Tensor dbase = context->saved_data["base"].toBool() ? dout : at::Tensor(), dgate;
     GridConvGrads grads;
@@ -92,7 +94,12 @@ struct GridConvFunction : torch::autograd::Function<GridConvFunction> {
     const at::Tensor memory = device_workspace(v, grid_conv_workspace(t.params));
     run.workspace = bytes_of(memory);
     grid_conv_backward(t.params, grads, run);
-    return {dv, dweight.to(weight.scalar_type()), dbias.to(bias.scalar_type()), dbase, dgate, at::Tensor()};
+    return {dv,
+            dweight.t().to(weight.scalar_type()).reshape(weight.sizes()),
+            dbias.to(bias.scalar_type()),
+            dbase,
+            dgate,
+            at::Tensor()};
   }
 };
 

@@ -14,8 +14,8 @@ namespace mhla {
 
 struct GridConvParams {
   ConstView v;           // [B, rows columns, C], channels next to each other, tokens evenly apart
-  ConstView weight;      // [C, kernel kernel], contiguous; f32, bf16 or f16, as the bias
-  ConstView maybe_bias;  // [C]
+  ConstView weight;      // [kernel kernel, C], contiguous f32: channels next to each other here, too
+  ConstView maybe_bias;  // [C], contiguous f32
   ConstView maybe_base;  // [B, rows columns, C], contiguous, dtype of v
   ConstView maybe_gate;  // like base, and only with it
   std::int64_t rows = 0, columns = 0, kernel = 3;
@@ -24,7 +24,7 @@ struct GridConvParams {
 struct GridConvGrads {
   ConstView dout;                 // [B, N, C], contiguous, dtype of v
   View dv;                        // [B, N, C], contiguous, dtype of v
-  View dweight, dbias;            // [C, kernel kernel] and [C], contiguous f32
+  View dweight, dbias;            // [kernel kernel, C] and [C], contiguous f32
   View maybe_dbase, maybe_dgate;  // with a gate: [B, N, C], contiguous; without one the gradient of base is dout
 };
 

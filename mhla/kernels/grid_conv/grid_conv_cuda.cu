@@ -40,12 +40,6 @@ __device__ inline void store(T* to, const Four& four) {
   *reinterpret_cast<Packed<T>*>(to) = packed;
 }
 
-__device__ inline float weight_at(const void* data, DType dtype, std::int64_t at) {
-  if (dtype == DType::kBF16) return widen(static_cast<const bf16*>(data)[at]);
-  if (dtype == DType::kF16) return widen(static_cast<const f16*>(data)[at]);
-  return static_cast<const float*>(data)[at];
-}
-
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
 
 // A row of tokens from `column - K / 2` on, zeros outside of the grid.
@@ -59,9 +53,30 @@ __device__ inline void load_window(const T* row, bool inside, std::int64_t strid
   }
 }
 
+// What is beside the convolution joins it, and a strip of tokens is written from `at` on.
+template <class T>
+__device__ inline void finish(const GridConvJob& p, std::int64_t at, int column, Four (&sums)[kT]) {
+  Four base[kT], gate[kT];
+#pragma unroll
+  for (int t = 0; t < kT; ++t) {
+    const std::int64_t own = at + t * static_cast<std::int64_t>(p.channels);
+    if (p.base != nullptr && column + t < p.columns) base[t] = load(static_cast<const T*>(p.base) + own);
+    if (p.gate != nullptr && column + t < p.columns) gate[t] = load(static_cast<const T*>(p.gate) + own);
+  }
+#pragma unroll
+  for (int t = 0; t < kT; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float g = p.gate == nullptr ? 1.0f : gate[t].x[i] * sigmoid(gate[t].x[i]);
+      sums[t].x[i] = fmaf(base[t].x[i], g, sums[t].x[i]);
+    }
+    if (column + t < p.columns) store(static_cast<T*>(p.out) + at + t * static_cast<std::int64_t>(p.channels), sums[t]);
+  }
+}
+
 // kFlip: with the taps turned round, which gives the gradient of v from dout (in v's place).
 template <int K, class T, bool kFlip>
-__global__ void __launch_bounds__(kThreads) grid_conv_kernel(GridConvJob p) {
+__global__ void __launch_bounds__(kThreads, K == 3 ? 2 : 1) grid_conv_kernel(GridConvJob p) {
   const int quads = p.channels / 4, strips = (p.columns + kT - 1) / kT, bands = (p.rows + kT - 1) / kT;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int channel = static_cast<int>(thread % quads) * 4;
@@ -71,17 +86,11 @@ __global__ void __launch_bounds__(kThreads) grid_conv_kernel(GridConvJob p) {
   const int first = static_cast<int>(rest % bands) * kT;
   const std::int64_t image = rest / bands;
   if (image >= p.images) return;
-  float taps[4][K * K];
-  Four bias;
+  Four taps[K * K], bias;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-#pragma unroll
-    for (int tap = 0; tap < K * K; ++tap) {
-      const int own = kFlip ? K * K - 1 - tap : tap;
-      taps[i][tap] = weight_at(p.weight, p.weight_dtype, static_cast<std::int64_t>(channel + i) * (K * K) + own);
-    }
-    if (p.bias != nullptr) bias.x[i] = weight_at(p.bias, p.weight_dtype, channel + i);
-  }
+  for (int tap = 0; tap < K * K; ++tap)
+    taps[tap] = load(p.weight + (kFlip ? K * K - 1 - tap : tap) * static_cast<std::int64_t>(p.channels) + channel);
+  if (p.bias != nullptr) bias = load(p.bias + channel);
   const T* v = static_cast<const T*>(p.v) + image * p.image_stride + channel;
 #pragma unroll 1
   for (int row = first; row < p.rows && row < first + kT; ++row) {
@@ -99,27 +108,13 @@ __global__ void __launch_bounds__(kThreads) grid_conv_kernel(GridConvJob p) {
 #pragma unroll
         for (int kx = 0; kx < K; ++kx) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) sums[t].x[i] = fmaf(taps[i][ky * K + kx], window[t + kx].x[i], sums[t].x[i]);
+          for (int i = 0; i < 4; ++i) sums[t].x[i] = fmaf(taps[ky * K + kx].x[i], window[t + kx].x[i], sums[t].x[i]);
         }
       }
     }
-#pragma unroll
-    for (int t = 0; t < kT; ++t) {
-      if (column + t >= p.columns) break;
-      const std::int64_t at =
-          ((image * p.rows + row) * p.columns + column + t) * static_cast<std::int64_t>(p.channels) + channel;
-      if (p.base != nullptr) {
-        Four base = load(static_cast<const T*>(p.base) + at);
-        if (p.gate != nullptr) {
-          const Four gate = load(static_cast<const T*>(p.gate) + at);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) base.x[i] *= gate.x[i] * sigmoid(gate.x[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[t].x[i] += base.x[i];
-      }
-      store(static_cast<T*>(p.out) + at, sums[t]);
-    }
+    const std::int64_t at =
+        ((image * p.rows + row) * p.columns + column) * static_cast<std::int64_t>(p.channels) + channel;
+    finish<T>(p, at, column, sums);
   }
 }
 
@@ -219,7 +214,7 @@ __global__ void __launch_bounds__(kThreads) grid_conv_sums_kernel(GridConvJob p,
   if (tap == taps) {
     p.dbias[channel] = sum;
   } else {
-    p.dweight[static_cast<std::int64_t>(channel) * taps + tap] = sum;
+    p.dweight[static_cast<std::int64_t>(tap) * p.channels + channel] = sum;
   }
 }
 

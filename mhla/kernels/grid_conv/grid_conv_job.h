@@ -6,10 +6,11 @@
 namespace mhla {
 
 struct GridConvJob {
-  const void *v = nullptr, *base = nullptr, *gate = nullptr, *weight = nullptr, *bias = nullptr;
+  const void *v = nullptr, *base = nullptr, *gate = nullptr;
+  const float *weight = nullptr, *bias = nullptr;
   void* out = nullptr;                              // dv in the backward pass
   std::int64_t image_stride = 0, token_stride = 0;  // of v, in elements
-  DType dtype = DType::kF32, weight_dtype = DType::kF32;
+  DType dtype = DType::kF32;
   std::int64_t images = 0;
   int rows = 0, columns = 0, channels = 0, kernel = 3;
   const void* dout = nullptr;

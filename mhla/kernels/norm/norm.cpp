@@ -35,6 +35,12 @@ NormRows rows_of(const V& view) {
           aligned && view.stride[0] % 4 == 0 && view.shape[1] % 4 == 0};
 }
 
+NormRows column_row(const ConstView& view) {
+  const auto piece = static_cast<std::uintptr_t>(4 * size_of(view.dtype));
+  const bool aligned = reinterpret_cast<std::uintptr_t>(view.data) % piece == 0 && view.shape[0] % 4 == 0;
+  return {const_cast<void*>(view.data), 0, view.dtype, aligned};
+}
+
 template <class V>
 auto* floats_of(const V& view) {
   return view.given() ? data_as<float>(view) : nullptr;
@@ -58,7 +64,7 @@ NormJob job_of(const NormParams& p, const char* entry, void* stream) {
   if (!(p.eps >= 0)) fail(entry, ": eps is ", p.eps, ", expected 0 or more");
   NormJob job;
   job.x = rows_of(p.x), job.gate = rows_of(p.maybe_gate);
-  job.weight = p.weight.data, job.weight_dtype = p.weight.dtype, job.bias = floats_of(p.maybe_bias);
+  job.weight = column_row(p.weight), job.bias = floats_of(p.maybe_bias);
   job.rows = p.x.shape[0], job.X = static_cast<int>(p.x.shape[1]);
   job.eps = static_cast<float>(p.eps), job.centered = p.centered;
   job.stream = stream;

@@ -121,17 +121,6 @@ __device__ inline void load_columns(const float* from, int X, float otherwise, R
   });
 }
 
-// The same for values of any of the three dtypes.
-template <class S>
-__device__ inline void load_weight(const NormJob& p, Row<S>& to) {
-  each<S>([&](int piece, int i, int column) {
-    to[piece][i] = column >= p.X                    ? 0.0f
-                   : p.weight_dtype == DType::kBF16 ? widen(static_cast<const bf16*>(p.weight)[column])
-                   : p.weight_dtype == DType::kF16  ? widen(static_cast<const f16*>(p.weight)[column])
-                                                    : static_cast<const float*>(p.weight)[column];
-  });
-}
-
 // x becomes x^; returns 1 / sqrt(...).
 template <class S>
 __device__ inline float normalize(const NormJob& p, Row<S>& x) {
@@ -165,7 +154,7 @@ __device__ inline void each_row(const NormJob& p, const F& f) {
 template <class S>
 __global__ void __launch_bounds__(kNormWarps * 32) norm_kernel(NormJob p) {
   Row<S> weight, bias = {};
-  load_weight<S>(p, weight);
+  load<S>(p.weight, 0, true, p.X, weight);
   if constexpr (S::kFull) load_columns<S>(p.bias, p.X, 0.0f, bias);
   each_row<S>(p, [&](std::int64_t row, bool there) {
     Row<S> x;
@@ -192,7 +181,7 @@ __global__ void __launch_bounds__(kNormWarps * 32) norm_gradient_kernel(NormJob 
   extern __shared__ float shared[];  // [kNormWarps * kRows][X]
   const float share = 1.0f / static_cast<float>(p.X);
   Row<S> weight, dweight = {}, dbias = {};
-  load_weight<S>(p, weight);
+  load<S>(p.weight, 0, true, p.X, weight);
   each_row<S>(p, [&](std::int64_t row, bool there) {
     Row<S> x, dy;
     load<S>(p.x, row, there, p.X, x);
@@ -268,7 +257,8 @@ __global__ void __launch_bounds__(kNormWarps * 32) norm_sums_kernel(NormJob p, i
 template <class F>
 void with_shape(const NormJob& job, const F& f) {
   const bool full = job.centered || job.bias != nullptr || job.dbias != nullptr, gated = job.gate.data != nullptr;
-  for (const NormRows* rows : {&job.x, &job.gate, &job.y, &job.dx, &job.dgate, &job.add, &job.sum, &job.dadd}) {
+  for (const NormRows* rows :
+       {&job.x, &job.weight, &job.gate, &job.y, &job.dx, &job.dgate, &job.add, &job.sum, &job.dadd}) {
     if (rows->data == nullptr || rows->pieces) continue;
     return gated ? f(Shape<32, 8, false, true, true>{}) : f(Shape<32, 8, false, true, false>{});
   }

@@ -18,8 +18,7 @@ struct NormRows {  // of x, the gate, y and their gradients
 struct NormJob {
   NormRows x, gate, y, dx, dgate;  // y: dout in the backward pass
   NormRows add, sum, dadd;         // sum: dsum in the backward pass
-  const void* weight = nullptr;    // of weight_dtype; f32 on the CPU
-  DType weight_dtype = DType::kF32;
+  NormRows weight;                 // one row; f32 on the CPU
   const float* bias = nullptr;
   float *dweight = nullptr, *dbias = nullptr;
   float* parts = nullptr;  // [norm_parts(rows)][dweight, dbias][X]

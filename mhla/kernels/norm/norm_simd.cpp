@@ -65,7 +65,7 @@ void forward_row(const NormJob& p, std::int64_t row) {
   const Vector mean = hn::Set(Full(), s.mean), factor = hn::Set(Full(), s.factor);
   each_vector(p.X, [&](std::int64_t c, std::int64_t n) {
     Vector v = hn::Mul(hn::Mul(hn::Sub(load_part(x + c, n), mean), factor),
-                       load_part(static_cast<const float*>(p.weight) + c, n));
+                       load_part(static_cast<const float*>(p.weight.data) + c, n));
     if (p.bias != nullptr) v = hn::Add(v, load_part(p.bias + c, n));
     if (gate != nullptr) {
       const Vector g = load_part(gate + c, n);
@@ -83,7 +83,7 @@ void backward_row(const NormJob& p, std::int64_t row, float* dweight, float* dbi
   const Vector mean = hn::Set(Full(), s.mean), factor = hn::Set(Full(), s.factor), one = hn::Set(Full(), 1.0f);
   Vector along = hn::Zero(Full()), level = hn::Zero(Full());
   each_vector(p.X, [&](std::int64_t c, std::int64_t n) {
-    const Vector weight = load_part(static_cast<const float*>(p.weight) + c, n);
+    const Vector weight = load_part(static_cast<const float*>(p.weight.data) + c, n);
     const Vector unit = only(hn::Mul(hn::Sub(load_part(x + c, n), mean), factor), n);
     Vector d = load_part(dy + c, n);
     if (gate != nullptr) {
