@@ -11,6 +11,9 @@ DOCS_VENV := build/docs-venv
 # A Python that has python/tests/packages/requirements.txt; by default one that make test-python makes.
 PYTHON_VENV ?= build/python-venv
 
+# The Pythons whose torch `make wheel` builds for, each with pip and pytest.
+WHEEL_PYTHONS ?= python3
+
 # CUDA kernels take a third of the time to build. `make build`, `demo` and `bench` build them where there is a GPU to run
 # them on and nvcc, `make test` where nvcc is; CUDA=on or CUDA=off decides. One architecture compiles four times as fast
 # as the default list: make test CUDA_ARCHS=90a-real
@@ -34,7 +37,7 @@ FORMATTED := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '
 TIDY_SECONDS ?= 150
 
 .DEFAULT_GOAL := build
-.PHONY: help build test test-python check check-quick check-format check-prose check-links check-python tidy tidy-changed asan-quick \
+.PHONY: help build test test-python wheel check check-quick check-format check-prose check-links check-python tidy tidy-changed asan-quick \
   demo bench asan tsan fuzz campaign docs format install clean
 
 help:  ## this list
@@ -60,6 +63,10 @@ test-python:  ## the Python package with timm, transformers, diffusers and PyPI'
 	@PYTHONPATH=python MHLA_BACKEND=torch $(PYTHON_VENV)/bin/python -m pytest -q -p no:cacheprovider -W ignore \
 	  python/tests/test_torch_backend.py python/tests/test_flops.py python/tests/packages
 	@echo "make test-python: all tests passed"
+
+wheel:  ## a binary wheel in build/wheels for the torch of WHEEL_PYTHONS (python3), tested without a compiler
+	@cmake/packages.sh wheel
+	@python3 scripts/wheel.py $(foreach python,$(WHEEL_PYTHONS),--python $(python))
 
 check:  ## the same in full: clang-tidy over every source, the tests also under ASan and UBSan
 	@cmake/packages.sh test

@@ -23,6 +23,15 @@ if(MHLA_TORCH_INCLUDE AND MHLA_LIB_torch AND MHLA_LIB_torch_cpu AND MHLA_LIB_c10
       string(REPLACE ";" "." MHLA_TORCH_VERSION "${numbers}")
     endif()
   endforeach()
+  # PyPI's torch has the old std::string up to 2.6 and says so in its CMake file; code over it must be compiled alike.
+  set(MHLA_TORCH_OLD_ABI OFF)
+  set(torch_config ${MHLA_TORCH_INCLUDE}/../share/cmake/Torch/TorchConfig.cmake)
+  if(EXISTS ${torch_config})
+    file(STRINGS ${torch_config} old_abi REGEX "^[^#]*_GLIBCXX_USE_CXX11_ABI=0")
+    if(old_abi)
+      set(MHLA_TORCH_OLD_ABI ON)
+    endif()
+  endif()
 endif()
 
 # Its headers are not written for our warnings: they come in as system headers. With MHLA_TORCH_CUDA its CUDA side, too:

@@ -31,9 +31,10 @@ case "${1:-}" in
   format) wanted="clang-format" ;;
   prose) wanted="codespell python3" ;;
   python) wanted="python3-torch python3-venv" ;;
+  wheel) wanted="$build $torch $python ccache patchelf python3-pip python3-venv" ;;
   tidy) wanted="$build $tests clang clang-tidy" ;;
   *)
-    echo "usage: $0 build|test|demo|bench|asan|tsan|fuzz|campaign|docs|format|prose|python|tidy" >&2
+    echo "usage: $0 build|test|demo|bench|asan|tsan|fuzz|campaign|docs|format|prose|python|wheel|tidy" >&2
     exit 2
     ;;
 esac

@@ -24,6 +24,13 @@ if(NOT torch_found)
   message(FATAL_ERROR "MHLA_TORCH is ON, but LibTorch was not found (g++; Debian package libtorch-dev)")
 endif()
 
+if(MHLA_TORCH_OLD_ABI)
+  if(MHLA_APPS OR MHLA_TESTS)
+    message(FATAL_ERROR "LibTorch ${MHLA_TORCH_VERSION} in ${MHLA_TORCH_INCLUDE} has the old C++ ABI, which the system's libraries "
+                        "do not: expected another LibTorch, or -DMHLA_APPS=OFF -DMHLA_TESTS=OFF for the Python package")
+  endif()
+  add_compile_definitions(_GLIBCXX_USE_CXX11_ABI=0)
+endif()
 set(torch_cuda "")
 if(MHLA_CUDA AND MHLA_LIB_c10_cuda AND MHLA_LIB_torch_cuda)
   set(MHLA_TORCH_CUDA ON)

@@ -7,7 +7,9 @@ backward:       the summaries and their mixing again; twice the read-out, the mi
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,12 +76,41 @@ def chunkwise(
     return 3 * (summaries + mixing) + 2 * read + 3 * within if backward else summaries + mixing + read + within
 
 
+COUNTER = "torch.utils.flop_counter"
+
+
+class _WithCounter:
+    """An importer that registers the formulas when PyTorch's counter is imported: the counter imports triton, which would
+    double the time of `import mhla`."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if name != COUNTER:
+            return None
+        sys.meta_path.remove(_WithCounter)  # type: ignore[arg-type]
+        spec = importlib.util.find_spec(name)
+        loader: Any = None if spec is None else spec.loader
+        if loader is None:
+            return spec
+        run = loader.exec_module
+
+        def run_and_register(module: Any) -> None:
+            run(module)
+            _register(module)
+
+        loader.exec_module = run_and_register
+        return spec
+
+
 def register() -> None:
-    """For PyTorch versions that have such a counter."""
-    try:
-        from torch.utils import flop_counter  # type: ignore[attr-defined, unused-ignore]
-    except ImportError:
-        return
+    """For PyTorch versions that have such a counter: now, or when it is imported."""
+    if COUNTER in sys.modules:
+        _register(sys.modules[COUNTER])
+    elif _WithCounter not in sys.meta_path:
+        sys.meta_path.insert(0, _WithCounter)  # type: ignore[arg-type]
+
+
+def _register(flop_counter: Any) -> None:
     count: Any = getattr(flop_counter, "register_flop_formula", None)
     registry = getattr(flop_counter, "flop_registry", {})
     if count is None:

@@ -24,9 +24,68 @@ def python(code, **environment):
 
 
 def test_import_is_quick():
-    code = "import torch, time; begin = time.time(); import mhla; print(time.time() - begin)"
+    """In processor time: the machine may be busy."""
+    code = "import torch, time; begin = time.process_time(); import mhla; print(time.process_time() - begin)"
     fastest = min(float(python(code).stdout) for _ in range(3))
     assert fastest < 0.2
+
+
+def test_the_flop_counter_is_not_imported_and_counts():
+    code = """if True:
+        import sys, mhla, torch
+        assert hasattr(torch, "compile") is False or "triton" not in sys.modules
+        try:
+            from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
+        except ImportError:
+            raise SystemExit(print("none"))
+        q = torch.ones(1, 16, 2, 4)
+        with FlopCounterMode(display=False) as counter:
+            mhla.attention(q, q, q, torch.ones(2, 2), block_size=8)
+        print(counter.get_total_flops())"""
+    said = python(code)
+    assert said.stdout.strip() in ("none", str(2 * (2 * 2 * 16 * 16) + 2 * 2 * 4 * 16)), said.stderr
+
+
+def test_the_choice_of_a_candidate_is_logged():
+    said = python(USE.format(""), MHLA_LOG="1")
+    assert "mhla: bidirectional_forward: " in said.stderr and "runs" in said.stderr
+    assert said.stderr.count("\n") == 1 and python(USE.format(""), MHLA_LOG="0").stderr == ""
+
+
+@pytest.mark.parametrize("notes, said", [
+    (["9.9 0.1.0 cpu new"], "this package has libraries for torch 9.9 (cpu), but this Python has torch"),
+    (["{here} 0.1.0 cpu {other}"], "C++ ABI"),
+    (["9.9 0.1.0 cpu new", "{here} 0.1.0 cpu {abi}", "{here} 0.1.0 cuda {other}"], ""),
+    ([], "the package has no library"),
+])  # fmt: skip
+def test_the_library_of_this_torch_is_picked(tmp_path, notes, said):
+    import torch
+
+    package = tmp_path / "mhla"
+    shutil.copytree(Path(__file__).parents[1] / "mhla", package, ignore=shutil.ignore_patterns("__pycache__", "lib"))
+    here = ".".join(torch.__version__.split("+")[0].split(".")[:2])
+    abi = "new" if getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True) else "old"
+    library = Path(os.environ["MHLA_LIBRARY"])
+    for i, note in enumerate(notes):
+        folder = package / "lib" / f"torch{i}"
+        folder.mkdir(parents=True)
+        note = note.format(here=here, abi=abi, other="old" if abi == "new" else "new")
+        (folder / "libmhla_torch.built_for").write_text(note.replace(" ", "\n"))
+        fits = note.split()[0] == here and note.split()[3] == abi
+        (folder / library.name).symlink_to(library) if fits else (folder / library.name).write_bytes(b"no library")
+    got = python(USE.format(""), PYTHONPATH=str(tmp_path), MHLA_LIBRARY="")
+    assert said in got.stderr and (said != "") == (got.returncode != 0), got.stderr
+
+
+def test_the_root_of_the_repository_is_not_the_package(tmp_path):
+    """The folder of the C++ sources is called mhla, too."""
+    root = Path(__file__).parents[2]
+    code = "import mhla, mhla.nn; print(mhla.__file__)"
+    installed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert installed.stdout.strip() == str(root / "python/mhla/__init__.py"), installed.stderr
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, env=alone)
+    assert found.stdout.strip().endswith("mhla/__init__.py") and not found.stdout.startswith(str(root / "mhla")), found.stderr
 
 
 USE = "import torch, mhla; q = torch.ones(1, 8, 2, 4); print(mhla.attention(q, q, q, torch.ones(1, 1), block_size=8{}).sum().item())"
@@ -61,10 +120,10 @@ def test_help_names_what_is_public(tmp_path):
     """An installed package: its library is found, and help() does not take it for a module."""
     package = tmp_path / "mhla"
     shutil.copytree(Path(__file__).parents[1] / "mhla", package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "lib").mkdir()
+    (package / "lib" / "torch").mkdir(parents=True)
     library = Path(os.environ["MHLA_LIBRARY"])
     for file in (library, library.with_suffix(".built_for")):
-        (package / "lib" / file.name).symlink_to(file)
+        (package / "lib" / "torch" / file.name).symlink_to(file)
     code = "import mhla, pydoc; mhla.get_num_threads(); print('libmhla' in pydoc.plain(pydoc.render_doc(mhla)), sorted(mhla.__all__) == mhla.__all__)"
     said = python(code, PYTHONPATH=str(tmp_path), MHLA_LIBRARY="")
     assert said.stdout.split() == ["False", "True"], said.stderr
