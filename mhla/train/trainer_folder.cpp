@@ -5,6 +5,7 @@
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
 #include "mhla/io/json_object.h"
+#include "mhla/models/transformers_config.h"
 #include "mhla/train/trainer_loop.h"
 #include "mhla/train/weights.h"
 
@@ -67,7 +68,7 @@ void Trainer::Loop::begin(const RunStart& how, const std::optional<Checkpoint>& 
   task.write_companions(folder);
   if (how.resume) best = read_best(folder / kBestFile, task.main_metric().name);
   write_file(folder / "train.json", write_json(run_config, 2) + "\n");
-  write_file(folder / "config.json", write_json(task.model_config(), 2) + "\n");
+  write_file(folder / "config.json", write_json(for_transformers(task.model_config()), 2) + "\n");
   log.emplace(folder, step, keep_bytes);
   for (const std::string& complaint : complaints) warn(complaint);
   JsonValue row = JsonValue()
@@ -111,7 +112,7 @@ void Trainer::Loop::save() {
     state.emplace_back("rng.cpu", generator_state(torch::kCPU));
     if (device.is_cuda()) state.emplace_back("rng.cuda", generator_state(device));
     write_tensors(to / "trainer.safetensors", state);
-    write_file(to / "config.json", write_json(task.model_config(), 2) + "\n");
+    write_file(to / "config.json", write_json(for_transformers(task.model_config()), 2) + "\n");
     write_file(to / "train.json", write_json(run_config, 2) + "\n");
     write_file(to / "state.json", write_json(JsonValue()
                                                  .set("step", step)
@@ -129,8 +130,9 @@ void Trainer::Loop::save() {
 }
 
 std::uint64_t Trainer::Loop::restore(const Checkpoint& checkpoint) {
-  const JsonValue config = read_json(checkpoint.path / "config.json");
-  if (!(config == task.model_config())) fail(checkpoint.path.string(), ": is a checkpoint of another model");
+  const fs::path network = checkpoint.path / "config.json";
+  if (!(without_transformers(read_json(network), network.string()) == task.model_config()))
+    fail(checkpoint.path.string(), ": is a checkpoint of another model");
   const Safetensors trainer = Safetensors::read(checkpoint.path / "trainer.safetensors");
   if (ema.has_value() != (trainer.size() > 0 && has_average(trainer)))
     fail(checkpoint.path.string(), ": ema is ", options.ema, ", but the checkpoint has ",

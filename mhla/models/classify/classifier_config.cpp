@@ -7,6 +7,7 @@
 #include "mhla/io/json_object.h"
 #include "mhla/kernels/common/options.h"
 #include "mhla/kernels/mixing/mixing.h"
+#include "mhla/models/transformers_config.h"
 #include "mhla/modules/feature_maps.h"
 #include "mhla/modules/zoo/zoo.h"
 
@@ -161,7 +162,8 @@ void check(const ClassifierConfig& c) {
   expect_share("drop_path", c.drop_path), expect_share("dropout", c.dropout);
 }
 
-ClassifierConfig parse_classifier_config(const JsonValue& object, const std::string& label) {
+ClassifierConfig parse_classifier_config(const JsonValue& given, const std::string& label) {
+  const JsonValue object = without_transformers(given, label);
   ClassifierConfig start;
   if (const JsonValue* name = object.find("model"); name != nullptr) {
     const JsonValue* attention = object.find("attention");

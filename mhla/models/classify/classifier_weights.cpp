@@ -6,6 +6,7 @@
 #include "mhla/models/classify/classifier.h"
 #include "mhla/models/published_names.h"
 #include "mhla/models/resampled.h"
+#include "mhla/models/transformers_config.h"
 #include "mhla/models/weights_file.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/modules/zoo/gated_image.h"
@@ -225,7 +226,7 @@ void load_published(Classifier& model, const Weights& published) {
 void save_classifier(const Classifier& model, const std::filesystem::path& folder) {
   OutputFolder place(folder);
   write_weights(place.claim(kWeightsFile), state_of(model), {{"format", "pt"}});
-  write_file(place.claim(kConfigFile), write_json(fields_to_json(model.config()), 2) + "\n");
+  write_file(place.claim(kConfigFile), write_json(for_transformers(fields_to_json(model.config())), 2) + "\n");
   place.keep();
 }
 

@@ -7,6 +7,7 @@
 #include "mhla/core/limits.h"
 #include "mhla/io/json_object.h"
 #include "mhla/kernels/mixing/mixing.h"
+#include "mhla/models/transformers_config.h"
 #include "mhla/modules/feature_maps.h"
 #include "mhla/modules/zoo/zoo.h"
 
@@ -118,7 +119,8 @@ void check(const LmConfig& c) {
     fail("config: mix_range is [", c.mix_range[0], ", ", c.mix_range[1], "], expected the lower end first");
 }
 
-LmConfig parse_lm_config(const JsonValue& object, const std::string& label) {
+LmConfig parse_lm_config(const JsonValue& given, const std::string& label) {
+  const JsonValue object = without_transformers(given, label);
   try {
     LmConfig start;
     if (const JsonValue* name = object.find("model"); name != nullptr) {

@@ -4,6 +4,7 @@
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
 #include "mhla/models/lm/lm.h"
+#include "mhla/models/transformers_config.h"
 #include "mhla/models/weights_file.h"
 #include "mhla/modules/mhla_attention.h"
 
@@ -84,7 +85,7 @@ void load_published(LanguageModelImpl& model, const Weights& published) {
 void save_language_model(const LanguageModelImpl& model, const std::filesystem::path& folder) {
   OutputFolder place(folder);
   write_weights(place.claim("model.safetensors"), weights_of(model), {{"format", "pt"}});
-  write_file(place.claim("config.json"), write_json(fields_to_json(model.config()), 2) + "\n");
+  write_file(place.claim("config.json"), write_json(for_transformers(fields_to_json(model.config())), 2) + "\n");
   place.keep();
 }
 
