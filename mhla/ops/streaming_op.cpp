@@ -116,6 +116,14 @@ struct StreamingBatch : torch::CustomClassHolder {
     return chosen;
   }
 
+  // Copies of all sequences of all batches, in that order. They may be at different positions.
+  static c10::intrusive_ptr<StreamingBatch> join(const std::vector<c10::intrusive_ptr<StreamingBatch>>& batches) {
+    auto all = c10::make_intrusive<StreamingBatch>();
+    for (const auto& batch : batches) all->states.insert(all->states.end(), batch->states.begin(), batch->states.end());
+    if (all->states.empty()) fail(kEntry, "::join: no states are given, expected at least one");
+    return all;
+  }
+
   std::tuple<Tensors, Texts> snapshot() const {
     Tensors tensors;
     Texts texts;
@@ -162,6 +170,8 @@ Handle load_streaming_state(const Tensors& tensors, const Texts& texts) {
   return StreamingBatch::load({tensors, texts});
 }
 
+Handle join_streaming_states(const std::vector<Handle>& states) { return StreamingBatch::join(states); }
+
 TORCH_LIBRARY_FRAGMENT(mhla, m) {
   m.class_<StreamingBatch>("StreamingState")
       .def(torch::init<const at::Tensor&, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
@@ -182,6 +192,7 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
       .def_pickle([](const Handle& self) { return self->snapshot(); },
                   [](const std::tuple<Tensors, Texts>& saved) { return StreamingBatch::load(saved); });
   m.def("load_streaming_state", load_streaming_state);
+  m.def("join_streaming_states", join_streaming_states);
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ class StreamingState:
     the bits of one pass over all of it: of ``mhla.attention(..., causal=True)``, but on Hopper in bfloat16, where that takes
     other kernels and agrees to rounding.
 
-    A state can be copied (``fork``, ``select``), taken back (``rollback``), pickled and saved with ``torch.save``
-    (``torch.load`` wants ``weights_only=False`` for it; a :meth:`snapshot` is tensors and text and needs nothing).
+    A state can be copied (``fork``, ``select``, ``split``, ``join``), taken back (``rollback``), pickled and saved with
+    ``torch.save`` (``torch.load`` wants ``weights_only=False`` for it; a :meth:`snapshot` is tensors and text and needs nothing).
 
     Args:
         mix: ``[L, L]`` or ``[H, L, L]``; copied. The state is on its device.
@@ -127,6 +127,27 @@ class StreamingState:
         chosen = list(sequences)
         state = self._state.select(chosen)
         return self._wrap(state, tuple(tail[chosen] for tail in self._tails))
+
+    def split(self) -> list[StreamingState]:
+        """Copies of the sequences, one state each."""
+        return [self.select([b]) for b in range(self.batch)]
+
+    @classmethod
+    def join(cls, states: Sequence[StreamingState]) -> StreamingState:
+        """A new state with copies of all sequences of all states, in that order; they may be at different positions.
+
+        ``backend="torch"`` and the short convolutions of a layer want sequences of one length.
+        """
+        if not states:
+            raise RuntimeError("StreamingState.join: no states are given, expected at least one")
+        kinds = {isinstance(one._state, TorchStreamingState) for one in states}
+        tails = [tuple(tail.shape[1:] for tail in one._tails) for one in states]
+        if len(kinds) > 1 or any(shapes != tails[0] for shapes in tails):
+            raise RuntimeError("StreamingState.join: states differ in backend or in the tokens of short convolutions, expected "
+                               "states of one layer, and with short convolutions of one length")  # fmt: skip
+        inner: list[Any] = [one._state for one in states]
+        joined = TorchStreamingState.join(inner) if kinds.pop() else torch.ops.mhla.join_streaming_states(inner)
+        return cls._wrap(joined, tuple(torch.cat(parts) for parts in zip(*(one._tails for one in states))))
 
     def snapshot(self) -> Snapshot:
         """Everything needed to go on elsewhere, as named tensors and text."""

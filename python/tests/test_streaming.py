@@ -140,3 +140,31 @@ def test_short_convolutions_stay_with_the_state():
 def test_only_causal_layers_stream():
     with pytest.raises(RuntimeError, match="the layer is not causal"):
         MHLA(32, 2, block_size=8).streaming_state()
+
+
+def test_states_are_joined_and_split(tokens):
+    """Sequences at different positions in one batch go on with their own bits."""
+    first, second = state_of(tokens[3]), state_of(tokens[3])
+    feed(first, tokens, 0, 20)
+    feed(second, tokens, 0, 11)
+    both = mhla.StreamingState.join([first, second.select([1])])
+    assert both.positions == [20, 20, 11]
+    begins = ((0, 20), (1, 20), (1, 11))
+    more = [torch.stack([x[b, begin : begin + 9] for b, begin in begins]) for x in tokens[:3]]
+    out = both.append(*more)
+    want = torch.stack([tokens[4][b, begin : begin + 9] for b, begin in begins])
+    assert torch.equal(out, want)
+    parts = both.split()
+    assert [part.positions for part in parts] == [[29], [29], [20]]
+    assert torch.equal(parts[2].append(*(x[1:, 20:] for x in tokens[:3])), tokens[4][1:, 20:])
+    assert first.positions == [20, 20]
+    with pytest.raises(RuntimeError, match="no states are given"):
+        mhla.StreamingState.join([])
+    layer = MHLA.lm(32, 2, chunk=8, max_tokens=64, short_conv=4)
+    long, short = layer.streaming_state(), layer.streaming_state()
+    x = torch.randn(1, 40, 32)
+    layer.stream(x[:, :9], long)
+    with pytest.raises(RuntimeError, match="of one length"):
+        mhla.StreamingState.join([long, short])
+    layer.stream(x[:, :9], short)
+    torch.testing.assert_close(layer.stream(x[:, 9:].expand(2, -1, -1), mhla.StreamingState.join([long, short]))[1:], layer(x)[:, 9:])

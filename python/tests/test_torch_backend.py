@@ -202,3 +202,15 @@ def test_mixing_matrices_are_those_of_the_library():
         torch.testing.assert_close(mhla.resample_mix(mix, source, target), torch.ops.mhla.resample_mix(mix, source, target, False))
     mix = torch.rand(5, 5)
     torch.testing.assert_close(mhla.resample_mix(mix, [5], [8], causal=True), torch.ops.mhla.resample_mix(mix, [5], [8], True))
+
+
+def test_states_are_joined():
+    make = lambda: mhla.StreamingState(torch.rand(4, 4, generator=torch.Generator().manual_seed(1)), heads=2, key_size=8, value_size=8, chunk=8, backend="torch")
+    one, two, q = make(), make(), torch.randn(2, 20, 2, 8)
+    one.append(*(q[:1, :11],) * 3), two.append(*(q[1:, :11],) * 3)
+    both = mhla.StreamingState.join([one, two])
+    want = torch.cat([one.append(*(q[:1, 11:],) * 3), two.append(*(q[1:, 11:],) * 3)])
+    torch.testing.assert_close(both.append(*(q[:, 11:],) * 3), want)
+    assert [part.positions for part in both.split()] == [[20], [20]]
+    with pytest.raises(RuntimeError, match=r"positions \[20, 0\], expected one position"):
+        mhla.StreamingState.join([one, make()])

@@ -192,6 +192,20 @@ class TorchStreamingState:
             setattr(other, name, getattr(self, name)[chosen])
         return other
 
+    @staticmethod
+    def join(states: Sequence[TorchStreamingState]) -> TorchStreamingState:
+        first = states[0]
+        settings = [{**one._options, "batch": 0} for one in states]
+        if any(one != settings[0] for one in settings) or any(one._position != first._position for one in states):
+            raise RuntimeError(f"StreamingState.join: the states are at positions {[one._position for one in states]}, expected "
+                               'one position and the same options: backend="torch" holds sequences of one length')  # fmt: skip
+        joined = first.select(range(first._options["batch"]))
+        joined._options["batch"] = sum(one._options["batch"] for one in states)
+        joined._limit = min(one._limit for one in states)
+        for name in ("_S", "_z", "_k", "_v", "_k_den"):
+            setattr(joined, name, torch.cat([getattr(one, name) for one in states]))
+        return joined
+
     def snapshot(self) -> Snapshot:
         names = ("mix", "S", "z", "k", "v", "k_den")
         tensors = {name: getattr(self, f"_{name}").clone() for name in names}
