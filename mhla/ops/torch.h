@@ -1,5 +1,5 @@
 // What ops/ includes of LibTorch, precompiled once for the room, and where its versions differ: LibTorch 1.13 (Debian)
-// and PyTorch 2.11 compile from the same sources, and every difference between them is spelled here, but that
+// and PyTorch 2.2 to 2.15 compile from the same sources, and every difference between them is spelled here, but that
 // of cuDNN's attention (cudnn_attention.h).
 #pragma once
 
@@ -22,6 +22,11 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+// 2.4 names the device of autocast as an argument.
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+#define MHLA_AUTOCAST_BY_DEVICE 1
+#endif
 
 namespace mhla::ops {
 
@@ -73,7 +78,7 @@ inline at::Tensor softmax_attention(const at::Tensor& q, const at::Tensor& k, co
 
 // bf16 autocast of CUDA operations for this thread.
 inline void set_cuda_autocast(bool on) {
-#if TORCH_VERSION_MAJOR >= 2
+#ifdef MHLA_AUTOCAST_BY_DEVICE
   at::autocast::set_autocast_dtype(at::kCUDA, at::kBFloat16);
   at::autocast::set_autocast_enabled(at::kCUDA, on);
 #else
@@ -83,7 +88,7 @@ inline void set_cuda_autocast(bool on) {
 }
 
 inline bool cuda_autocast() {
-#if TORCH_VERSION_MAJOR >= 2
+#ifdef MHLA_AUTOCAST_BY_DEVICE
   return at::autocast::is_autocast_enabled(at::kCUDA);
 #else
   return at::autocast::is_enabled();
@@ -110,7 +115,7 @@ inline void fused_adamw(at::TensorList params, at::TensorList grads, at::TensorL
 
 // Autocast of the CPU for this thread.
 inline void set_cpu_autocast(bool on) {
-#if TORCH_VERSION_MAJOR >= 2
+#ifdef MHLA_AUTOCAST_BY_DEVICE
   at::autocast::set_autocast_enabled(at::kCPU, on);
 #else
   at::autocast::set_cpu_enabled(on);
