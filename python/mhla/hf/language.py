@@ -1,36 +1,22 @@
-"""Language models of ``mhla train lm`` as models of transformers.
-
-    model = mhla.hf.MhlaForCausalLM.from_pretrained("run/")              # config.json and model.safetensors of the run
-    model.generate(tokens, max_new_tokens=50)
-
-``import mhla.hf`` registers them with ``AutoConfig`` and ``AutoModelForCausalLM``, which read what ``save_pretrained`` wrote;
-:func:`save_run` writes a folder for ``mhla generate``. ``generate`` keeps streaming states in an :class:`MhlaCache`: greedy
-search, sampling, beams and assisted decoding. For batches with padding, and where gradients are wanted, a cache of
-transformers holds features and values of all tokens instead, and a new token weighs all earlier ones.
-"""
+"""Language models of ``mhla train lm`` as models of transformers: the network under the names of the run's weights."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.configuration_utils import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from . import feature_maps
-from ._parts import RMSNorm
-from .families.rows import visible, weigh
-from .functional import attend
-from .nn import MHLA
-from .streaming import StreamingState
-
-__all__ = ["MhlaCache", "MhlaConfig", "MhlaForCausalLM", "save_run"]
+from .. import feature_maps
+from .._parts import RMSNorm
+from ..families.rows import visible, weigh
+from ..functional import attend
+from ..nn import MHLA
+from .cache import MhlaCache
 
 # The fields of a run's config.json and their defaults, as in mhla/models/lm/lm_config.h.
 FIELDS: dict[str, Any] = dict(
@@ -39,9 +25,6 @@ FIELDS: dict[str, Any] = dict(
     features="relu", rope=True, gate=True, short_conv=0, mix_init="prefix", mix_sigma=3.0, mix_range=(0.0, 1.0), learn_mix=True,
     mix_per_head=False,
 )  # fmt: skip
-
-ROLLBACK = 64  # tokens that assisted decoding can take back
-
 
 class MhlaConfig(PretrainedConfig):
     """The ``config.json`` of ``mhla train lm``; :data:`FIELDS` has its fields and their defaults. ``backend`` as in
@@ -82,76 +65,6 @@ class MhlaConfig(PretrainedConfig):
         if steps < 1:
             raise RuntimeError(f"MhlaConfig: no MLP of {self.mlp} channels makes up for {more} parameters, expected match=False")
         return steps * 32
-
-
-class StateLayer(CacheLayerMixin):
-    """The streaming state of one layer for all sequences, made with the first tokens."""
-
-    is_croppable = True
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
-        self.state: StreamingState | None = None
-
-    def step(self, layer: MHLA, x: Tensor) -> Tensor:
-        """T more tokens, ``[B, T, dim]``."""
-        if self.state is None:
-            self.state = layer.streaming_state(x.shape[0], rollback=max(layer.chunk, ROLLBACK))
-            self.is_initialized = True
-        return layer.stream(x, self.state)
-
-    def get_seq_length(self) -> int:
-        return 0 if self.state is None else self.state.positions[0]
-
-    def get_max_length(self) -> int:
-        return -1
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.get_seq_length() + query_length, 0
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Takes the last tokens back; a negative number, as transformers has it."""
-        if tokens_to_remove > 0:
-            raise RuntimeError(f"MhlaCache.crop: tokens_to_remove is {tokens_to_remove}, expected 0 or a negative number")
-        if self.state is not None and tokens_to_remove:
-            self.state.rollback(-tokens_to_remove)
-
-    def _select(self, sequences: list[int]) -> None:
-        self.state = None if self.state is None else self.state.select(sequences)
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        self._select(beam_idx.tolist())
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        self._select(indices.tolist())
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        if self.state is not None:
-            self._select([b for b in range(self.state.batch) for _ in range(repeats)])
-
-    def reset(self) -> None:
-        if self.state is not None:
-            self.state.reset()
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        raise RuntimeError("MhlaCache: it holds states, not keys and values")
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        raise RuntimeError("MhlaCache: it holds states, not keys and values")
-
-
-class MhlaCache(Cache):
-    """Streaming states instead of keys and values: their size is bounded by the rows of mix. All sequences have one length;
-    batches with padding take a ``DynamicCache``. At most :data:`ROLLBACK` tokens, or a chunk, can be cropped."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__(layers=[StateLayer() for _ in range(layers)])
-
-    @property
-    def nbytes(self) -> int:
-        """Memory held."""
-        layers: list[Any] = list(self.layers)
-        return sum(layer.state.nbytes for layer in layers if layer.state is not None)
 
 
 class Swiglu(nn.Module):
@@ -320,20 +233,3 @@ class MhlaForCausalLM(PreTrainedModel, GenerationMixin):
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab, **kwargs)
         answer: dict[str, Any] = dict(loss=loss, logits=logits, past_key_values=past_key_values if use_cache else None)
         return CausalLMOutputWithPast(**answer)
-
-
-def save_run(model: MhlaForCausalLM, folder: str | Path) -> None:
-    """``config.json`` and ``model.safetensors`` as ``mhla generate`` and ``mhla eval lm`` read them. The tokenizer.json of the
-    run belongs beside them."""
-    from safetensors.torch import save_file
-
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    config: Any = model.config
-    (path / "config.json").write_text(json.dumps(config.fields(), indent=2) + "\n")
-    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(weights, str(path / "model.safetensors"))
-
-
-AutoConfig.register("mhla", MhlaConfig, exist_ok=True)
-AutoModelForCausalLM.register(MhlaConfig, MhlaForCausalLM, exist_ok=True)
