@@ -121,7 +121,7 @@ def main() -> None:
     arguments = parser.parse_args()
     # absolute(), not resolve(): the python of an environment is a link, and must be called by its own name
     pythons = [str(Path(shutil.which(python) or python).absolute()) for python in arguments.python or [sys.executable]]
-    found = [(python, *torch_of(python)) for python in pythons]
+    found = sorted(((python, *torch_of(python)) for python in pythons), key=lambda one: [int(x) for x in one[1].split(".")])
     if len({release for _, release, _ in found}) != len(found):
         sys.exit(f"wheel.py: --python has torch {', '.join(r for _, r, _ in found)}, expected each version once")
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -136,8 +136,7 @@ def main() -> None:
         old.unlink()
     wheel = repaired(one, arguments.out)
     print(run(TOOLS / "twine", "check", "--strict", wheel).strip())
-    shown = run(TOOLS / "auditwheel", "show", wheel)
-    print("wheel.py: auditwheel: " + " ".join(line.strip() for line in shown.strip().splitlines()[:3] if line.strip()))
+    print(f"wheel.py: auditwheel: without the libraries of torch, {wheel.stem.rsplit('-', 1)[1]}", flush=True)
     for python, release, site in found:
         check(wheel, python, release, site)
     print(f"wheel.py: {wheel}")

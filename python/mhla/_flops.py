@@ -87,7 +87,7 @@ class _WithCounter:
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
         if name != COUNTER:
             return None
-        sys.meta_path.remove(_WithCounter)  # type: ignore[arg-type]
+        sys.meta_path.remove(_WithCounter)
         spec = importlib.util.find_spec(name)
         loader: Any = None if spec is None else spec.loader
         if loader is None:
@@ -107,7 +107,7 @@ def register() -> None:
     if COUNTER in sys.modules:
         _register(sys.modules[COUNTER])
     elif _WithCounter not in sys.meta_path:
-        sys.meta_path.insert(0, _WithCounter)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _WithCounter)
 
 
 def _register(flop_counter: Any) -> None:
