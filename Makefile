@@ -11,6 +11,9 @@ DOCS_VENV := build/docs-venv
 # A Python that has python/tests/packages/requirements.txt; by default one that make test-python makes.
 PYTHON_VENV ?= build/python-venv
 
+PYTEST = PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 MHLA_LIBRARY=$(CURDIR)/build/python-torch/lib/libmhla_torch.so \
+  $(PYTHON_VENV)/bin/python -m pytest -q -p no:cacheprovider -W ignore
+
 # The Pythons whose torch `make wheel` builds for, each with pip and pytest.
 WHEEL_PYTHONS ?= python3
 
@@ -57,11 +60,18 @@ test:  ## the checks of a change (what it touches, ASan in part), then builds ev
 	@$(MAKE) --no-print-directory asan-quick
 	@$(call build_and_test,release,make test,-DMHLA_TESTS=ON -DMHLA_CUDA=$(or $(CUDA),$(if $(NVCC),on,off)))
 
-test-python:  ## the Python package with timm, transformers, diffusers and PyPI's torch (several GB, downloaded once)
+test-python:  ## the Python package, compiled and as plain torch, with timm, transformers, diffusers and PyPI's torch (several GB, downloaded once)
 	@test -x $(PYTHON_VENV)/bin/python || { python3 -m venv $(PYTHON_VENV) && \
 	  $(PYTHON_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/packages/requirements.txt; }
-	@PYTHONPATH=python MHLA_BACKEND=torch $(PYTHON_VENV)/bin/python -m pytest -q -p no:cacheprovider -W ignore \
-	  python/tests/test_torch_backend.py python/tests/test_flops.py python/tests/packages
+	@cmake/packages.sh build
+	@cmake -S . -B build/python-torch -G Ninja $(CONFIGURE) -DCMAKE_BUILD_TYPE=Release -DMHLA_APPS=OFF -DMHLA_TESTS=OFF \
+	  -DMHLA_INSTALL=OFF -DMHLA_CUDA=$(or $(CUDA),off) \
+	  -DMHLA_TORCH_DIR=$$($(PYTHON_VENV)/bin/python -c 'import torch; print(torch.__path__[0])') >/dev/null
+	@cmake/quietly.sh build/python-torch/build.log "make test-python: building the library" \
+	  cmake --build build/python-torch --parallel $(JOBS) --target mhla_torch
+	@$(PYTEST) python/tests --ignore python/tests/packages
+	@$(PYTEST) python/tests/packages
+	@MHLA_TEST_BACKEND=kernels $(PYTEST) $(addprefix python/tests/packages/test_,families.py generate.py hf.py hf_images.py tools.py)
 	@echo "make test-python: all tests passed"
 
 wheel:  ## a binary wheel in build/wheels for the torch of WHEEL_PYTHONS (python3), tested without a compiler

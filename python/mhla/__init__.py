@@ -13,17 +13,22 @@ _backend.load()
 
 from . import _library, convert, nn  # noqa: E402  (the library first)
 from ._backend import get_backend, set_backend  # noqa: E402
+from ._bench import bench  # noqa: E402
 from ._constrain import constrain_, constrain_after_step  # noqa: E402
+from .analysis import analyze  # noqa: E402
 from .families import replace_attention, restore_attention  # noqa: E402
 from .functional import attention, get_num_threads, set_num_threads  # noqa: E402
 from .mixing import constrain_mix_, init_causal_mix, init_mix, resample_mix  # noqa: E402
-from .runs import open_run  # noqa: E402
+from .runs import Run, open_run  # noqa: E402
 from .streaming import StreamingState  # noqa: E402
 
 __version__ = _library.version()
 __all__ = [
+    "Run",
     "StreamingState",
+    "analyze",
     "attention",
+    "bench",
     "constrain_",
     "constrain_after_step",
     "constrain_mix_",

@@ -45,6 +45,11 @@ def load() -> None:
     _loaded = Kernels(ops.bidirectional.default, ops.chunkwise.default, ops.norm.default, ops.rope.default)
 
 
+def available() -> bool:
+    """Whether there is a compiled library for this torch."""
+    return _loaded is not None
+
+
 def kernels() -> Kernels:
     """The compiled operators, or ImportError with the reason."""
     if _loaded is None:

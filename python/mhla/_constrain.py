@@ -29,7 +29,7 @@ def constrain_(model: nn.Module) -> int:
 
 
 class _Step:
-    """What an optimiser of torch 1.x has instead of a hook: its ``step``, and the constraint."""
+    """What optimisers of old versions have instead of a hook that stays: their ``step``, and the constraint."""
 
     def __init__(self, optimizer: Any, model: nn.Module) -> None:
         self._optimizer, self._step = optimizer, optimizer.step
@@ -55,6 +55,7 @@ def constrain_after_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> 
         mhla.constrain_after_step(optimizer, model)
     """
     hook = getattr(optimizer, "register_step_post_hook", None)
-    if hook is None:
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if hook is None or release < (2, 6):  # importing torch._dynamo of 2.2 takes the hooks of all optimisers away
         return _Step(optimizer, model)
     return hook(lambda *_: constrain_(model) and None)

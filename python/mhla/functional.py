@@ -20,6 +20,9 @@ from .torch_backend.checks import check_layout
 _ENTRIES = ("bidirectional_forward", "chunkwise_forward", "bidirectional", "chunkwise")  # of the library
 
 
+_watch: Any = None  # mhla.analyze sees every call
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -133,6 +136,10 @@ def attend(
 ) -> Tensor:
     """:func:`attention` for layers, which know what they pass. In the causal form ``block_size`` is the chunk."""
     normalizer = normalizer or ("none" if causal else "paper")
+    if _watch is not None:
+        _watch(q, k, v, mix, block_size=block_size, grid=grid, blocks=blocks, causal=causal, normalizer=normalizer,
+               feature_map=feature_map, q_den=q_den, k_den=k_den, cu_seqlens=cu_seqlens, eps=eps, scale=scale,
+               beyond_mix=beyond_mix, extra_tokens=extra_tokens, key_padding_mask=key_padding_mask)  # fmt: skip
     if not extra_tokens and key_padding_mask is None:
         return _run(q, k, v, mix, block_size, grid, blocks, causal, normalizer, feature_map, q_den, k_den, cu_seqlens, eps, scale,
                     beyond_mix, backend)  # fmt: skip
