@@ -71,12 +71,17 @@ class EmptyPackages:
 
 def import_model():
     """DiTTransformer2DModel, without the check of versions that diffusers makes first."""
+    import torch.hub  # noqa: F401  (asks for tqdm, and can do without)
+
     sys.meta_path.append(EmptyPackages)
     checks = types.ModuleType("diffusers.dependency_versions_check")
     checks.dep_version_check = lambda *_: None
     sys.modules[checks.__name__] = checks
     from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
 
+    sys.meta_path.remove(EmptyPackages)
+    for name in [name for name, module in sys.modules.items() if isinstance(module, Empty)]:
+        del sys.modules[name]
     return DiTTransformer2DModel
 
 
