@@ -127,3 +127,14 @@ def test_help_names_what_is_public(tmp_path):
     code = "import mhla, pydoc; mhla.get_num_threads(); print('libmhla' in pydoc.plain(pydoc.render_doc(mhla)), sorted(mhla.__all__) == mhla.__all__)"
     said = python(code, PYTHONPATH=str(tmp_path), MHLA_LIBRARY="")
     assert said.stdout.split() == ["False", "True"], said.stderr
+
+
+@pytest.mark.parametrize("path, said", [
+    ("/tmp/pip-build-env-x/overlay", "which an isolated build cannot see; type: pip install scikit-build-core ninja && pip install --no-build-isolation ."),
+    ("/tmp", "torch cannot be imported here (No module named 'torch')"),
+])  # fmt: skip
+def test_a_build_without_torch_stops_with_one_line(path, said):
+    folder = Path(__file__).parents[2] / "cmake"
+    code = f"import sys; sys.path += [{str(folder)!r}, {path!r}]; import mhla_build; mhla_build.get_requires_for_build_wheel()"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("mhla: ") and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
