@@ -18,6 +18,7 @@ work goes on there. After --, flags for all trainings. Python 3 only, without pa
 """
 
 import argparse
+import fcntl
 import json
 import os
 import pathlib
@@ -301,6 +302,11 @@ def main():
         else:
             print(image_table.tables(options.out / "results.jsonl"), end="")
         return
+    lock = open(options.out / ".lock", "w")  # held until the script ends
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit(f"image_runs: another one works in {options.out}")
     if options.mps:
         subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True)
     todo = [(name, seed) for seed in options.seeds.split(",") for name in arms if (name, seed) not in work.known]

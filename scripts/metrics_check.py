@@ -102,6 +102,7 @@ def measure_theirs(folder):
         def __getitem__(self, index):
             return self.images[index]
 
+    torch.backends.cudnn.allow_tf32 = False  # f32, as mhla computes
     sets = [Images("samples"), Images("reference")]
     count = min(len(one) for one in sets)
     return torch_fidelity.calculate_metrics(
@@ -111,10 +112,10 @@ def measure_theirs(folder):
         feature_extractor_weights_path=str(folder / "inception.pth"))
 
 
-def measure_ours(folder, program):
+def measure_ours(folder, program, device):
     output = subprocess.run(
         [program, "eval", "images", "--samples", folder / "samples", "--reference", folder / "reference", "--features",
-         f"inception:{folder / 'inception.safetensors'}", "--metrics", ",".join(NAMES), "--json"],
+         f"inception:{folder / 'inception.safetensors'}", "--metrics", ",".join(NAMES), "--device", device, "--json"],
         check=True, stdout=subprocess.PIPE, text=True).stdout
     return [json.loads(line) for line in output.splitlines()]
 
@@ -142,6 +143,7 @@ def main():
     parser.add_argument("--folder", type=pathlib.Path, required=True, help="where images, weights and results go")
     parser.add_argument("--images", type=int, default=1000, help="images of each set (default 1000)")
     parser.add_argument("--program", default="build/release/bin/mhla", help="the mhla program")
+    parser.add_argument("--device", default="cpu", help="for mhla: cpu or cuda; torch-fidelity takes a GPU where there is one")
     parser.add_argument("--ours", type=pathlib.Path, help="read our values from this file of JSON lines instead")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="allowed relative difference (default 1e-4)")
     options = parser.parse_args()
@@ -155,7 +157,7 @@ def main():
     if options.ours:
         ours = [json.loads(line) for line in options.ours.read_text().splitlines()]
     else:
-        ours = measure_ours(folder, options.program)
+        ours = measure_ours(folder, options.program, options.device)
     wrong = compare(ours, theirs, options.tolerance)
     sys.exit(1 if wrong else 0)
 

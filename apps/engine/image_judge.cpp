@@ -109,6 +109,8 @@ std::string judge_label(const std::string& features) {
 }
 
 std::unique_ptr<ImageJudge> open_judge(const EvalImagesRequest& request, train::Observer& observer) {
+  // Convolutions on a GPU round to TF32 otherwise, and metrics would differ from those of the CPU in the third digit.
+  at::globalContext().setAllowTF32CuDNN(false);
   const std::string& features = request.features;
   std::unique_ptr<ImageJudge> judge;
   if (features.rfind(kInceptionHead, 0) == 0)
