@@ -6,8 +6,9 @@
   3  builds the source archive, the Python sdist and the wheel for the torch of /usr/bin/python3 in build/release-VERSION
   4  tags the commit as vVERSION, with the section as its message
 
-Nothing is pushed: the last line says how. `make check` should have passed before. --dry-run changes nothing and prints
-the section. The sdist and the wheel need `build` and `scikit-build-core` from PyPI."""
+Nothing is pushed: the last line says how. Where a step fails, the commit is undone. `make check` should have passed
+before. --dry-run changes nothing and prints the section. The sdist and the wheel need `build` and `scikit-build-core`
+from PyPI."""
 
 from __future__ import annotations
 
@@ -109,11 +110,16 @@ def main() -> int:
             print(section)
             print(f"release: {version} can be released; nothing was changed (--dry-run)")
             return 0
-        CMAKE.write_text(cmake)
-        CHANGELOG.write_text(changelog)
-        run("git", "commit", "--quiet", "-m", f"release: {version}", str(CMAKE), str(CHANGELOG))
-        folder = build(version, not options.no_wheel)
-        run("git", "tag", "--annotate", "--cleanup=verbatim", f"v{version}", "-m", f"mhla {version}\n\n{section}")
+        before = run("git", "rev-parse", "HEAD").strip()
+        try:
+            CMAKE.write_text(cmake)
+            CHANGELOG.write_text(changelog)
+            run("git", "commit", "--quiet", "-m", f"release: {version}", str(CMAKE), str(CHANGELOG))
+            folder = build(version, not options.no_wheel)
+            run("git", "tag", "--annotate", "--cleanup=verbatim", f"v{version}", "-m", f"mhla {version}\n\n{section}")
+        except (Refused, OSError) as failure:
+            run("git", "reset", "--quiet", "--hard", before)  # the tree had no changes of its own
+            raise Refused(f"{failure}; nothing was changed") from failure
     except Refused as refused:
         print(f"release: {refused}", file=sys.stderr)
         return 2

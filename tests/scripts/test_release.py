@@ -88,7 +88,9 @@ class DryRunTest(unittest.TestCase):
         (root / "CMakeLists.txt").write_text("project(mhla VERSION 0.1.0)\n")
         self.git("init", "-q")
         self.git("add", ".")
-        self.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "start")
+        self.git("config", "user.name", "a")
+        self.git("config", "user.email", "a@b")
+        self.git("commit", "-qm", "start")
 
     def git(self, *arguments):
         subprocess.run(["git", *arguments], cwd=self.folder.name, check=True)
@@ -114,6 +116,17 @@ class DryRunTest(unittest.TestCase):
         done = self.release("0.1.0", "--dry-run")
         self.assertEqual(done.returncode, 2)
         self.assertIn("release: VERSION is 0.1.0, expected more than v0.1.0, the newest tag", done.stderr)
+
+    def test_a_build_that_fails_leaves_no_commit(self):
+        (Path(self.folder.name) / "build").write_text("where the folder should be")
+        self.git("add", ".")
+        self.git("commit", "-qm", "in the way")
+        done = self.release("0.1.0", "--no-wheel")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"\Arelease: .*build.*; nothing was changed\n\Z")
+        log = subprocess.run(["git", "log", "-1", "--format=%s"], cwd=self.folder.name, capture_output=True, text=True)
+        self.assertEqual(log.stdout, "in the way\n")
+        self.assertEqual((Path(self.folder.name) / "CHANGELOG.md").read_text(), CHANGELOG)
 
 
 if __name__ == "__main__":
