@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/cli/joined.h"
 #include "mhla/core/error.h"
 #include "mhla/io/fields.h"
 
@@ -49,12 +50,6 @@ std::vector<std::string> subcommands_of(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::App* one : command.get_subcommands({})) names.push_back(one->get_name());
   return names;
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 // The option that has this name, without dashes; null: none has.

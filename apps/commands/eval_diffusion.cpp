@@ -13,7 +13,7 @@
 namespace mhla::apps {
 namespace {
 
-void print_score(const JsonValue& row, const Output& out) {
+void print_losses(const JsonValue& row, const Output& out) {
   out.line(fmt::format("{}: {} with {} attention, {} images{} at {} times", row.at("weights").as_string(),
                        row.at("model").as_string(), row.at("attention").as_string(), row.at("images").as_int(),
                        row.at("held_out").as_bool() ? " held out of the training set" : "", row.at("times").as_int()));
@@ -32,7 +32,7 @@ int run_eval_diffusion(const EvalDiffusionRequest& request, bool json) {
   Rows rows(
       [&](const JsonValue& row) {
         out.row(row);
-        if (!said_warning(row)) print_score(row, out);
+        if (!said_warning(row)) print_losses(row, out);
       },
       [&](const JsonValue& row) { out.progress(bar_text(row, 79)); });
   return run_engine(&Engine::eval_diffusion, request, rows);

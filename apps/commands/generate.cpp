@@ -60,9 +60,9 @@ std::string on_one_line(std::string_view text) {
 
 // Texts in their order: the current one as it comes, later ones when it is whole. One text is shown as it is, of
 // several each is a line.
-class Screen {
+class TextScreen {
  public:
-  explicit Screen(bool json) : json_(json) {}
+  explicit TextScreen(bool json) : json_(json) {}
   void begin(std::size_t texts) { texts_.resize(texts); }
   void piece(std::size_t text, const std::string& piece) {
     texts_[text].pending += texts_.size() > 1 ? on_one_line(piece) : piece;
@@ -123,7 +123,7 @@ class Listener final : public TextObserver {
 
  private:
   const Output& out_;
-  Screen screen_;
+  TextScreen screen_;
 };
 
 int run_generate(GenerateRequest request, const GenerateFlags& flags) {

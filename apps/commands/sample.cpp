@@ -25,9 +25,9 @@ struct SampleFlags {
 };
 
 // On a terminal a bar, otherwise a line every 10 seconds.
-class Screen {
+class SampleScreen {
  public:
-  explicit Screen(const Output& out) : out_(out), terminal_(isatty(STDERR_FILENO) != 0) {}
+  explicit SampleScreen(const Output& out) : out_(out), terminal_(isatty(STDERR_FILENO) != 0) {}
   void row(const JsonValue& row) {
     out_.row(row);
     if (said_warning(row) || row.at("kind").as_string() != "sampled") return;
@@ -65,7 +65,7 @@ int run_sample(SampleImagesRequest request, const SampleFlags& flags) {
   if (!flags.sheet.empty()) request.sheet = parse_plane(flags.sheet, "sample: --sheet");
   if (!flags.prompts_file.empty()) read_prompts("sample", flags.prompts_file, request.prompts);
   outlive_readers();
-  Screen screen(out);
+  SampleScreen screen(out);
   Rows rows([&](const JsonValue& row) { screen.row(row); }, [&](const JsonValue& row) { screen.progress(row); });
   const int code = run_engine(&Engine::sample_images, request, rows);
   out.progress_done();

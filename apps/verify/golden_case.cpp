@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "apps/cli/joined.h"
 #include "mhla/core/error.h"
 
 namespace mhla::apps {
@@ -11,12 +12,6 @@ namespace {
 
 bool has(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 bool is_integer(DType dtype) { return dtype == DType::kI64 || dtype == DType::kI32 || dtype == DType::kU8; }

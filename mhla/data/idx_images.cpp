@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint32_t kImageMagic = 0x803, kLabelMagic = 0x801;
-constexpr std::uint64_t kMaxSide = 65500;
+constexpr std::uint64_t kMaxIdxSide = 65500;
 constexpr std::array<const char*, 10> kGarments = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
                                                    "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
 
@@ -36,9 +36,9 @@ std::span<const std::byte> body_of(const FileBytes& file, std::uint32_t magic, s
   std::uint64_t want = 1;
   for (std::size_t i = 0; i < rank; ++i) {
     sizes[i] = big_endian(bytes, 4 + 4 * i);
-    if (i > 0 && (sizes[i] == 0 || sizes[i] > kMaxSide))
+    if (i > 0 && (sizes[i] == 0 || sizes[i] > kMaxIdxSide))
       fail(file.path(), ": images of ", sizes[1], " x ", big_endian(bytes, 12), ", expected sides from 1 to ",
-           kMaxSide);
+           kMaxIdxSide);
     want *= sizes[i];  // 2^32 * 65500^2 fits 64 bits
   }
   if (bytes.size() - head != want)

@@ -15,7 +15,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and used in place");
 
-constexpr std::uint64_t kMaxHeader = 100'000'000;           // the limit of the published reader
 constexpr std::size_t kMaxToken = std::size_t{2} << 20;     // longest name or metadata value
 constexpr std::size_t kMaxMetadata = std::size_t{1} << 16;  // pairs, about 100 bytes each beside their text
 constexpr std::string_view kMetadataKey = "__metadata__";

@@ -13,6 +13,8 @@
 
 namespace mhla {
 
+inline constexpr std::uint64_t kMaxHeader = 100'000'000;  // the limit of the published reader
+
 // The shortest entry a header can hold takes 53 bytes of text. Here it takes 24, up to 16 in the index and one byte
 // per digit of its shape at most, so the table never outgrows the text. Deques, because a vector holds its old
 // and new memory at once when it grows.

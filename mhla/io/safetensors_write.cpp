@@ -7,6 +7,7 @@
 #include "mhla/io/file.h"
 #include "mhla/io/json_events.h"
 #include "mhla/io/safetensors.h"
+#include "mhla/io/safetensors_header.h"
 #include "mhla/io/utf8.h"
 
 namespace mhla {
@@ -76,7 +77,6 @@ std::string header_text(const std::vector<NamedView>& tensors, const Metadata& m
   }
   text += '}';
   text.append((8 - text.size() % 8) % 8, ' ');  // the data starts at a multiple of 8
-  constexpr std::size_t kMaxHeader = 100'000'000;
   if (text.size() > kMaxHeader)
     fail("write_safetensors: header of ", text.size(), " bytes, readers take at most ", kMaxHeader);
   return text;

@@ -27,9 +27,9 @@ std::int64_t block_of(const Layout& layout, std::int64_t token) {
   return (coordinate(0, frame) * layout.blocks[1] + coordinate(1, row)) * layout.blocks[2] + coordinate(2, column);
 }
 
-class Head {
+class OneHead {
  public:
-  Head(const Case& c, const CaseInputs& in, const Sequence& s, std::int64_t head)
+  OneHead(const Case& c, const CaseInputs& in, const Sequence& s, std::int64_t head)
       : c_(c), in_(in), s_(s), head_(head), kv_head_(head / (c.H / c.Hkv)) {
     for (std::int64_t t = 0; t < s.length; ++t) {
       const std::int64_t block = block_of(c.layout, t);
@@ -106,7 +106,7 @@ class Head {
 Tensor token_view(const Case& c, const CaseInputs& inputs) {
   Tensor out(DType::kF64, {c.B, c.N, c.H, c.E});
   for (const Sequence& sequence : c.sequences()) {
-    for (std::int64_t head = 0; head < c.H; ++head) Head(c, inputs, sequence, head).run(out);
+    for (std::int64_t head = 0; head < c.H; ++head) OneHead(c, inputs, sequence, head).run(out);
   }
   return out;
 }

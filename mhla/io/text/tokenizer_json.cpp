@@ -94,9 +94,9 @@ void read_added_tokens(const JsonValue& list, std::size_t most, BpeTable& table)
   }
 }
 
-using Ids = std::unordered_map<std::string_view, std::uint32_t>;
+using TokenIds = std::unordered_map<std::string_view, std::uint32_t>;
 
-void read_merges(const JsonValue& list, const Ids& ids, BpeTable& table) {
+void read_merges(const JsonValue& list, const TokenIds& ids, BpeTable& table) {
   table.merges.reserve(list.size());
   for (const JsonValue& item : list.items()) {
     std::string_view left, right;
@@ -130,7 +130,7 @@ void read_model(const JsonValue& value, const JsonValue* added, BpeTable& table)
   const std::size_t most =
       std::min<std::size_t>(kMaxVocab, 2 * (vocab.size() + (added != nullptr ? added->size() : 0)) + 1024);
   if (added != nullptr) read_added_tokens(*added, most, table);
-  Ids ids;
+  TokenIds ids;
   std::string bytes;
   for (const JsonValue::Member& member : vocab) {
     const std::int64_t id = member.value.as_int();

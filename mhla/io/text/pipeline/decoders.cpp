@@ -6,14 +6,13 @@
 
 #include "mhla/io/text/byte_letters.h"
 #include "mhla/io/text/json_part.h"
+#include "mhla/io/text/pipeline/nesting.h"
 #include "mhla/io/text/pipeline/pattern.h"
 #include "mhla/io/text/unicode.h"
 #include "mhla/io/utf8.h"
 
 namespace mhla::pipeline {
 namespace {
-
-constexpr int kMaxDepth = 16;
 
 std::string replaced(std::string_view text, std::string_view what, std::string_view with) {
   std::string out;

@@ -4,13 +4,12 @@
 
 #include "mhla/io/text/json_part.h"
 #include "mhla/io/text/pipeline/icu.h"
+#include "mhla/io/text/pipeline/nesting.h"
 #include "mhla/io/text/pipeline/pattern.h"
 #include "mhla/io/text/unicode.h"
 
 namespace mhla::pipeline {
 namespace {
-
-constexpr int kMaxDepth = 16;
 
 // Every character through `put(code, bytes, out)`.
 template <class Put>

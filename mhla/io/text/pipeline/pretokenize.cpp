@@ -5,14 +5,13 @@
 #include "mhla/io/text/byte_letters.h"
 #include "mhla/io/text/json_part.h"
 #include "mhla/io/text/pipeline/icu.h"
+#include "mhla/io/text/pipeline/nesting.h"
 #include "mhla/io/text/pipeline/pattern.h"
 #include "mhla/io/text/pipeline/split.h"
 #include "mhla/io/text/unicode.h"
 
 namespace mhla::pipeline {
 namespace {
-
-constexpr int kMaxDepth = 16;
 
 // A step that cuts each piece by itself and leaves the text as it is.
 class Cutting : public PreTokenizer {
