@@ -24,6 +24,7 @@ void add_export(CLI::App& app, Job& job);
 void add_generate(CLI::App& app, Job& job);
 void add_sample(CLI::App& app, Job& job);
 void add_analyze(CLI::App& app, Job& job);
+void add_report(CLI::App& app, Job& job);
 void add_demo(CLI::App& app, Job& job);
 void add_inspect(CLI::App& app, Job& job);
 void add_convert(CLI::App& app, Job& job);

@@ -12,9 +12,10 @@ A RUN is a part (main, adapt, ablate), an arm of scripts/image_arms.py, or NAME=
   the distance to the nearest training image, over that of held-out images.
 Runs of the part adapt start from the run of another arm with the same seed. A run with a line is not made again; one
 that was cut short goes on. With --minutes the script ends in time; the same command goes on later. --plan only says what
-is left and how long it takes. --table prints the tables (scripts/image_table.py). --pack DIR writes the results, the
-judges and the weights that adapt starts from as files of at most 16 MB; unpacked into --out on another machine, the
-work goes on there. After --, flags for all trainings. Python 3 only, without packages.
+is left and how long it takes. --table prints the tables (scripts/image_table.py). report-SEED.html shows the runs side
+by side. --pack DIR writes the results, the judges and the weights that adapt starts from as files of at most 16 MB;
+unpacked into --out on another machine, the work goes on there. After --, flags for all trainings. Python 3 only, without
+packages.
 """
 
 import argparse
@@ -129,7 +130,7 @@ def make_judges(work):
                        *image_arms.split(options.judge_flags), "--out", folder], log)
         top1 = [row for row in runs.rows_of(folder / "log.jsonl") if row["kind"] == "eval"][-1]["top1"]
         found = judged(work, name, options.data, log, [])
-        return {"top1": top1, **found}
+        return {"top1": top1, **values(found)}
 
     if ("judges", "") in work.known:
         return
@@ -146,7 +147,11 @@ def judged(work, judge, samples, log, more):
     rows = work.call(["eval", "images", "--samples", samples, "--reference", f"{options.data}@test", "--features",
                       f"classifier:{options.out / f'judge-{judge}'}", "--metrics", "fid,precision,recall", "--batch", 500,
                       "--device", options.device, *options.machine, "--json", *more], log, needed=20)
-    return {row["metric"]: row["value"] for row in rows if row["kind"] == "metric"}
+    return [row for row in rows if row["kind"] == "metric"]
+
+
+def values(rows):
+    return {row["metric"]: row["value"] for row in rows}
 
 
 def start_of(work, arm, name, seed):
@@ -231,6 +236,8 @@ def run(work, arm, name, seed, common):
                       "--features", "pixels", "--metrics", "nearest", "--sheet", f"{folder}/nearest.png", *options.machine, "--json"],
                      log, needed=20)
     nearest = next(row for row in near if row["kind"] == "metric")
+    metrics = [row for found in judges.values() for row in found] + [nearest]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))  # for mhla report
     shutil.copy(images / "sheet.png", folder / "sheet.png")
     steps = [row for row in rows if row["kind"] == "step"]
     keep = ("step", "mse", "mse_se", "ema_mse", "ema_mse_se", "vb", "ema_vb")
@@ -239,7 +246,7 @@ def run(work, arm, name, seed, common):
         "mse": score["mse"], "mse_se": score["mse_se"], "vb": score.get("vb"), "held_out_images": score["images"], "each": score["each"],
         "curve": [{key: row[key] for key in keep if key in row} for row in rows if row["kind"] == "eval"],
         "images_per_s": sorted(row["images_per_s"] for row in steps)[len(steps) // 2], "samples": sampled["images"] + sampled["kept"],
-        "sampled_per_s": sampled["images_per_s"], "guidance": options.guidance, "judges": judges,
+        "sampled_per_s": sampled["images_per_s"], "guidance": options.guidance, "judges": {judge: values(found) for judge, found in judges.items()},
         "nearest": nearest["value"], "copies": nearest["copies"], "seconds": time.time() - begun,
     })
     shutil.rmtree(few)
@@ -252,7 +259,7 @@ def pack(out, target):
     target.mkdir(parents=True, exist_ok=True)
     small = [out / "results.jsonl", *out.glob("*.log")]
     for folder in out.glob("*/"):
-        small += [folder / name for name in ("log.jsonl", "train.json", "config.json", "sheet.png", "nearest.png") if (folder / name).exists()]
+        small += [folder / name for name in ("log.jsonl", "train.json", "config.json", "sheet.png", "nearest.png", "metrics.jsonl") if (folder / name).exists()]
         small += sorted(folder.glob("samples/*.png"))
     whole = {"results": small}
     for folder in [*out.glob("judge-*/"), *out.glob("base-*/")]:
@@ -264,6 +271,17 @@ def pack(out, target):
                 if file.exists():
                     tar.add(file, file.relative_to(out))
     (target / "tables.md").write_text(image_table.tables(out / "results.jsonl"))
+    for page in out.glob("report-*.html"):
+        shutil.copy(page, target)
+
+
+def report(work, arms):
+    """report-SEED.html: the page of the runs that are complete, by seed."""
+    for seed in work.options.seeds.split(","):
+        folders = [work.options.out / f"{name}-{seed}" for name in arms if (work.options.out / f"{name}-{seed}" / "metrics.jsonl").exists()]
+        if folders:
+            words = [work.options.mhla, "report", "--run", *folders, "--out", work.options.out / f"report-{seed}.html"]
+            subprocess.run(list(map(str, words)), check=False, stdout=subprocess.DEVNULL)
 
 
 def arguments():
@@ -343,6 +361,7 @@ def main():
     finally:
         if options.mps:
             subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False)
+    report(work, arms)
     if options.pack:
         pack(options.out, options.pack)
     if left:

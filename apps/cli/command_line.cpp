@@ -119,6 +119,7 @@ std::unique_ptr<CLI::App> make_parser(Job& job) {
   add_generate(*app, job);
   add_sample(*app, job);
   add_analyze(*app, job);
+  add_report(*app, job);
   add_demo(*app, job);
   add_inspect(*app, job);
   add_convert(*app, job);

@@ -30,6 +30,12 @@ std::string captioned(const Figure& figure, double width) {
   return str("<figure>\n", svg(figure, width), caption.empty() ? "" : element("figcaption", caption), "</figure>\n");
 }
 
+std::string framed(std::string_view png, double width, std::string_view caption) {
+  return str("<figure>\n<img class=\"picture\" width=\"", pixels(std::min(width, kPageWidth)), "\" alt=\"",
+             html_escape(caption), "\" src=\"data:image/png;base64,", base64(png), "\" />\n",
+             element("figcaption", caption), "</figure>\n");
+}
+
 }  // namespace
 
 std::string html_escape(std::string_view text) {
@@ -126,10 +132,14 @@ HtmlReport& HtmlReport::figures(const std::vector<Figure>& side_by_side) {
 }
 
 HtmlReport& HtmlReport::picture(std::string_view png, double width, std::string_view caption) {
-  const std::string shown = pixels(std::min(width, kPageWidth));
-  body_ +=
-      str("<figure>\n<img class=\"picture\" width=\"", shown, "\" alt=\"", html_escape(caption),
-          "\" src=\"data:image/png;base64,", base64(png), "\" />\n", element("figcaption", caption), "</figure>\n");
+  body_ += framed(png, width, caption);
+  return *this;
+}
+
+HtmlReport& HtmlReport::pictures(const std::vector<PngPicture>& side_by_side) {
+  body_ += "<div class=\"row pictures\">\n";
+  for (const PngPicture& one : side_by_side) body_ += framed(one.png, one.width, one.caption);
+  body_ += "</div>\n";
   return *this;
 }
 

@@ -75,6 +75,13 @@ struct Table {
   std::string caption{};
 };
 
+// A PNG file; `width` in pixels of the screen, so that small images can be enlarged.
+struct PngPicture {
+  std::string png;
+  double width = 0;
+  std::string caption{};
+};
+
 struct KeyFigure {
   std::string value;  // "0.87"
   std::string label;  // "of the GEMM peak"
@@ -94,7 +101,8 @@ class HtmlReport {
   HtmlReport& figure(const Figure& figure);
   // A PNG file, at most as wide as the page; `width` in pixels of the screen, so that small images can be enlarged.
   HtmlReport& picture(std::string_view png, double width, std::string_view caption);
-  HtmlReport& figures(const std::vector<Figure>& side_by_side);  // two or three fit the page, more wrap
+  HtmlReport& figures(const std::vector<Figure>& side_by_side);       // two or three fit the page, more wrap
+  HtmlReport& pictures(const std::vector<PngPicture>& side_by_side);  // as many as fit the page, more wrap
 
   [[nodiscard]] std::string html() const;
   void write(const std::filesystem::path& path) const;

@@ -51,6 +51,7 @@ figure { margin: 22px 0 26px; }
 figcaption { color: var(--soft); font-size: 13.5px; line-height: 1.5; margin-top: 8px; max-width: 80ch; }
 .row { display: flex; flex-wrap: wrap; gap: 12px 36px; align-items: flex-start; }
 .row figure { flex: 1 1 280px; min-width: 0; margin: 12px 0; }
+.pictures figure { flex: 0 1 auto; }
 svg { display: block; width: 100%; height: auto; overflow: visible; font-family: inherit; }
 svg text { fill: var(--soft); font-size: 12px; font-variant-numeric: tabular-nums; }
 svg .title { fill: var(--ink); font-size: 14px; font-weight: 600; }

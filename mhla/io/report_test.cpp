@@ -89,6 +89,7 @@ HtmlReport everything(const std::string& text) {
   const BarChart bars{text, {text, "b"}, {{text, {1, 2}}, {"s", {3, -1}}}, text, false, 2.5, text, text};
   const HeatMap map{text, 2, 2, {1, 2, -3, kNaN}, text, text, {}, {}, text, text, "any bytes", {{1, 0}}};
   report.figure(plot).figures({bars, map}).picture("any bytes", 1e6, text);
+  report.pictures({{"any bytes", 20, text}, {"any bytes", 30, text}});
   return report;
 }
 
@@ -97,7 +98,8 @@ TEST(Report, IsWellFormed) {
   EXPECT_EQ(fault(page), "");
   EXPECT_EQ(page.substr(0, 15), "<!DOCTYPE html>");
   EXPECT_EQ(count(page, "<svg "), 3);
-  EXPECT_EQ(count(page, "src=\"data:image/png;base64,YW55IGJ5dGVz\""), 1);
+  EXPECT_EQ(count(page, "src=\"data:image/png;base64,YW55IGJ5dGVz\""), 3);
+  EXPECT_EQ(count(page, "<div class=\"row pictures\">"), 1);
   EXPECT_EQ(count(page, "<table>"), 1);
   EXPECT_EQ(count(page, "<h2>plain</h2>"), 1);
   EXPECT_NE(fault("<p>a</b>"), "");  // the judge judges
