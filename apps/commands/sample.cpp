@@ -90,7 +90,10 @@ void add_sample(CLI::App& app, Job& job) {
   flags.shown("guidance");
   flags.shown("guidance_channels").type_name("3|all");
   flags["guidance_interval"].delimiter(',')->allow_extra_args(false)->type_name("A,B");
-  flags["sampler"].check(one_of({"ancestral", "ddim", "dpm++", "euler"}))->type_name("NAME");
+  flags["sampler"].check(one_of({"ancestral", "ddim", "dpm++", "euler", "unipc"}))->type_name("NAME");
+  flags["time_grid"]
+      .check(one_of({"wan-unipc", "wan-dpm", "mhla-dpm", "diffusers-unipc", "diffusers-euler", "linear"}))
+      ->type_name("NAME");
   flags["steps"].check(whole_number(1, 1 << 20));
   flags.shown("seed").check(is_seed());
   command->add_option("--size", own.size, "size of an image in pixels, rows x columns (default: the model's)")

@@ -273,7 +273,7 @@ struct SampleImagesRequest {
   double guidance = 1.0;
   std::string guidance_channels = "all";
   std::vector<double> guidance_interval;  // two, or none: always
-  std::string sampler;
+  std::string sampler, time_grid;
   std::int64_t steps = 0;
   std::optional<double> shift, eta;
   std::uint64_t seed = 0;
@@ -296,10 +296,13 @@ struct SampleImagesRequest {
     visit("guidance_interval", r.guidance_interval,
           "guide only at times from A to B of the model's 0 (image) to 1000 (noise)");
     visit("sampler", r.sampler,
-          "ancestral, ddim or dpm++ for a model that predicts noise (default: ddim); dpm++ or euler for flow matching "
-          "(default: dpm++)");
-    visit("steps", r.steps, "steps of the sampler (default: ddim 50, ancestral 250, dpm++ 20, euler 30)");
+          "ancestral, ddim or dpm++ for a model that predicts noise (default: ddim); dpm++, unipc or euler for flow "
+          "matching (default: dpm++)");
+    visit("steps", r.steps, "steps of the sampler (default: ddim and unipc 50, ancestral 250, dpm++ 20, euler 30)");
     visit("shift", r.shift, "flow matching: shift of the times towards noise (default: as in training)");
+    visit("time_grid", r.time_grid,
+          "flow matching: the times of the steps: wan-unipc, wan-dpm, mhla-dpm, diffusers-unipc, diffusers-euler or "
+          "linear (default: diffusers-euler for euler, wan-unipc for the others)");
     visit("eta", r.eta, "ddim: noise added at every step, from 0 for none (default) to 1 as ancestral");
     visit("seed", r.seed, "seed of the noise; an image depends on it and on its number only");
     visit("size", r.size, "rows and columns of an image in pixels (default: the model's)");

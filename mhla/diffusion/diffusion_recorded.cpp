@@ -103,7 +103,7 @@ Weights flow_dpm(const RecordedCase& c) {
   c.expect_keys({"num_inference_steps", "shift", "train_steps", "solver_order", "algorithm", "solver_type",
                  "final_sigmas_type", "lower_order_final"});
   expect_second_order(c);
-  MultistepSampler sampler(flow_path(flow_of(c), c.integer("num_inference_steps")));
+  MultistepSampler sampler(flow_path(flow_grid(flow_of(c), c.integer("num_inference_steps"), "wan-unipc")));
   return {{"out.timesteps", table(sampler.times()).to(torch::kLong)},
           {"out.sigmas", table(sampler.path().sigmas)},
           {"out.x", chain(c, sampler)}};
@@ -111,7 +111,7 @@ Weights flow_dpm(const RecordedCase& c) {
 
 Weights flow_euler(const RecordedCase& c) {
   c.expect_keys({"num_inference_steps", "shift", "train_steps"});
-  EulerSampler sampler(flow_of(c), c.integer("num_inference_steps"), /*clip=*/false);
+  EulerSampler sampler(flow_grid(flow_of(c), c.integer("num_inference_steps"), "diffusers-euler"), /*clip=*/false);
   return {
       {"out.timesteps", table(sampler.times())}, {"out.sigmas", table(sampler.sigmas())}, {"out.x", chain(c, sampler)}};
 }
@@ -148,13 +148,103 @@ Weights flow_loss(const RecordedCase& c) {
           {"grad.in.model_out", out.grad()}};
 }
 
+// The velocity of the recordings: a x + b tanh(x) + c t / 1000 + d cond.
+struct RecordedFlow {
+  double a, b, c, d;
+  explicit RecordedFlow(const RecordedCase& recorded) {
+    if (!recorded.config.contains("model")) fail("metadata 'model' is missing");
+    const JsonValue& model = recorded.config.at("model");
+    const auto number = [&](const char* key) {
+      if (!model.contains(key)) fail("metadata 'model' has no '", key, "'");
+      return model.at(key).as_double();
+    };
+    a = number("a"), b = number("b"), c = number("c"), d = number("d");
+  }
+  [[nodiscard]] torch::Tensor operator()(const torch::Tensor& x, const torch::Tensor& t,
+                                         const torch::Tensor& cond) const {
+    return a * x + b * x.tanh() + c * t / 1000.0 + d * cond;
+  }
+};
+
+// Which sampler and grid a recorded scheduler is.
+SamplerOptions scheduler_of(const RecordedCase& c) {
+  struct Known {
+    const char *scheduler, *source, *sampler, *grid;
+  };
+  constexpr Known kKnown[] = {
+      {"FlowUniPCMultistepScheduler", "Wan", "unipc", "wan-unipc"},
+      {"FlowDPMSolverMultistepScheduler", "Wan", "dpm++", "wan-dpm"},
+      {"DPMSolverMultistepScheduler", "diffusers", "dpm++", "wan-unipc"},
+      {"DPM_Solver", "DAGroup", "dpm++", "mhla-dpm"},
+      {"UniPCMultistepScheduler", "diffusers", "unipc", "diffusers-unipc"},
+      {"FlowMatchEulerDiscreteScheduler", "diffusers", "euler", "diffusers-euler"},
+  };
+  const std::string scheduler = c.text("scheduler"), source = c.text("source");
+  SamplerOptions o;
+  o.steps = c.integer("steps");
+  for (const Known& k : kKnown) {
+    if (scheduler != k.scheduler || source.rfind(k.source, 0) != 0) continue;
+    o.sampler = k.sampler, o.time_grid = k.grid;
+    if (source.find("sigmas given") != std::string::npos) o.time_grid = "linear";
+    return o;
+  }
+  fail("metadata 'scheduler' is ", scheduler, " of ", source, ", which is not known here");
+}
+
+Weights flow_sampler(const RecordedCase& c) {
+  c.expect_keys({"scheduler", "source", "steps", "shift", "guidance", "model", "solver_order", "solver_type"});
+  const SamplerOptions o = scheduler_of(c);
+  FlowOptions process;
+  process.shift = c.number("shift", 1.0);
+  const std::unique_ptr<Sampler> sampler = make_sampler(process, o);
+  const RecordedFlow flow(c);
+  const double weight = c.number("guidance", 1.0);
+  torch::Tensor x = c.tensor("in.x");
+  std::vector<torch::Tensor> after, velocities;
+  for (std::int64_t i = 0; i < sampler->steps(); ++i) {
+    const torch::Tensor t = torch::tensor(sampler->times()[static_cast<std::size_t>(i)], torch::kDouble);
+    const torch::Tensor with = flow(x, t, c.tensor("in.cond")), without = flow(x, t, c.tensor("in.uncond"));
+    const torch::Tensor v = without + weight * (with - without);
+    x = sampler->step(i, x, v, {}).x;
+    after.push_back(x), velocities.push_back(v);
+  }
+  return {{"out.timesteps", table(sampler->times())},
+          {"out.sigmas", table(flow_grid(process, o.steps, o.time_grid).sigmas)},
+          {"out.v", torch::stack(velocities)},
+          {"out.x", torch::stack(after)}};
+}
+
+Weights flow_target(const RecordedCase& c) {
+  c.expect_keys({"shift", "num_train_timesteps", "weighting", "logit_mean", "logit_std", "model", "source"});
+  c.expect_text("weighting", "logit_normal");
+  FlowOptions o;
+  o.steps = c.integer("num_train_timesteps"), o.shift = c.number("shift", 1.0);
+  o.logit_mean = c.number("logit_mean", 0.0), o.logit_std = c.number("logit_std", 1.0);
+  const FlowMatching flow(o);
+  const torch::Tensor &x0 = c.tensor("in.x0"), &noise = c.tensor("in.noise");
+  const torch::Tensor index = flow.index_of(c.tensor("in.normal")), x_t = flow.add_noise(x0, noise, index);
+  const torch::Tensor time = flow.model_t(index);
+  const torch::Tensor prediction =
+      RecordedFlow(c)(x_t, time.to(x_t.scalar_type()).view({-1, 1, 1, 1, 1}), c.tensor("in.cond"));
+  return {{"out.index", index},
+          {"out.sigma", flow.sigma(index)},
+          {"out.time", time},
+          {"out.sigmas", table(flow.sigmas())},
+          {"out.times", flow.model_t(torch::arange(o.steps))},
+          {"out.x_t", x_t},
+          {"out.target", FlowMatching::target(x0, noise)},
+          {"out.prediction", prediction},
+          {"out.loss", FlowMatching::loss(prediction, x0, noise)}};
+}
+
 }  // namespace
 
 RecordedFamilies diffusion_recorded() {
   return {
-      {"diffusion_tables", tables_of}, {"respacing", respacing_of}, {"diffusion_step", step_of},
-      {"ddim_chain", ddim_chain},      {"dpm_vp", dpm_vp},          {"diffusion_loss", loss_of},
-      {"flow_loss", flow_loss},        {"flow_dpm", flow_dpm},      {"flow_euler", flow_euler},
+      {"diffusion_tables", tables_of}, {"respacing", respacing_of},  {"diffusion_step", step_of},
+      {"ddim_chain", ddim_chain},      {"dpm_vp", dpm_vp},           {"diffusion_loss", loss_of},
+      {"flow_loss", flow_loss},        {"flow_dpm", flow_dpm},       {"flow_euler", flow_euler},
+      {"flow_sampler", flow_sampler},  {"flow_target", flow_target},
   };
 }
 

@@ -13,9 +13,53 @@ namespace {
 
 TEST(Diffusion, ReproducesTheRecordedNumbers) {
   for (const char* file : {"diffusion", "flow"}) {
-    const std::vector<std::string> names = recorded_names(golden_image(file));
+    const std::vector<std::string> names = recorded_names(golden_file(file));
     EXPECT_GE(names.size(), 7u);
     for (const std::string& name : names) expect_recorded_case(file, name, diffusion_recorded(), 2e-5);
+  }
+}
+
+TEST(Diffusion, ReproducesTheRecordedSamplersOfVideo) {
+  expect_recorded_cases("video/flow_sampler", 14, diffusion_recorded(), 2e-5);
+  expect_recorded_cases("video/flow_target", 2, diffusion_recorded(), 2e-5);
+}
+
+TEST(Samplers, EveryGridDescendsFromNoiseToZero) {
+  FlowOptions process;
+  process.shift = 5.0;
+  for (const std::string& name : flow_grid_names()) {
+    for (const std::int64_t steps : {1, 2, 50}) {
+      SCOPED_TRACE(name + " " + std::to_string(steps));
+      const FlowGrid grid = flow_grid(process, steps, name);
+      ASSERT_EQ(grid.times.size(), static_cast<std::size_t>(steps));
+      ASSERT_EQ(grid.sigmas.size(), static_cast<std::size_t>(steps) + 1);
+      EXPECT_GT(grid.sigmas[0], 0.999);
+      EXPECT_EQ(grid.sigmas.back(), 0.0);
+      for (std::size_t i = 0; i + 1 < grid.sigmas.size(); ++i) EXPECT_GT(grid.sigmas[i], grid.sigmas[i + 1]);
+    }
+  }
+  const FlowGrid wan = flow_grid(process, 50, "wan-unipc"), euler = flow_grid(process, 50, "diffusers-euler");
+  EXPECT_NEAR(wan.sigmas[0], 0.999800, 1e-6);
+  EXPECT_NEAR(wan.sigmas[49], 0.092507, 1e-6);
+  EXPECT_NEAR(euler.sigmas[1], 0.995872, 1e-6);
+  EXPECT_NEAR(euler.sigmas[49], 0.024414, 1e-6);
+}
+
+// On a straight flow, whose velocity is the same everywhere, every sampler lands on the sample, from s = 1 on, too.
+TEST(Samplers, AStraightFlowIsExact) {
+  const torch::Tensor noise = torch::randn({2, 3, 4}, torch::kDouble), start = torch::randn_like(noise);
+  for (const char* name : {"dpm++", "unipc", "euler"}) {
+    for (const std::string& grid : flow_grid_names()) {
+      for (const std::int64_t steps : {1, 2, 3, 9}) {
+        SamplerOptions o;
+        o.sampler = name, o.time_grid = grid, o.steps = steps;
+        const std::unique_ptr<Sampler> sampler = make_sampler(FlowOptions{}, o);
+        const double first = flow_grid(FlowOptions{}, steps, grid).sigmas[0];
+        torch::Tensor x = (1 - first) * start + first * noise;
+        for (std::int64_t i = 0; i < steps; ++i) x = sampler->step(i, x, noise - start, {}).x;
+        EXPECT_LT((x - start).abs().max().item<double>(), 1e-6) << name << " " << grid << " " << steps;
+      }
+    }
   }
 }
 
@@ -133,7 +177,13 @@ TEST(Samplers, SayWhatIsWrong) {
   EXPECT_EQ(said(noise, [](auto& o) { o.sampler = "euler"; }),
             "sampler: sampler is 'euler', expected ancestral, ddim or dpm++ for a model that predicts noise");
   EXPECT_EQ(said(flow, [](auto& o) { o.sampler = "ddim"; }),
-            "sampler: sampler is 'ddim', expected dpm++ or euler for a model that predicts velocities");
+            "sampler: sampler is 'ddim', expected dpm++, unipc or euler for a model that predicts velocities");
+  EXPECT_EQ(
+      said(flow, [](auto& o) { o.sampler = "unipc", o.time_grid = "wan"; }),
+      "sampler: time_grid is 'wan', expected one of wan-unipc, wan-dpm, diffusers-unipc, mhla-dpm, diffusers-euler, "
+      "linear");
+  EXPECT_EQ(said(noise, [](auto& o) { o.time_grid = "linear"; }),
+            "sampler: time_grid is 'linear', expected none for a model that predicts noise");
   EXPECT_EQ(said(noise, [](auto& o) { o.steps = 1001; }),
             "sampler: steps is 1001, expected 1 to 1000, those of the process");
   EXPECT_EQ(said(noise, [](auto& o) { o.sampler = "dpm++", o.steps = 0; }),

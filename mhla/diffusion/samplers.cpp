@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mhla/diffusion/unipc.h"
+
 namespace mhla {
 namespace {
 
@@ -46,7 +48,7 @@ void refuse_sections(const SamplerOptions& o) {
 
 }  // namespace
 
-std::vector<std::string> sampler_names() { return {"ancestral", "ddim", "dpm++", "euler"}; }
+std::vector<std::string> sampler_names() { return {"ancestral", "ddim", "dpm++", "euler", "unipc"}; }
 
 MultistepSampler::Path vp_path(const GaussianOptions& process, std::int64_t steps, const std::string& spacing) {
   expect_count(steps, process.steps);
@@ -61,19 +63,11 @@ MultistepSampler::Path vp_path(const GaussianOptions& process, std::int64_t step
   return path;
 }
 
-MultistepSampler::Path flow_path(const FlowOptions& process, std::int64_t steps) {
-  check(process);
-  expect_count(steps, process.steps);
+MultistepSampler::Path flow_path(const FlowGrid& grid) {
   MultistepSampler::Path path;
   path.predicts = MultistepSampler::Predicts::kVelocity;
-  const auto T = static_cast<double>(process.steps);
-  const std::vector<double> alphas = linspace(1.0, 1.0 / T, steps + 1);
-  for (std::size_t i = alphas.size() - 1; i > 0; --i) {
-    const double s = shifted(1.0 - alphas[i], process.shift);
-    path.alphas.push_back(1.0 - s), path.sigmas.push_back(s);
-    path.times.push_back(std::floor(s * T));
-  }
-  path.alphas.push_back(1.0), path.sigmas.push_back(0.0);
+  path.times = grid.times, path.sigmas = grid.sigmas;
+  for (const double s : grid.sigmas) path.alphas.push_back(1.0 - s);
   return path;
 }
 
@@ -99,16 +93,7 @@ Sampler::Step MultistepSampler::step(std::int64_t step, const torch::Tensor& x, 
   return result;
 }
 
-EulerSampler::EulerSampler(const FlowOptions& process, std::int64_t steps, bool clip) : clip_(clip) {
-  check(process);
-  expect_count(steps, process.steps);
-  const auto T = static_cast<double>(process.steps);
-  for (const double sigma : linspace(shifted(1.0, process.shift), shifted(1.0 / T, process.shift), steps)) {
-    sigmas_.push_back(shifted(sigma, process.shift));
-    times_.push_back(sigmas_.back() * T);
-  }
-  sigmas_.push_back(0.0);
-}
+EulerSampler::EulerSampler(const FlowGrid& grid, bool clip) : sigmas_(grid.sigmas), clip_(clip) { times_ = grid.times; }
 
 Sampler::Step EulerSampler::step(std::int64_t step, const torch::Tensor& x, const torch::Tensor& model_out,
                                  const torch::Tensor& /*noise*/) {
@@ -142,6 +127,8 @@ Sampler::Step GaussianSampler::step(std::int64_t step, const torch::Tensor& x, c
 
 std::unique_ptr<Sampler> make_sampler(const GaussianOptions& process, const SamplerOptions& o) {
   check(process);
+  if (!o.time_grid.empty())
+    fail("sampler: time_grid is '", o.time_grid, "', expected none for a model that predicts noise");
   if (o.sampler == "dpm++") {
     refuse_sections(o);
     MultistepSampler::Path path = vp_path(process, o.steps, o.spacing);
@@ -159,10 +146,13 @@ std::unique_ptr<Sampler> make_sampler(const GaussianOptions& process, const Samp
 
 std::unique_ptr<Sampler> make_sampler(const FlowOptions& process, const SamplerOptions& o) {
   refuse_sections(o);
-  if (o.sampler == "euler") return std::make_unique<EulerSampler>(process, o.steps, o.clip);
-  if (o.sampler != "dpm++")
-    fail("sampler: sampler is '", o.sampler, "', expected dpm++ or euler for a model that predicts velocities");
-  MultistepSampler::Path path = flow_path(process, o.steps);
+  if (o.sampler != "dpm++" && o.sampler != "unipc" && o.sampler != "euler")
+    fail("sampler: sampler is '", o.sampler, "', expected dpm++, unipc or euler for a model that predicts velocities");
+  const std::string usual = o.sampler == "euler" ? "diffusers-euler" : "wan-unipc";
+  const FlowGrid grid = flow_grid(process, o.steps, o.time_grid.empty() ? usual : o.time_grid);
+  if (o.sampler == "euler") return std::make_unique<EulerSampler>(grid, o.clip);
+  if (o.sampler == "unipc") return std::make_unique<UnipcSampler>(grid, o.clip);
+  MultistepSampler::Path path = flow_path(grid);
   path.clip = o.clip;
   return std::make_unique<MultistepSampler>(std::move(path));
 }

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "mhla/diffusion/flow.h"
+#include "mhla/diffusion/flow_grid.h"
 #include "mhla/diffusion/gaussian.h"
 
 namespace mhla {
@@ -14,16 +14,21 @@ struct SamplerOptions {
   std::int64_t steps = 50;
   std::string sections;
   std::string spacing = "linspace";
+  std::string time_grid;
   double eta = 0.0;
   bool clip = false;
 
   template <class Self, class Visit>
   static void fields(Self& o, Visit&& visit) {
-    visit("sampler", o.sampler, "ancestral, ddim or dpm++ for noise prediction; dpm++ or euler for flow matching");
+    visit("sampler", o.sampler,
+          "ancestral, ddim or dpm++ for noise prediction; dpm++, unipc or euler for flow matching");
     visit("steps", o.steps, "calls of the network");
     visit("sections", o.sections,
           "ancestral, ddim: which steps are kept, such as ddim50 or 10,15,20, instead of steps");
     visit("spacing", o.spacing, "dpm++ for noise prediction: times by linspace, leading or trailing");
+    visit("time_grid", o.time_grid,
+          "flow matching: wan-unipc, wan-dpm, mhla-dpm, diffusers-unipc, diffusers-euler or linear (default: "
+          "diffusers-euler for euler, wan-unipc for the others)");
     visit("eta", o.eta, "ddim: 0 adds no noise, 1 as much as ancestral sampling");
     visit("clip", o.clip, "clip the predicted sample to [-1, 1] at every step, for models of pixels");
   }
@@ -79,13 +84,12 @@ class MultistepSampler : public Sampler {
 };
 // `spacing`: linspace, leading or trailing. Models that have learned a variance are taken at their noise.
 MultistepSampler::Path vp_path(const GaussianOptions& process, std::int64_t steps, const std::string& spacing);
-MultistepSampler::Path flow_path(const FlowOptions& process, std::int64_t steps);
+MultistepSampler::Path flow_path(const FlowGrid& grid);
 
-// ---- Euler for flow matching: x' = x + (s' - s) v. Times are fractions. The shift is applied twice, to the ends of
-// the range and to every time in it, as published.
+// ---- Euler for flow matching: x' = x + (s' - s) v.
 class EulerSampler : public Sampler {
  public:
-  EulerSampler(const FlowOptions& process, std::int64_t steps, bool clip);
+  EulerSampler(const FlowGrid& grid, bool clip);
   Step step(std::int64_t step, const torch::Tensor& x, const torch::Tensor& model_out,
             const torch::Tensor& noise) override;
   [[nodiscard]] const std::vector<double>& sigmas() const { return sigmas_; }  // n + 1, the last 0

@@ -7,8 +7,10 @@
 
 namespace mhla {
 
-inline std::string golden_image(const std::string& file) {
-  return std::string(MHLA_SOURCE_DIR "/tests/golden/image/") + file + ".safetensors";
+// "flow": of images; "video/flow_sampler": of another folder.
+inline std::string golden_file(const std::string& file) {
+  const std::string folder = file.find('/') == std::string::npos ? "image/" : "";
+  return MHLA_SOURCE_DIR "/tests/golden/" + folder + file + ".safetensors";
 }
 
 // max |got - want| / max |want|; integers must be equal.
@@ -32,7 +34,7 @@ inline bool is_expected(const std::string& name) {
 inline void expect_recorded_case(const std::string& file, const std::string& name, const RecordedFamilies& families,
                                  double limit = 1e-4) {
   SCOPED_TRACE(file + " " + name);
-  RecordedCase c = read_recorded(golden_image(file), name);
+  RecordedCase c = read_recorded(golden_file(file), name);
   Weights wanted;
   for (auto it = c.tensors.begin(); it != c.tensors.end();) {
     if (is_expected(it->first))
@@ -54,7 +56,7 @@ inline void expect_recorded_case(const std::string& file, const std::string& nam
 // All cases of a file, of which there are `count`.
 inline void expect_recorded_cases(const std::string& file, std::size_t count, const RecordedFamilies& families,
                                   double limit = 1e-4) {
-  const std::vector<std::string> names = recorded_names(golden_image(file));
+  const std::vector<std::string> names = recorded_names(golden_file(file));
   EXPECT_EQ(names.size(), count) << file;
   for (const std::string& name : names) expect_recorded_case(file, name, families, limit);
 }

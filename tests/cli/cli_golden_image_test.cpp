@@ -51,6 +51,12 @@ TEST_F(CliGoldenImage, EveryFamilyComesBack) {
   EXPECT_EQ(files.size(), std::size(kFiles));
 }
 
+TEST_F(CliGoldenImage, SamplersOfVideoComeBack) {
+  const ProgramRun run = run_program({"verify", "--golden", MHLA_SOURCE_DIR "/tests/golden/video"});
+  EXPECT_EQ(run.code, 0) << run.out << run.err;
+  EXPECT_NE(run.out.find("2 files, 16 cases"), std::string::npos) << run.out;
+}
+
 // ---- Damage
 
 // Cases of a file, changed one by one and written as a file of their own. Tensors stay where they were mapped.

@@ -200,6 +200,10 @@ void take_sampler(const SampleImagesRequest& r, SamplePlan& plan) {
          " predicts noise, expected it for flow matching");
   if (r.eta && o.sampler != "ddim") fail(kSampleCommand, ": --eta is given for ", o.sampler, ", expected it for ddim");
   o.eta = r.eta.value_or(0.0);
+  if (!r.time_grid.empty() && !g.is_flow())
+    fail(kSampleCommand, ": --time-grid is given, but ", plan.generator.model(),
+         " predicts noise, expected it for flow matching");
+  o.time_grid = r.time_grid;
   plan.shift = r.shift.value_or(g.shift);
   (void)plan.make_sampler();
 }
@@ -245,6 +249,7 @@ JsonValue settings_of(const SampleImagesRequest& r, const SamplePlan& plan) {
   s.set("size", plane_text(plan.images)).set("sampler", plan.sampler.sampler).set("steps", plan.sampler.steps);
   if (plan.sampler.sampler == "ddim") s.set("eta", plan.sampler.eta);
   if (g.generation.is_flow()) s.set("shift", plan.shift);
+  if (!plan.sampler.time_grid.empty()) s.set("time_grid", plan.sampler.time_grid);
   s.set("guidance", plan.guidance.scale);
   if (plan.guided()) {
     s.set("guidance_channels", r.guidance_channels).set("negative", r.negative);

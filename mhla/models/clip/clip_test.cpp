@@ -17,7 +17,7 @@ namespace {
 struct Case {
   RecordedCase recorded;
   JsonValue config;
-  explicit Case(const std::string& name) : recorded(read_recorded(golden_image("clip"), name)) {
+  explicit Case(const std::string& name) : recorded(read_recorded(golden_file("clip"), name)) {
     config = recorded.config.at("config");
   }
   [[nodiscard]] const torch::Tensor& at(const std::string& part) const { return recorded.tensor(part); }

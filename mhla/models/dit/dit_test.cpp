@@ -15,7 +15,7 @@ namespace {
 
 TEST(Dit, ReproducesTheRecordedNumbers) {
   for (const char* file : {"dit_model", "dit_mhla", "dig"}) {
-    for (const std::string& name : recorded_names(golden_image(file)))
+    for (const std::string& name : recorded_names(golden_file(file)))
       expect_recorded_case(file, name, dit_recorded(), 5e-5);
   }
 }
