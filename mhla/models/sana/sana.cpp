@@ -26,7 +26,7 @@ std::shared_ptr<torch::nn::Module> add_folder(torch::nn::Module& parent, const s
 
 // LayerNorm without weights, then x (1 + scale) + shift.
 torch::Tensor modulated(const torch::Tensor& x, const torch::Tensor& shift, const torch::Tensor& scale, double eps) {
-  return torch::addcmul(shift, torch::layer_norm(x, {x.size(-1)}, {}, {}, eps), 1 + scale);
+  return ops::modulated_norm({x, {}, {}, scale, shift}, eps).second;
 }
 
 // [B, 256]: cosines, then sines.
