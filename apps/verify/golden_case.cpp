@@ -85,6 +85,21 @@ void refuse_unknown_tensors(const GoldenEntry& entry) {
     if (!has(kKnown, name)) fail("tensor ", name, " does not belong to the causal operator: ", joined(kKnown));
 }
 
+// A case whose metadata names another as `param_case` has that one's parameters.
+void add_lent_parameters(const Safetensors& file, const GoldenEntry& entry, ModuleCase& c) {
+  const JsonValue config = parse_json(entry.config, "metadata");
+  const JsonValue* lender = config.find("param_case");
+  if (lender == nullptr) return;
+  for (const GoldenEntry& other : golden_entries(file)) {
+    if (other.name != lender->as_string()) continue;
+    for (const std::string& name : other.tensors) {
+      if (name.rfind("param.", 0) == 0) c.inputs.emplace(name, read_as(file, other, name, DType::kF64, true));
+    }
+    return;
+  }
+  fail("metadata 'param_case' is '", lender->as_string(), "', which is no case of this file");
+}
+
 }  // namespace
 
 GoldenFamily family_of(const JsonValue& config) {
@@ -196,7 +211,10 @@ ModuleCase read_module_case(const Safetensors& file, const GoldenEntry& entry, c
     }
   }
   if (family.named && c.judged.empty()) fail("no output is there; the case has ", joined(entry.tensors));
-  if (family.named) return c;
+  if (family.named) {
+    add_lent_parameters(file, entry, c);
+    return c;
+  }
   if (!has(entry.tensors, "out")) fail("out is missing; the case has ", joined(entry.tensors));
   if (gradients != has(entry.tensors, "dout")) {
     fail(gradients ? "dout is" : "gradients are", " missing; the case has ", joined(entry.tensors));

@@ -1,6 +1,7 @@
 #include "mhla/models/recorded.h"
 
 #include "mhla/core/error.h"
+#include "mhla/models/published_names.h"
 #include "mhla/models/weights_file.h"
 
 namespace mhla {
@@ -43,8 +44,10 @@ RecordedCase read_recorded(const std::filesystem::path& file, const std::string&
   if (text == open.metadata().end()) fail(file.string(), ": no case is called '", name, "'");
   RecordedCase c{{parse_json(text->second, "metadata")}, {}};
   const std::string prefix = name + "/";
+  const std::string lender = c.text("param_case", "") + "/param.";  // whose parameters the case has
   for (auto& [key, value] : weights_in(open)) {
-    if (key.compare(0, prefix.size(), prefix) == 0) c.tensors[key.substr(prefix.size())] = value;
+    if (starts_with(key, prefix)) c.tensors[key.substr(prefix.size())] = value;
+    if (starts_with(key, lender)) c.tensors[key.substr(lender.size() - 6)] = value;
   }
   return c;
 }

@@ -9,6 +9,7 @@
 #include "mhla/models/inception/inception_recorded.h"
 #include "mhla/models/sana/sana_recorded.h"
 #include "mhla/models/text_encoder/gemma2_recorded.h"
+#include "mhla/models/wan/wan_recorded.h"
 
 namespace mhla::golden {
 namespace {
@@ -36,9 +37,9 @@ struct Room {
       Family(family.name, [family](const Case& c) { return compute_arrays(family, c); });
   }
 };
-const Room kRooms[] = {diffusion_recorded(),   dit_recorded(),     sana_recorded(),
-                       autoencoder_recorded(), gemma2_recorded(),  inception_recorded(),
-                       clip_recorded(),        metrics_recorded(), images_recorded()};
+const Room kRooms[] = {diffusion_recorded(), dit_recorded(),       sana_recorded(), autoencoder_recorded(),
+                       gemma2_recorded(),    inception_recorded(), clip_recorded(), metrics_recorded(),
+                       images_recorded(),    wan_recorded()};
 
 }  // namespace
 }  // namespace mhla::golden

@@ -1,0 +1,368 @@
+#include "mhla/models/wan/wan.h"
+
+#include <cmath>
+
+#include "mhla/core/error.h"
+#include "mhla/kernels/mixing/mixing.h"
+#include "mhla/modules/exact.h"
+#include "mhla/modules/feature_maps.h"
+#include "mhla/ops/feature_map.h"
+#include "mhla/ops/ops.h"
+#include "mhla/ops/tensor_view.h"
+
+namespace mhla {
+namespace {
+
+constexpr const char* kWanEntry = "Wan";
+constexpr double kRopeBase = 10000.0;
+
+std::shared_ptr<torch::nn::Module> wan_folder(torch::nn::Module& parent, const std::string& name) {
+  return parent.register_module(name, std::make_shared<torch::nn::Module>());
+}
+
+Layout layout_of(const VideoGrid& grid, const std::array<std::int64_t, 3>& blocks) {
+  return Layout::grid3d({grid[0], grid[1], grid[2]}, {blocks[0], blocks[1], blocks[2]});
+}
+
+std::int64_t tokens_in(const VideoGrid& grid) { return grid[0] * grid[1] * grid[2]; }
+
+torch::Tensor heads_of(const torch::Tensor& x, std::int64_t heads) { return x.unflatten(-1, {heads, -1}); }
+
+torch::Tensor attended(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                       const torch::Tensor& mask) {
+  const auto turned = [](const torch::Tensor& x) { return x.transpose(1, 2); };
+  return ops::softmax_attention(turned(q), turned(k), turned(v), /*causal=*/false, mask).transpose(1, 2).flatten(-2);
+}
+
+// Blocks that have tokens when `count` of them share `tokens`.
+std::int64_t blocks_with_tokens(std::int64_t tokens, std::int64_t count) {
+  const std::int64_t size = (tokens + count - 1) / count;
+  return (tokens + size - 1) / size;
+}
+
+}  // namespace
+
+torch::Tensor wan_time_features(const torch::Tensor& t, std::int64_t channels, bool wide) {
+  const auto type = wide ? torch::kDouble : torch::kFloat;
+  const std::int64_t half = channels / 2;
+  const torch::Tensor k = torch::arange(half, t.options().dtype(type).requires_grad(false));
+  const torch::Tensor angles =
+      t.to(type).unsqueeze(1) * torch::pow(10000.0, k.neg() / static_cast<double>(half)).unsqueeze(0);
+  return torch::cat({angles.cos(), angles.sin()}, 1);
+}
+
+const RopeTable& VideoRopes::at(const VideoGrid& grid, const torch::Tensor& like) {
+  auto found = tables_.find(grid);
+  if (found == tables_.end()) {
+    if (tables_.size() >= 16) tables_.clear();  // a server may see many sizes
+    found = tables_.emplace(grid, GridRope(layout_of(grid, {1, 1, 1}), head_dim_, kRopeBase)).first;
+  }
+  return found->second.at(like);
+}
+
+WanSelfAttentionImpl::WanSelfAttentionImpl(const WanConfig& c, std::int64_t layer, std::shared_ptr<VideoRopes> ropes)
+    : config_(c), attention_(c.attention_of(layer)), ropes_(std::move(ropes)) {
+  q_ = register_module("q", torch::nn::Linear(c.dim, c.dim)),
+  k_ = register_module("k", torch::nn::Linear(c.dim, c.dim));
+  v_ = register_module("v", torch::nn::Linear(c.dim, c.dim)),
+  o_ = register_module("o", torch::nn::Linear(c.dim, c.dim));
+  norm_q_ = register_module("norm_q", RmsNorm(c.dim, c.eps)),
+  norm_k_ = register_module("norm_k", RmsNorm(c.dim, c.eps));
+  if (attention_ == "softmax") return;
+  g_norm_ = register_module("g_norm", RmsNorm(c.dim / c.heads, 1e-6));
+  if (c.gate == "silu") g_ = register_module("g", torch::nn::Linear(c.dim, c.dim));
+  if (c.lepe != 0) {
+    const auto folder = wan_folder(*this, "lepe");
+    const double bound = 1.0 / std::sqrt(static_cast<double>(c.lepe * c.lepe * c.lepe));
+    lepe_weight_ =
+        folder->register_parameter("weight", torch::empty({c.dim, 1, c.lepe, c.lepe, c.lepe}).uniform_(-bound, bound));
+    lepe_bias_ = folder->register_parameter("bias", torch::empty({c.dim}).uniform_(-bound, bound));
+  }
+  if (attention_ != "mhla") return;
+  const BlockGrid grid = BlockGrid::of(layout_of(c.blocks, c.blocks), tokens_in(c.blocks));
+  torch::Tensor start = torch::empty({grid.count(), grid.count()});
+  MixInit init;
+  init.transform = parse_mix_transform(c.mix_init), init.exp_sigma = c.mix_sigma, init.official = c.official;
+  init_mix(init, grid, ops::output_view(start, kWanEntry, "mix"));
+  mix = register_parameter("mix", start, c.learn_mix);
+}
+
+std::map<std::string, ParamRole> WanSelfAttentionImpl::param_roles() const {
+  if (!mix.defined()) return {};
+  return {{"mix", ParamRole::kMix}};
+}
+
+void WanSelfAttentionImpl::constrain() {
+  const torch::NoGradGuard no_gradient;
+  if (mix.defined() && !config_.official) mix.clamp_(config_.mix_range[0], config_.mix_range[1]);
+}
+
+// MHLA or linear attention of one grid: features, rotary positions, mixing. [B, N, H, D]
+torch::Tensor WanSelfAttentionImpl::attend(torch::Tensor q, torch::Tensor k, const torch::Tensor& v,
+                                           const VideoGrid& grid) {
+  const WanConfig& c = config_;
+  const RopeTable& table = ropes_->at(grid, q);
+  const FeatureMap map = fused_map(parse_features(c.features));
+  ops::AttentionInputs inputs;
+  inputs.v = v;
+  ops::BidirectionalOptions how;
+  how.feature_map = FeatureMap::kIdentity, how.eps = c.normalizer_eps;
+  if (c.normalizer == "none") {
+    how.normalizer = Normalizer::kNone;
+    std::tie(inputs.q, inputs.k) = ops::rope(q.contiguous(), k.contiguous(), table, map);
+  } else {
+    how.normalizer = c.normalizer == "paper" ? Normalizer::kPaper : Normalizer::kOfficial;
+    inputs.q_den = ops::apply_features(q, map).contiguous(), inputs.k_den = ops::apply_features(k, map).contiguous();
+    std::tie(inputs.q, inputs.k) = ops::rope(inputs.q_den, inputs.k_den, table);
+  }
+  const torch::ScalarType wide = q.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  if (attention_ == "linear") {
+    how.layout = layout_of(grid, {1, 1, 1});
+    inputs.mix = torch::ones({1, 1}, q.options().dtype(wide).requires_grad(false));
+    return ops::bidirectional(inputs, how);
+  }
+  // A small grid may leave the last blocks of an axis empty: then they weigh nothing and are not asked.
+  std::array<std::int64_t, 3> used{};
+  torch::Tensor own = mix.view({c.blocks[0], c.blocks[1], c.blocks[2], c.blocks[0], c.blocks[1], c.blocks[2]});
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    used[axis] = blocks_with_tokens(grid[axis], c.blocks[axis]);
+    own = own.narrow(static_cast<std::int64_t>(axis), 0, used[axis])
+              .narrow(static_cast<std::int64_t>(axis) + 3, 0, used[axis]);
+  }
+  const std::int64_t M = used[0] * used[1] * used[2];
+  how.layout = layout_of(grid, used), inputs.mix = own.reshape({M, M});
+  return ops::bidirectional(inputs, how);
+}
+
+torch::Tensor WanSelfAttentionImpl::softmax(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                                            const std::vector<VideoGrid>& grids, const torch::Tensor& mask) {
+  if (grids.size() == 1) {
+    const auto [turned_q, turned_k] = ops::rope(q.contiguous(), k.contiguous(), ropes_->at(grids[0], q));
+    return attended(turned_q, turned_k, v, mask);
+  }
+  std::vector<torch::Tensor> qs, ks;  // tokens behind the end of a video are not turned
+  for (std::size_t b = 0; b < grids.size(); ++b) {
+    const std::int64_t row = static_cast<std::int64_t>(b), own = tokens_in(grids[b]), rest = q.size(1) - own;
+    const auto part = [&](const torch::Tensor& x, std::int64_t from, std::int64_t count) {
+      return x.narrow(0, row, 1).narrow(1, from, count).contiguous();
+    };
+    const auto [tq, tk] = ops::rope(part(q, 0, own), part(k, 0, own), ropes_->at(grids[b], q));
+    qs.push_back(torch::cat({tq, part(q, own, rest)}, 1)), ks.push_back(torch::cat({tk, part(k, own, rest)}, 1));
+  }
+  return attended(torch::cat(qs), torch::cat(ks), v, mask);
+}
+
+torch::Tensor WanSelfAttentionImpl::forward(const torch::Tensor& x, const std::vector<VideoGrid>& grids,
+                                            const torch::Tensor& mask) {
+  const WanConfig& c = config_;
+  const torch::Tensor q = heads_of(norm_q_(apply_linear(q_, x)), c.heads);
+  const torch::Tensor k = heads_of(norm_k_(apply_linear(k_, x)), c.heads);
+  const torch::Tensor v = heads_of(apply_linear(v_, x), c.heads);
+  if (attention_ == "softmax") return apply_linear(o_, softmax(q, k, v, grids, mask));
+  if (grids.size() != 1)
+    fail(kWanEntry, ": videos of different grids in one batch with ", attention_, " attention, expected one by one");
+  const torch::Tensor gate = g_.is_empty() ? torch::Tensor() : heads_of(apply_linear(g_, x), c.heads);
+  torch::Tensor out = g_norm_(attend(q, k, v, grids[0]), gate).flatten(-2);
+  if (c.lepe != 0) {
+    const std::vector<std::int64_t> grid(grids[0].begin(), grids[0].end());
+    out = ops::grid_conv({v.flatten(-2), lepe_weight_, lepe_bias_, out, {}}, grid);
+  }
+  return apply_linear(o_, out);
+}
+
+WanCrossAttentionImpl::WanCrossAttentionImpl(const WanConfig& c) : heads_(c.heads) {
+  q_ = register_module("q", torch::nn::Linear(c.dim, c.dim)),
+  k_ = register_module("k", torch::nn::Linear(c.dim, c.dim));
+  v_ = register_module("v", torch::nn::Linear(c.dim, c.dim)),
+  o_ = register_module("o", torch::nn::Linear(c.dim, c.dim));
+  norm_q_ = register_module("norm_q", RmsNorm(c.dim, c.eps)),
+  norm_k_ = register_module("norm_k", RmsNorm(c.dim, c.eps));
+}
+
+torch::Tensor WanCrossAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& text) {
+  const torch::Tensor q = norm_q_(apply_linear(q_, x)), k = norm_k_(apply_linear(k_, text));
+  const torch::Tensor v = apply_linear(v_, text);
+  return apply_linear(o_, attended(heads_of(q, heads_), heads_of(k, heads_), heads_of(v, heads_), {}));
+}
+
+WanBlockImpl::WanBlockImpl(const WanConfig& c, std::int64_t layer, std::shared_ptr<VideoRopes> ropes)
+    : eps_(c.eps),
+      self_attn_(register_module("self_attn", WanSelfAttention(c, layer, std::move(ropes)))),
+      cross_attn_(register_module("cross_attn", WanCrossAttention(c))),
+      norm3_(register_module("norm3", torch::nn::LayerNorm(torch::nn::LayerNormOptions({c.dim}).eps(c.eps)))) {
+  const auto mlp = wan_folder(*this, "ffn");
+  fc1_ = mlp->register_module("0", torch::nn::Linear(c.dim, c.mlp));
+  fc2_ = mlp->register_module("2", torch::nn::Linear(c.mlp, c.dim));
+  modulation_ = register_parameter("modulation", torch::randn({1, 6, c.dim}) / std::sqrt(static_cast<double>(c.dim)));
+}
+
+torch::Tensor WanBlockImpl::forward(const torch::Tensor& x, const torch::Tensor& rows, const torch::Tensor& text,
+                                    const std::vector<VideoGrid>& grids, const torch::Tensor& mask) {
+  const torch::ScalarType type = fc1_->weight.scalar_type();  // of the branches; the stream is wider or the same
+  const std::vector<torch::Tensor> m = (modulation_.to(rows.scalar_type()) + rows).chunk(6, 1);  // [B, 1, C] each
+  const torch::Tensor seen = ops::modulated_norm({x, {}, {}, m[1], m[0]}, eps_, type).second;
+  torch::Tensor y = torch::addcmul(x, m[2], self_attn_(seen, grids, mask).to(x.scalar_type()));
+  const torch::Tensor cross =
+      torch::layer_norm(y, {y.size(-1)}, norm3_->weight.to(y.scalar_type()), norm3_->bias.to(y.scalar_type()), eps_);
+  y = y + cross_attn_(cross.to(type), text);
+  const torch::Tensor inner = ops::modulated_norm({y, {}, {}, m[4], m[3]}, eps_, type).second;
+  return torch::addcmul(y, m[5], apply_linear(fc2_, apply_linear_gelu(fc1_, inner)).to(y.scalar_type()));
+}
+
+WanImpl::WanImpl(const WanConfig& given) : config_(given) {
+  check(config_);
+  const WanConfig& c = config_;
+  const auto patches = wan_folder(*this, "patch_embedding");
+  patch_weight_ =
+      patches->register_parameter("weight", torch::empty({c.dim, c.channels, c.patch[0], c.patch[1], c.patch[2]}));
+  patch_bias_ = patches->register_parameter("bias", torch::zeros({c.dim}));
+  const auto text = wan_folder(*this, "text_embedding"), time = wan_folder(*this, "time_embedding");
+  text_in_ = text->register_module("0", torch::nn::Linear(c.text_dim, c.dim));
+  text_out_ = text->register_module("2", torch::nn::Linear(c.dim, c.dim));
+  time_in_ = time->register_module("0", torch::nn::Linear(c.time_channels, c.dim));
+  time_out_ = time->register_module("2", torch::nn::Linear(c.dim, c.dim));
+  time_rows_ = wan_folder(*this, "time_projection")->register_module("1", torch::nn::Linear(c.dim, 6 * c.dim));
+  const auto ropes = std::make_shared<VideoRopes>(c.dim / c.heads);
+  const auto blocks = wan_folder(*this, "blocks");
+  for (std::int64_t i = 0; i < c.depth; ++i)
+    blocks_.push_back(blocks->register_module(std::to_string(i), WanBlock(c, i, ropes)));
+  const auto head = wan_folder(*this, "head");
+  head_ =
+      head->register_module("head", torch::nn::Linear(c.dim, c.patch[0] * c.patch[1] * c.patch[2] * c.out_channels));
+  head_rows_ =
+      head->register_parameter("modulation", torch::randn({1, 2, c.dim}) / std::sqrt(static_cast<double>(c.dim)));
+  const torch::NoGradGuard no_gradient;
+  for (const auto& item : named_modules("", /*include_self=*/false)) {
+    if (auto* layer = item.value()->as<torch::nn::LinearImpl>(); layer != nullptr) {
+      torch::nn::init::xavier_uniform_(layer->weight);
+      layer->bias.zero_();
+    }
+  }
+  const double fan = static_cast<double>(patch_weight_[0].numel() + c.dim);
+  patch_weight_.uniform_(-std::sqrt(6.0 / fan), std::sqrt(6.0 / fan));
+  for (torch::nn::Linear* layer : {&text_in_, &text_out_, &time_in_, &time_out_}) (*layer)->weight.normal_(0.0, 0.02);
+  head_->weight.zero_();  // starts with a velocity of 0
+}
+
+VideoGrid WanImpl::grid_of(const torch::Tensor& video) const {
+  const WanConfig& c = config_;
+  VideoGrid grid{};
+  if (video.dim() != 5 || video.size(1) != c.channels)
+    fail(kWanEntry, ": x has shape ", c10::str(video.sizes()), ", expected [B, ", c.channels,
+         ", frames, rows, columns]");
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    const std::int64_t size = video.size(static_cast<std::int64_t>(axis) + 2), side = c.patch[axis];
+    if (size < 1 || size % side != 0)
+      fail(kWanEntry, ": x has ", size, " ",
+           axis == 0   ? "frames"
+           : axis == 1 ? "rows"
+                       : "columns",
+           " of latents, expected a multiple of ", side, ": ", std::max(side, size / side * side), " is the nearest");
+    grid[axis] = size / side;
+  }
+  return grid;
+}
+
+torch::Tensor WanImpl::patches(const torch::Tensor& video) {
+  const WanConfig& c = config_;
+  const VideoGrid g = grid_of(video);
+  const torch::Tensor cut =
+      video.reshape({video.size(0), c.channels, g[0], c.patch[0], g[1], c.patch[1], g[2], c.patch[2]})
+          .permute({0, 2, 4, 6, 1, 3, 5, 7})
+          .reshape({video.size(0), tokens_in(g), -1});
+  return apply_linear(cut.to(patch_weight_.scalar_type()), patch_weight_.flatten(1), patch_bias_);
+}
+
+torch::Tensor WanImpl::unpatched(const torch::Tensor& tokens, const VideoGrid& g) const {
+  const WanConfig& c = config_;
+  return tokens.reshape({tokens.size(0), g[0], g[1], g[2], c.patch[0], c.patch[1], c.patch[2], c.out_channels})
+      .permute({0, 7, 1, 4, 2, 5, 3, 6})
+      .reshape({tokens.size(0), c.out_channels, g[0] * c.patch[0], g[1] * c.patch[1], g[2] * c.patch[2]});
+}
+
+torch::Tensor WanImpl::embed_text(const torch::Tensor& given) {
+  const WanConfig& c = config_;
+  if (given.dim() != 3 || given.size(2) != c.text_dim || given.size(1) > c.text_tokens)
+    fail(kWanEntry, ": captions have shape ", c10::str(given.sizes()), ", expected [B, up to ", c.text_tokens, ", ",
+         c.text_dim, "]");
+  torch::Tensor text = given.to(text_in_->weight.scalar_type());
+  if (c.pad_text) text = torch::constant_pad_nd(text, {0, 0, 0, c.text_tokens - text.size(1)});
+  return apply_linear(text_out_, apply_linear_gelu(text_in_, text));
+}
+
+torch::Tensor WanImpl::through(torch::Tensor tokens, const std::vector<VideoGrid>& grids, const torch::Tensor& mask,
+                               const torch::Tensor& t, const torch::Tensor& text) {
+  const WanConfig& c = config_;
+  if (t.dim() != 1 || t.size(0) != tokens.size(0) || text.size(0) != tokens.size(0))
+    fail(kWanEntry, ": ", tokens.size(0), " videos with ", t.numel(), " times and ", text.size(0),
+         " captions, expected as many");
+  const torch::ScalarType type = time_in_->weight.scalar_type();
+  const torch::ScalarType wide = type == torch::kDouble ? torch::kDouble : torch::kFloat;  // of rows and stream
+  const torch::Tensor words = embed_text(text);
+  const torch::Tensor features = wan_time_features(t, c.time_channels, c.wide_time).to(type);
+  const torch::Tensor time = apply_linear(time_out_, torch::silu(apply_linear(time_in_, features)));
+  const torch::Tensor rows = apply_linear(time_rows_, torch::silu(time)).unflatten(1, {6, c.dim}).to(wide);
+  tokens = tokens.to(wide);
+  for (WanBlock& block : blocks_) tokens = block(tokens, rows, words, grids, mask);
+  const std::vector<torch::Tensor> m = (head_rows_.to(wide) + time.to(wide).unsqueeze(1)).chunk(2, 1);
+  return apply_linear(head_, ops::modulated_norm({tokens, {}, {}, m[1], m[0]}, c.eps, type).second);
+}
+
+torch::Tensor WanImpl::forward(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& text) {
+  const VideoGrid grid = grid_of(x);
+  return unpatched(through(patches(x), {grid}, {}, t, text), grid);
+}
+
+std::vector<torch::Tensor> WanImpl::forward(const std::vector<torch::Tensor>& videos, const torch::Tensor& t,
+                                            const torch::Tensor& text) {
+  std::vector<torch::Tensor> results;
+  const auto count = static_cast<std::int64_t>(videos.size());
+  if (t.dim() != 1 || t.size(0) != count || text.size(0) != count)
+    fail(kWanEntry, ": ", count, " videos with ", t.numel(), " times and ", text.size(0),
+         " captions, expected as many");
+  if (config_.attention != "softmax") {
+    for (std::int64_t b = 0; b < count; ++b)
+      results.push_back(
+          forward(videos[static_cast<std::size_t>(b)].unsqueeze(0), t.narrow(0, b, 1), text.narrow(0, b, 1))
+              .squeeze(0));
+    return results;
+  }
+  std::vector<VideoGrid> grids;
+  std::int64_t longest = 0;
+  for (const torch::Tensor& video : videos) {
+    grids.push_back(grid_of(video.unsqueeze(0)));
+    longest = std::max(longest, tokens_in(grids.back()));
+  }
+  std::vector<torch::Tensor> rows;
+  const torch::Tensor mask = torch::zeros({count, 1, longest, longest}, t.options().dtype(torch::kBool));
+  for (std::size_t b = 0; b < videos.size(); ++b) {
+    const torch::Tensor tokens = patches(videos[b].unsqueeze(0));
+    rows.push_back(torch::constant_pad_nd(tokens, {0, 0, 0, longest - tokens.size(1)}));
+    mask[static_cast<std::int64_t>(b)].narrow(-1, 0, tokens.size(1)).fill_(true);
+  }
+  if (grids.size() == 1) return {unpatched(through(torch::cat(rows), grids, {}, t, text), grids[0]).squeeze(0)};
+  const torch::Tensor out = through(torch::cat(rows), grids, mask, t, text);
+  for (std::size_t b = 0; b < videos.size(); ++b) {
+    const torch::Tensor own = out.narrow(0, static_cast<std::int64_t>(b), 1).narrow(1, 0, tokens_in(grids[b]));
+    results.push_back(unpatched(own, grids[b]).squeeze(0));
+  }
+  return results;
+}
+
+torch::Tensor WanImpl::denoise(const torch::Tensor& x, const torch::Tensor& t, const Conditioning& condition) {
+  if (!condition.captions.defined())
+    fail(kWanEntry, ": the conditioning has no captions, expected [B, T, ", config_.text_dim, "]");
+  return forward(x, t, condition.captions);
+}
+
+Conditioning WanImpl::unconditional(const Conditioning& /*condition*/) const {
+  fail(kWanEntry,
+       ": guidance without a negative conditioning, expected the text encoder's states of \"\" or of a negative "
+       "caption");
+}
+
+void WanImpl::constrain() {
+  for (WanBlock& block : blocks_) block->attention().ptr()->constrain();
+}
+
+}  // namespace mhla

@@ -1,0 +1,169 @@
+// Wan's transformer: recorded numbers, attentions of the same weights, names, files, sizes, and what does not fit.
+#include "mhla/models/wan/wan.h"
+
+#include <filesystem>
+
+#include "mhla/models/recorded_fixture.h"
+#include "mhla/models/wan/wan_recorded.h"
+#include "mhla/testing/messages.h"
+
+namespace mhla {
+namespace {
+
+namespace fs = std::filesystem;
+
+WanConfig small(const std::string& attention = "softmax") {
+  WanConfig c = wan_config("wan_1_3b", attention);
+  c.channels = c.out_channels = 4, c.dim = 24, c.depth = 3, c.heads = 2, c.mlp = 20;
+  c.text_dim = 10, c.text_tokens = 5, c.time_channels = 8, c.blocks = {2, 2, 3};
+  return c;
+}
+
+Wan make(const WanConfig& c) {
+  torch::manual_seed(1);
+  Wan model(c);
+  const torch::NoGradGuard no_gradient;  // the last layer starts with 0
+  for (const auto& item : model->named_parameters())
+    if (item.key().find(".mix") == std::string::npos) item.value().normal_(0.0, 0.2);
+  return model;
+}
+
+struct Given {
+  torch::Tensor x, t, text;
+};
+
+Given given(const WanConfig& c, std::int64_t frames = 3, std::int64_t rows = 4, std::int64_t columns = 6) {
+  torch::manual_seed(7);
+  return {torch::randn({2, c.channels, frames, rows, columns}), torch::tensor({10.0F, 700.0F}),
+          torch::randn({2, 3, c.text_dim})};
+}
+
+torch::Tensor run(const Wan& model, std::int64_t frames = 3, std::int64_t rows = 4, std::int64_t columns = 6) {
+  const Given in = given(model->config(), frames, rows, columns);
+  const torch::NoGradGuard no_gradient;
+  return model.ptr()->forward(in.x, in.t, in.text);
+}
+
+double distance(const torch::Tensor& a, const torch::Tensor& b) {
+  return ((a - b).abs().max() / b.abs().max()).item<double>();
+}
+
+// ---- Recorded
+
+TEST(WanGolden, OutputsAndGradients) {
+  expect_recorded_cases("video/wan_transformer", 3, wan_recorded());
+  expect_recorded_cases("video/wan_mhla", 2, wan_recorded());
+}
+
+TEST(WanGolden, PositionsAndTimes) { expect_recorded_cases("video/rope3d", 3, wan_recorded()); }
+
+// ---- Sizes
+
+TEST(Wan, PublishedModelsHaveTheirParameters) {
+  EXPECT_EQ(size_of(wan_config("wan_1_3b"), {21, 60, 100}).parameters, 1418996800.0);
+  EXPECT_EQ(size_of(wan_config("wan_14b"), {21, 60, 100}).parameters, 14288491584.0);
+  for (const char* attention : {"softmax", "mhla", "linear"}) {
+    WanConfig c = small(attention);
+    c.gate = "silu", c.lepe = 3;
+    if (c.attention == "mhla") c.layers = {0, 2};
+    const Wan model(c);
+    double count = 0;
+    for (const torch::Tensor& parameter : model->parameters()) count += static_cast<double>(parameter.numel());
+    EXPECT_EQ(size_of(c, {3, 4, 6}).parameters, count) << attention;
+  }
+}
+
+TEST(Wan, AnyGridThatThePatchDivides) {
+  for (const char* attention : {"softmax", "mhla", "linear"}) {
+    const Wan model = make(small(attention));
+    for (const VideoGrid& latent : {VideoGrid{1, 2, 2}, VideoGrid{5, 6, 10}, VideoGrid{3, 4, 6}}) {
+      const torch::Tensor out = run(model, latent[0], latent[1], latent[2]);
+      EXPECT_EQ(out.sizes(), (std::vector<std::int64_t>{2, 4, latent[0], latent[1], latent[2]}));
+      EXPECT_TRUE(out.isfinite().all().item<bool>()) << attention;
+    }
+  }
+}
+
+// ---- Attentions
+
+TEST(Wan, AHybridHasMhlaInTheLayersListed) {
+  WanConfig c = small("mhla");
+  c.layers = {1};
+  const Wan model = make(c);
+  for (std::int64_t layer = 0; layer < 3; ++layer)
+    EXPECT_EQ(model->blocks()[static_cast<std::size_t>(layer)]->attention()->mix.defined(), layer == 1);
+  model.ptr()->constrain();
+  c.attention = "softmax";
+  EXPECT_TRUE(has(message_of([&] { check(c); }), "layers are listed for softmax attention"));
+  c.attention = "mhla", c.layers = {3};
+  EXPECT_TRUE(has(message_of([&] { check(c); }), "layers has 3, expected 0 to 2"));
+}
+
+// With one number everywhere MHLA is linear attention.
+TEST(Wan, UniformMixingIsLinearAttention) {
+  WanConfig linear = small("linear"), uniform = small("mhla");
+  linear.normalizer = uniform.normalizer = "paper", uniform.mix_init = "uniform";
+  const Wan a = make(linear), b(uniform);
+  Weights state = weights_of(*a);
+  for (const auto& [name, value] : weights_of(*b))
+    if (name.find(".mix") != std::string::npos) state[name] = value;
+  copy_weights(weights_of(*b), state, "test");
+  EXPECT_LE(distance(run(b), run(a)), 2e-5);
+}
+
+TEST(Wan, VideosOfDifferentGridsAreThoseOfEachAlone) {
+  for (const char* attention : {"softmax", "mhla"}) {
+    const Wan model = make(small(attention));
+    const WanConfig& c = model->config();
+    const std::vector<torch::Tensor> videos{torch::randn({c.channels, 1, 4, 4}), torch::randn({c.channels, 3, 2, 6})};
+    const torch::Tensor t = torch::tensor({3.0F, 900.0F}), text = torch::randn({2, 4, c.text_dim});
+    const torch::NoGradGuard no_gradient;
+    const std::vector<torch::Tensor> both = model.ptr()->forward(videos, t, text);
+    for (std::int64_t b = 0; b < 2; ++b) {
+      const auto i = static_cast<std::size_t>(b);
+      const torch::Tensor alone =
+          model.ptr()->forward(videos[i].unsqueeze(0), t.narrow(0, b, 1), text.narrow(0, b, 1)).squeeze(0);
+      EXPECT_LE(distance(both[i], alone), 1e-5) << attention;
+    }
+  }
+}
+
+// ---- Files
+
+TEST(Wan, BothNamingsComeBack) {
+  const fs::path folder = fs::path(testing::TempDir()) / "wan_files";
+  for (const char* attention : {"softmax", "mhla"}) {
+    WanConfig c = small(attention);
+    if (c.attention == "mhla") c.gate = "silu", c.lepe = 3;
+    c.pad_text = c.wide_time = false;
+    const Wan model = make(c);
+    for (const WanNames names : {WanNames::kOriginal, WanNames::kDiffusers}) {
+      fs::remove_all(folder);
+      save_wan(*model, folder, names, /*shard_bytes=*/20000);
+      const Wan again = load_wan(folder);
+      EXPECT_TRUE(torch::equal(run(again), run(model))) << attention;
+    }
+  }
+  fs::remove_all(folder);
+}
+
+TEST(Wan, SaysWhatDoesNotFit) {
+  const Wan model = make(small());
+  const auto said = [&](const torch::Tensor& x, const torch::Tensor& text) {
+    return message_of([&] { model.ptr()->forward(x, torch::tensor({1.0F}), text); });
+  };
+  const torch::Tensor text = torch::randn({1, 3, 10});
+  EXPECT_TRUE(has(said(torch::randn({1, 3, 1, 2, 2}), text), "expected [B, 4, frames, rows, columns]"));
+  EXPECT_TRUE(has(said(torch::randn({1, 4, 1, 5, 2}), text), "x has 5 rows of latents, expected a multiple of 2: 4"));
+  EXPECT_TRUE(has(said(torch::randn({1, 4, 1, 2, 2}), torch::randn({1, 6, 10})), "expected [B, up to 5, 10]"));
+  EXPECT_TRUE(has(message_of([&] {
+                    parse_wan_config(parse_json(R"({"_class_name": "WanModel", "model_type": "i2v"})", "c"), "c");
+                  }),
+                  "models that take an image are not implemented"));
+  Weights wrong = weights_of(*model);
+  wrong.erase("head.head.bias");
+  EXPECT_TRUE(has(message_of([&] { load_published(*model.ptr(), wrong); }), "head.head.bias"));
+}
+
+}  // namespace
+}  // namespace mhla
