@@ -25,12 +25,18 @@ CUDA_ARCHS ?=
 NVCC       := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 GPU        := $(wildcard /dev/nvidia0)
 CONFIGURE   = --log-level=WARNING $(if $(CUDA_ARCHS),-DMHLA_CUDA_ARCHITECTURES='$(CUDA_ARCHS)')
+# Vector code takes a quarter of the time where it is compiled for the instruction set of this machine only, with the same
+# results. The first `make demo` does so; `make build` and the others compile it for every machine, NATIVE=on|off decides.
+NATIVE     ?=
 # The product, to be used: a build that is there already keeps its choices.
+FRESH       = $(if $(wildcard $(BUILD)/CMakeCache.txt),,yes)
 CONFIGURE_PRODUCT = cmake --preset release $(CONFIGURE) $(if $(CUDA),-DMHLA_CUDA=$(CUDA)) \
-  $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DMHLA_TESTS=OFF -DMHLA_CUDA=$(or $(CUDA),$(if $(and $(NVCC),$(GPU)),on,off)))
+  $(if $(FRESH),-DMHLA_TESTS=OFF -DMHLA_CUDA=$(or $(CUDA),$(if $(and $(NVCC),$(GPU)),on,off)))
 
 FUZZ_SECONDS ?= 600
 BENCH_ARGS   ?= --threads $(JOBS)
+# Half of what `mhla demo` does by default: with packages and build, ten minutes in all on two cores.
+DEMO_ARGS    ?= --train-images 2560 --test-images 2000 --samples 16 --rival-limit 0.3
 CAMPAIGN_ARGS ?= --cases 2000 --kills 1000 --minutes 120 --jobs $(JOBS)
 BENCH         = $(MHLA) bench op --json $(BENCH_ARGS)
 
@@ -46,11 +52,12 @@ TIDY_SECONDS ?= 150
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 	@echo "  JOBS=$(JOBS) PREFIX=$(PREFIX) FUZZ_SECONDS=$(FUZZ_SECONDS); MHLA_PACKAGES=skip installs nothing;"
-	@echo "  CUDA=on|off builds the CUDA kernels or not; CUDA_ARCHS=90a-real builds them for one architecture"
+	@echo "  CUDA=on|off builds the CUDA kernels or not; CUDA_ARCHS=90a-real builds them for one architecture;"
+	@echo "  NATIVE=on builds the CPU kernels for this machine only; make demo DEMO_ARGS= trains for longer"
 
 build:  ## release build in build/release: the libraries and the program build/release/bin/mhla
 	@cmake/packages.sh build
-	@$(CONFIGURE_PRODUCT)
+	@$(CONFIGURE_PRODUCT) -DMHLA_NATIVE=$(or $(NATIVE),off)
 	@cmake/quietly.sh $(BUILD)/build.log "make build: building" cmake --build $(BUILD) --parallel $(JOBS) --target mhla_product
 
 test:  ## the checks of a change (what it touches, ASan in part), then builds everything and runs every test
@@ -58,7 +65,7 @@ test:  ## the checks of a change (what it touches, ASan in part), then builds ev
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target check-quick OR_SKIP=--or-skip
 	@$(MAKE) --no-print-directory tidy-changed
 	@$(MAKE) --no-print-directory asan-quick
-	@$(call build_and_test,release,make test,-DMHLA_TESTS=ON -DMHLA_CUDA=$(or $(CUDA),$(if $(NVCC),on,off)))
+	@$(call build_and_test,release,make test,-DMHLA_TESTS=ON -DMHLA_NATIVE=$(or $(NATIVE),off) -DMHLA_CUDA=$(or $(CUDA),$(if $(NVCC),on,off)))
 
 test-python:  ## the Python package, compiled and as plain torch, with timm, transformers, diffusers and PyPI's torch (several GB, downloaded once)
 	@test -x $(PYTHON_VENV)/bin/python || { python3 -m venv $(PYTHON_VENV) && \
@@ -83,7 +90,7 @@ check:  ## the same in full: clang-tidy over every source, the tests also under 
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target check-quick
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory asan
-	@$(call build_and_test,release,make check,-DMHLA_TESTS=ON -DMHLA_CUDA=$(or $(CUDA),$(if $(NVCC),on,off)))
+	@$(call build_and_test,release,make check,-DMHLA_TESTS=ON -DMHLA_NATIVE=$(or $(NATIVE),off) -DMHLA_CUDA=$(or $(CUDA),$(if $(NVCC),on,off)))
 
 # The vector code is compiled for Highway's scalar instruction set alone, which misses the bounds of f32 by a little; AVX2
 # meets them. Accuracy and long cases are left to make test and make asan.
@@ -107,9 +114,9 @@ tsan:  ## the tests under ThreadSanitizer
 
 demo:  ## generates images with a small DiT, trains a small ViT with MHLA, linear and softmax attention and compares them, ending in an HTML report
 	@cmake/packages.sh demo
-	@$(CONFIGURE_PRODUCT)
+	@$(CONFIGURE_PRODUCT) $(if $(FRESH),-DMHLA_NATIVE=$(or $(NATIVE),on))
 	@cmake/quietly.sh $(BUILD)/build.log "make demo: building" cmake --build $(BUILD) --parallel $(JOBS) --target mhla_demo
-	@$(MHLA) demo --out $(DEMO)
+	@$(MHLA) demo --out $(DEMO) $(DEMO_ARGS)
 	@test ! -e $(DEMO)/images/sheet.png || echo "make demo: the generated images are $(CURDIR)/$(DEMO)/images/sheet.png"
 	@echo "make demo: the report is $(CURDIR)/$(DEMO)/report.html"
 

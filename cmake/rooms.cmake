@@ -1,9 +1,9 @@
-# mhla_room(NAME USES room... [PRIVATE_LINKS lib...] [TORCH header | room]): the library of one room, from every source of its
+# mhla_room(NAME USES room... [PRIVATE_LINKS lib...] [TORCH header | room] [APART]): the library of one room, from every source of its
 # folder but *_test.cpp, *_bench.cpp and *_fuzz.cpp, and but what lies below another CMakeLists.txt: that is a room of
 # its own. Every *_test.cpp becomes one test of its own name, with MHLA_FUZZ every *_fuzz.cpp a libFuzzer program. With
 # MHLA_CUDA the *.cu belong to the library, without it the *_off.cpp that stand in for them. TORCH: the room is built
 # over LibTorch, whose part that `header` includes is compiled once, for the library, its tests, and the rooms that name
-# this one.
+# this one. APART: its files have the same names inside, and are compiled one by one (MHLA_UNITY).
 include(GNUInstallDirs)
 include(CTest)
 
@@ -43,8 +43,12 @@ if(MHLA_FUZZ)  # coverage in the libraries, libFuzzer's main in the fuzzers alon
 endif()
 # Highway compiles the vector kernels once per instruction set. SSSE3 without SSE4 ended in 2007; instrumented code takes
 # minutes per set and does the same on each, so sanitizers see the widest ones and the portable one.
+# MHLA_NATIVE compiles the one that the program would choose here, in a quarter of the time; AVX3_DL is none of those.
+option(MHLA_NATIVE "Compile vector code for the instruction set of this machine only" OFF)
 set(no_targets HWY_SSSE3)
-if(MHLA_SANITIZE)
+if(MHLA_NATIVE)
+  set(no_targets "HWY_SSSE3|HWY_AVX3_DL")
+elseif(MHLA_SANITIZE)
   set(no_targets "HWY_SSSE3|HWY_SSE4")
 endif()
 target_compile_definitions(mhla_flags INTERFACE "HWY_DISABLED_TARGETS=(${no_targets})")
@@ -58,9 +62,10 @@ set(std_headers <algorithm> <array> <cmath> <cstdint> <cstring> <filesystem> <fu
     <sstream> <string> <string_view> <unordered_map> <vector>)
 
 # A file over LibTorch costs 4 seconds before its first line, though the header is compiled once: templates that it left
-# open. So eight neighbours are compiled as one, and names in their anonymous namespaces must differ. OFF compiles every
-# file alone: quicker after a change.
-option(MHLA_UNITY "Compile files over LibTorch eight at a time" ON)
+# open. In other rooms the headers of the standard library take most of the time, in the program those of CLI11. So eight
+# neighbours are compiled as one, and names in their anonymous namespaces must differ. OFF compiles every file alone:
+# quicker after a change.
+option(MHLA_UNITY "Compile the files of a room eight at a time" ON)
 function(mhla_unity TARGET)
   if(MHLA_UNITY)
     set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON)
@@ -68,8 +73,10 @@ function(mhla_unity TARGET)
   endif()
 endfunction()
 
-# Tests themselves, not what they test: a third less time to compile. g++ then sees less of what is initialised.
-set(test_options "$<$<CONFIG:Release>:-O1>" "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>")
+# A quarter to a third less time to compile, for code without loops that count. g++ then sees less of what is initialised.
+set(quick_options "$<$<CONFIG:Release>:-O1>" "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>")
+set(test_options ${quick_options})   # tests themselves, not what they test
+set(torch_options ${quick_options})  # calls of LibTorch; AdamW's loop asks for more itself
 
 set(MHLA_PUBLIC_ROOMS core io kernels)  # cmake/install.cmake
 set(MHLA_TORCH_ROOMS ops modules models)  # the same, where LibTorch is
@@ -85,7 +92,7 @@ function(mhla_targets LIST)
 endfunction()
 
 function(mhla_room NAME)
-  cmake_parse_arguments(ROOM "" "TORCH" "USES;PRIVATE_LINKS" ${ARGN})
+  cmake_parse_arguments(ROOM "APART" "TORCH" "USES;PRIVATE_LINKS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB_RECURSE inner_rooms CONFIGURE_DEPENDS */CMakeLists.txt)
   foreach(inner ${inner_rooms})
@@ -129,9 +136,10 @@ function(mhla_room NAME)
       set(header_of mhla_${NAME})
       target_precompile_headers(mhla_${NAME} PRIVATE ${ROOM_TORCH})
     endif()
-    if(NOT NAME STREQUAL "ops")  # few files, each an operator of the same shape and names
-      mhla_unity(mhla_${NAME})
-    endif()
+    target_compile_options(mhla_${NAME} PRIVATE ${torch_options})
+  endif()
+  if(NOT ROOM_APART)
+    mhla_unity(mhla_${NAME})
   endif()
   if(cuda_sources)
     target_compile_definitions(mhla_${NAME} PRIVATE MHLA_HAS_CUDA=1)

@@ -32,7 +32,7 @@ constexpr const char* kAttentions[] = {"mhla", "linear", "softmax"};
 
 struct DemoOptions {
   std::string out = "mhla-demo", data = "fashion-mnist";
-  std::int64_t images = 5120, epochs = 2, seed = 0, samples = 32;
+  std::int64_t images = 5120, test_images = 0, epochs = 2, seed = 0, samples = 32;
   int threads = 0;
   double rival_limit = 1.0;
   bool speed = true, images_first = true, json = false;
@@ -42,7 +42,7 @@ struct DemoOptions {
 train::ClassifyOptions options_of(const DemoOptions& demo, const std::string& attention) {
   train::ClassifyOptions o;
   o.model = "vit_demo", o.attention = attention, o.data = demo.data;
-  o.train_images = demo.images;
+  o.train_images = demo.images, o.test_images = demo.test_images;
   o.train.epochs = demo.epochs, o.train.batch = 64, o.train.lr = 2e-3, o.train.weight_decay = 0.05;
   o.train.warmup_steps = std::min<std::int64_t>(40, demo.images / o.train.batch * demo.epochs / 6);
   o.train.seed = demo.seed, o.train.threads = demo.threads;
@@ -53,8 +53,8 @@ train::ClassifyOptions options_of(const DemoOptions& demo, const std::string& at
 
 // Whether a run has the options of the demo, but for those that its flags or the data set.
 bool is_of_demo(const fs::path& run, const JsonValue& ours) {
-  static const std::set<std::string> free{"data", "train_images", "epochs", "warmup_steps",
-                                          "seed", "threads",      "origin"};
+  static const std::set<std::string> free{"data",         "train_images", "test_images", "epochs",
+                                          "warmup_steps", "seed",         "threads",     "origin"};
   if (!fs::exists(run / "train.json")) return false;
   const JsonValue saved = read_json(run / "train.json");
   for (const JsonValue::Member& member : ours.members()) {
@@ -247,6 +247,9 @@ void add_demo(CLI::App& app, Job& job) {
       ->capture_default_str();
   command->add_option("--train-images,--images", o.images, "training images, the same share of every class")
       ->check(whole_number(64, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--test-images", o.test_images, "test images for top-1; 0: all")
+      ->check(whole_number(0, 1 << 20))
       ->capture_default_str();
   command->add_option("--epochs", o.epochs, "passes over the training images")
       ->check(whole_number(1, 1000))

@@ -214,25 +214,26 @@ TEST_F(CliAnalyze, MistakesAreNamed) {
 
 TEST_F(CliAnalyze, DemoEndsWithATableAndAReport) {
   const std::string out = folder.path("demo");
-  const std::vector<std::string> words{"demo",
-                                       "--data",
-                                       "fashion-mnist:" + data(),
-                                       "--train-images",
-                                       "80",
-                                       "--epochs",
-                                       "1",
-                                       "--samples",
-                                       "2",
-                                       "--threads",
-                                       "1",
-                                       "--no-speed",
-                                       "--out",
-                                       out};
+  std::vector<std::string> words{"demo",
+                                 "--data",
+                                 "fashion-mnist:" + data(),
+                                 "--train-images",
+                                 "80",
+                                 "--epochs",
+                                 "1",
+                                 "--samples",
+                                 "2",
+                                 "--threads",
+                                 "1",
+                                 "--no-speed",
+                                 "--out",
+                                 out};
   SmallDit small;  // instead of the model that comes with mhla
   small.classes = 10;
   write_dit_folder(folder.path("share/sample/dit_d32_fashion"), small);
   setenv("MHLA_SHARE", folder.path("share").c_str(), 1);
   for (const int time : {1, 2}) {  // the second takes the place of the first
+    if (time == 2) words.insert(words.end(), {"--test-images", "20"});
     const ProgramRun run = run_program(words);
     ASSERT_EQ(run.code, 0) << time << run.err;
     for (const char* part : {"MHLA ", "linear ", "softmax ", "entropy", "parameters", "report.html",
@@ -246,6 +247,7 @@ TEST_F(CliAnalyze, DemoEndsWithATableAndAReport) {
   EXPECT_TRUE(has(text_of(out + "/report.html"), "Three attentions, trained alike"));
   EXPECT_GT(read_json(out + "/report.json").size(), 10u);
   JsonValue options = read_json(out + "/linear/train.json");  // a run of the user's own
+  EXPECT_EQ(options.at("test_images").as_int(), 20);
   write_file(out + "/linear/train.json", write_json(options.set("ema", 0.9)));
   expect_refused(words, {"linear is in the way"});
   EXPECT_TRUE(fs::exists(out + "/linear/model.safetensors"));
