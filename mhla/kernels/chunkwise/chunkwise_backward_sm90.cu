@@ -8,6 +8,50 @@
 
 namespace mhla {
 namespace sm90 {
+namespace {
+
+// dP_i = sum_t (w q~_t)^T [dout_t c_t], in place of P_i: a block of threads per chunk and part.
+template <class S>
+__global__ void __launch_bounds__(S::kRows * 32, S::kRows >= 8 ? 2 : 4)
+    prefix_gradient_kernel(Arguments p, Gradients g) {
+  after_previous();
+  constexpr int kStage = 2 * kChunkTileBytes<S> + kPhaseTokens * 8;
+  extern __shared__ __align__(16) char shared[];  // [2] q, dout, weights
+  const int unit = blockIdx.x / p.M, index = blockIdx.x % p.M, row = threadIdx.x / 32 * 16, D = S::D(p), E = S::E(p);
+  const Unit u(p, p.first_unit + unit);
+  const BlockTokens block = p.block(index);
+  const int size = static_cast<int>(block.size), tiles = (size + kPhaseTokens - 1) / kPhaseTokens;
+  const auto fetch = [&](int at) {  // tiles of one query head of the group after the other
+    if (at < tiles * p.group) {
+      const int head = u.head * p.group + at / tiles, first = at % tiles * kPhaseTokens;
+      char* to = shared + at % 2 * kStage;
+      copy_pair_rows<S, kPhaseTokens>(p, p.q.at(u.batch, head), p.q.token, g.dout.at(u.batch, head) + u.part * E,
+                                      g.dout.token, block, first, to);
+      const float2* weights =
+          g.weights + (static_cast<std::int64_t>(u.batch) * p.Hkv * p.group + head) * p.N + block.origin + first;
+      for (int t = threadIdx.x; t < kPhaseTokens; t += blockDim.x) {
+        const bool valid = first + t < size;
+        copy8(shared_address(to + 2 * kChunkTileBytes<S> + t * 8), valid ? weights + t : weights, valid);
+      }
+    }
+    copy_commit();
+  };
+  SummaryGradient<S, S::kColumns> gradient;
+  fetch(0);
+  for (int at = 0; at < tiles * p.group; ++at) {
+    fetch(at + 1);
+    copy_wait<1>();
+    __syncthreads();
+    const char *q = shared + at % 2 * kStage, *dout = q + kChunkTileBytes<S>;
+    const auto* weights = reinterpret_cast<const float2*>(q + 2 * kChunkTileBytes<S>);
+    for (int step = 0; step < 4 && at % tiles * kPhaseTokens + step * 16 < size; ++step) {
+      gradient.add(p, q + step * 16 * S::kPitch, dout + step * 16 * S::kPitch, weights + step * 16, row, 0);
+    }
+    __syncthreads();
+  }
+  if (u.part > 0) gradient.z[0] = gradient.z[2] = 0;  // the denominator's gradient counts once
+  gradient.write(p, shared, p.mixed + static_cast<std::int64_t>(blockIdx.x) * (D * E + D), row, 0);
+}
 
 class CausalBackward {
  public:
@@ -37,19 +81,18 @@ class CausalBackward {
   template <class S>
   void phases(Arguments a, const Gradients& g, cudaStream_t stream) {
     constexpr int kTile = kChunkTileBytes<S>;
-    const int mixes = static_cast<int>(p_.Hm), tiles = (a.M + 15) / 16, streamed = chunk_stream_bytes<S>(a.D);
+    const int mixes = static_cast<int>(p_.Hm), tiles = (a.M + 15) / 16;
     Arguments back = a;
     a.fragments = fragments_, back.fragments = fragments_ + std::int64_t{mixes} * tiles * tiles * 32;
     launch_pack_mix(a, mixes, false, stream);
     launch_pack_mix(back, mixes, true, stream);
-    const auto queries =
-        p_.normalized() ? causal_query_gradient_kernel<S, true> : causal_query_gradient_kernel<S, false>;
     for (std::int64_t round = 0; round < rounds_; ++round) {
       const std::int64_t heads = std::min(at_once_, heads_ - round * at_once_);
       a.first_unit = static_cast<int>(round * at_once_ * parts_), a.units = static_cast<int>(heads * parts_);
       a.summaries = summaries_, a.mixed = mixed_;
       launch_summaries<S>(a, stream);
-      launch(queries, heads * a.group, a.parts * kTile + streamed, a, g, stream, "sm90 causal_query_gradient_kernel");
+      const auto queries = p_.normalized() ? launch_normalized_query_gradient : launch_free_query_gradient;
+      queries(a, g, heads, tiles_, stream);
 
       const int stage = 2 * (2 * kTile + kPhaseTokens * 8);
       launch_next("sm90 prefix_gradient_kernel", prefix_gradient_kernel<S>, a.units * a.M, S::kRows * 32, stage, stream,
@@ -58,23 +101,10 @@ class CausalBackward {
       Arguments unmix = a;
       unmix.fragments = back.fragments;
       launch_mix(unmix, true, stream);
-      const int weights = kPhaseTokens * 8;
-      if (p_.dk.given() || p_.dmix.given()) {
-        launch(causal_key_gradient_kernel<S>, heads, a.parts * kTile + streamed + weights, a, g, stream,
-               "sm90 causal_key_gradient_kernel");
-      }
-      if (p_.dv.given()) {
-        launch(causal_value_gradient_kernel<S>, heads * a.parts, kTile + streamed + weights, a, g, stream,
-               "sm90 causal_value_gradient_kernel");
-      }
+      if (p_.dk.given() || p_.dmix.given()) launch_causal_key_gradient(a, g, heads, tiles_, stream);
+      if (p_.dv.given()) launch_causal_value_gradient(a, g, heads, tiles_, stream);
     }
     if (g.dmix != nullptr) mix_.launch_sum(a, g, heads_, p_.Hm, stream);
-  }
-
-  template <class Kernel>
-  void launch(Kernel kernel, std::int64_t rows, int bytes, const Arguments& a, const Gradients& g, cudaStream_t stream,
-              const char* name) const {
-    launch_next(name, kernel, static_cast<unsigned>(rows * a.M * tiles_), kChunkThreads, bytes, stream, a, g, tiles_);
   }
 
   const Problem& p_;
@@ -87,6 +117,7 @@ class CausalBackward {
   float *mix_parts_ = nullptr, *diagonal_ = nullptr;
 };
 
+}  // namespace
 }  // namespace sm90
 
 void chunkwise_backward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
