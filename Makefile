@@ -92,8 +92,8 @@ check:  ## the same in full: clang-tidy over every source, the tests also under 
 	@$(MAKE) --no-print-directory asan
 	@$(call build_and_test,release,make check,-DMHLA_TESTS=ON -DMHLA_NATIVE=$(or $(NATIVE),off) -DMHLA_CUDA=$(or $(CUDA),$(if $(NVCC),on,off)))
 
-# The vector code is compiled for Highway's scalar instruction set alone, which misses the bounds of f32 by a little; AVX2
-# meets them. Accuracy and long cases are left to make test and make asan.
+# The vector code is compiled for the instruction set of this machine only: `make asan` has the portable one, too.
+# Accuracy and long cases are left to make test and make asan.
 ASAN_QUICK := -*Accuracy*:*FastPaths*:*RandomSplits*:*LargeChunks*
 asan-quick:  ## parsers, memory and kernels at odd sizes under AddressSanitizer and UndefinedBehaviorSanitizer
 	@cmake/packages.sh asan

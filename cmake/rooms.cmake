@@ -49,7 +49,7 @@ set(no_targets HWY_SSSE3)
 if(MHLA_NATIVE)
   set(no_targets "HWY_SSSE3|HWY_AVX3_DL")
 elseif(MHLA_SANITIZE)
-  set(no_targets "HWY_SSSE3|HWY_SSE4")
+  set(no_targets "HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL")
 endif()
 target_compile_definitions(mhla_flags INTERFACE "HWY_DISABLED_TARGETS=(${no_targets})")
 target_compile_options(mhla_flags INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${cxx_flags}>"
