@@ -103,7 +103,7 @@ TEST(RoomMap, SeesLibTorchBelowOps) {
 TEST(RoomMap, ARoomInsideARoomHasArrowsOfItsOwn) {
   EXPECT_EQ(room_of("mhla/data/loader.h"), "data");
   EXPECT_EQ(room_of("mhla/train/database.h"), "train");
-  EXPECT_EQ(room_of("mhla/io/codecs/image.h"), "codecs");
+  EXPECT_EQ(room_of("mhla/io/codecs/image.h"), "io_codecs");
   const std::string torch = violation_of("mhla/data/loader.h", "#include <torch/torch.h>\n");
   EXPECT_TRUE(contains(torch, "data includes torch/torch.h, but LibTorch begins at ops")) << torch;
   Sources house = small_house();
@@ -112,6 +112,12 @@ TEST(RoomMap, ARoomInsideARoomHasArrowsOfItsOwn) {
   const std::vector<std::string> wrong = violations(house);
   ASSERT_EQ(wrong.size(), 1u);
   EXPECT_TRUE(contains(wrong[0], "io includes mhla/io/codecs/image.h: an arrow turns round")) << wrong[0];
+}
+
+TEST(RoomMap, ARoomIsCalledAfterItsPath) {
+  const std::string line = violation_of("mhla/io/codecs/CMakeLists.txt", "mhla_room(codecs USES core io)\n");
+  EXPECT_TRUE(contains(line, "the room is called codecs, expected io_codecs")) << line;
+  EXPECT_EQ(violation_of("mhla/io/codecs/CMakeLists.txt", "mhla_room(io_codecs USES core io)\n"), "violations: 0");
 }
 
 TEST(RoomMap, OpsStandOnTheKernelsAndOnNothingAbove) {
