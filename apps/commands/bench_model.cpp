@@ -13,6 +13,7 @@
 #include "apps/cli/host.h"
 #include "apps/cli/limit_flags.h"
 #include "mhla/core/error.h"
+#include "mhla/models/names.h"
 
 namespace mhla::apps {
 namespace {
@@ -171,11 +172,9 @@ void add_bench_model(CLI::App& bench, Job& job) {
       bench.add_subcommand("model", "time whole models by attention and size: images or tokens per second");
   static ModelBenchOptions o;
   model
-      ->add_option(
-          "--model", o.models,
-          "deit_tiny, deit_small, deit_base, vlt_tiny, vlt_small, vit_demo, vit_256; dit_s_2 to dit_xl_8, dig_s_2, "
-          "dit_d32, dit_t32, dit_s32; mhla_10m, mhla_30m, mhla_130m, mhla_340m; several joined by commas, as for all "
-          "lists here")
+      ->add_option("--model", o.models,
+                   str(model_list("classify"), "; ", model_list("diffusion"), "; ", model_list("lm"),
+                       "; several joined by commas, as for all lists here"))
       ->type_name("NAME,...")
       ->delimiter(',')
       ->capture_default_str();

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "mhla/io/fields.h"
+#include "mhla/models/names.h"
 #include "mhla/train/options.h"
 
 namespace mhla::train {
@@ -36,8 +37,7 @@ struct ClassifyOptions {
 
   template <class Self, class Visit>
   static void fields(Self& o, Visit&& visit) {
-    visit("model", o.model,
-          "deit_tiny, deit_small, deit_base, vlt_tiny, vlt_small, vit_demo, vit_256 or a config.json");
+    visit("model", o.model, model_help<ClassifyOptions>());
     visit("attention", o.attention,
           "mhla, softmax, linear, gla, mamba, mamba2, gdn, focused, inline, mala or rala (default: mhla, or as in the "
           "config.json)");

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "mhla/io/fields.h"
+#include "mhla/models/names.h"
 #include "mhla/train/options.h"
 
 namespace mhla::train {
@@ -57,9 +58,7 @@ struct DiffusionOptions {
 
   template <class Self, class Visit>
   static void fields(Self& o, Visit&& visit) {
-    visit(
-        "model", o.model,
-        "dit_d32, dit_t32, dit_s32 (32x32 pixels), dit_s_2 to dit_xl_8 (latents of 256 px), dig_s_2 or a config.json");
+    visit("model", o.model, model_help<DiffusionOptions>());
     visit("attention", o.attention,
           "mhla, softmax, linear, gla, mamba, mamba2, gdn, focused, inline, mala or rala (default: mhla, or as in the "
           "config.json)");

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "mhla/io/fields.h"
+#include "mhla/models/names.h"
 #include "mhla/train/options.h"
 
 namespace mhla::train {
@@ -40,7 +41,7 @@ struct LmOptions {
 
   template <class Self, class Visit>
   static void fields(Self& o, Visit&& visit) {
-    visit("model", o.model, "mhla_10m, mhla_30m, mhla_130m, mhla_340m or a config.json");
+    visit("model", o.model, model_help<LmOptions>());
     visit("attention", o.attention,
           "mhla, softmax, linear, gla, mamba, mamba2 or gdn, causal (default: mhla, or as in the config.json)");
     visit("official", o.official, "compute as the published code does (mhla)");
