@@ -9,6 +9,7 @@
 #include "mhla/models/inception/inception_recorded.h"
 #include "mhla/models/sana/sana_recorded.h"
 #include "mhla/models/text_encoder/gemma2_recorded.h"
+#include "mhla/models/text_encoder/umt5_recorded.h"
 #include "mhla/models/wan/wan_recorded.h"
 
 namespace mhla::golden {
@@ -39,7 +40,7 @@ struct Room {
 };
 const Room kRooms[] = {diffusion_recorded(), dit_recorded(),       sana_recorded(), autoencoder_recorded(),
                        gemma2_recorded(),    inception_recorded(), clip_recorded(), metrics_recorded(),
-                       images_recorded(),    wan_recorded()};
+                       images_recorded(),    wan_recorded(),       umt5_recorded()};
 
 }  // namespace
 }  // namespace mhla::golden
