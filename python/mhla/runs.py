@@ -110,13 +110,13 @@ class Run:
         return model.eval()
 
     def tokenizer(self) -> Any:
-        """The tokenizer of a language model: a ``PreTrainedTokenizerFast`` of transformers."""
-        from transformers import PreTrainedTokenizerFast
+        """The tokenizer of a language model: a :class:`mhla.hf.MhlaTokenizer`."""
+        from .hf import MhlaTokenizer
 
         file = self.folder / "tokenizer.json"
         if not file.is_file():
             raise RuntimeError(f"Run.tokenizer: {file} is missing, expected a language model over text with a tokenizer.json")
-        return PreTrainedTokenizerFast(tokenizer_file=str(file))
+        return MhlaTokenizer(tokenizer_file=str(file))
 
     def __repr__(self) -> str:
         return f"mhla.Run({str(self.folder)!r}, task={self.task!r})"

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoTokenizer
 
 from .cache import MhlaCache
 from .images import MhlaForImageClassification, MhlaImageConfig
 from .language import MhlaConfig, MhlaForCausalLM
+from .tokenizer import MhlaTokenizer
 
-__all__ = ["MhlaCache", "MhlaConfig", "MhlaForCausalLM", "MhlaForImageClassification", "MhlaImageConfig", "save_run"]
+__all__ = ["MhlaCache", "MhlaConfig", "MhlaForCausalLM", "MhlaForImageClassification", "MhlaImageConfig", "MhlaTokenizer",
+           "save_run"]  # fmt: skip
 
 
 def save_run(model: MhlaForCausalLM | MhlaForImageClassification, folder: str | Path) -> None:
@@ -34,4 +36,4 @@ AutoConfig.register("mhla", MhlaConfig, exist_ok=True)
 AutoConfig.register("mhla_image", MhlaImageConfig, exist_ok=True)
 AutoModelForCausalLM.register(MhlaConfig, MhlaForCausalLM, exist_ok=True)
 AutoModelForImageClassification.register(MhlaImageConfig, MhlaForImageClassification, exist_ok=True)
-AutoTokenizer.register(MhlaConfig, fast_tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
+AutoTokenizer.register(MhlaConfig, fast_tokenizer_class=MhlaTokenizer, exist_ok=True)
