@@ -4,6 +4,7 @@
 #include "mhla/diffusion/diffusion_recorded.h"
 #include "mhla/diffusion/metrics/metrics_recorded.h"
 #include "mhla/models/autoencoder/autoencoder_recorded.h"
+#include "mhla/models/autoencoder/wan_vae_recorded.h"
 #include "mhla/models/clip/clip_recorded.h"
 #include "mhla/models/dit/dit_recorded.h"
 #include "mhla/models/inception/inception_recorded.h"
@@ -40,7 +41,7 @@ struct Room {
 };
 const Room kRooms[] = {diffusion_recorded(), dit_recorded(),       sana_recorded(), autoencoder_recorded(),
                        gemma2_recorded(),    inception_recorded(), clip_recorded(), metrics_recorded(),
-                       images_recorded(),    wan_recorded(),       umt5_recorded()};
+                       images_recorded(),    wan_recorded(),       umt5_recorded(), wan_vae_recorded()};
 
 }  // namespace
 }  // namespace mhla::golden
