@@ -76,7 +76,7 @@ endfunction()
 # A quarter to a third less time to compile, for code without loops that count. g++ then sees less of what is initialised.
 set(quick_options "$<$<CONFIG:Release>:-O1>" "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>")
 set(test_options ${quick_options})   # tests themselves, not what they test
-set(torch_options ${quick_options})  # calls of LibTorch; AdamW's loop asks for more itself
+set(torch_options ${quick_options})  # calls of LibTorch; the loop of AdamW is an exception (train/)
 
 set(MHLA_PUBLIC_ROOMS core io kernels)  # cmake/install.cmake
 set(MHLA_TORCH_ROOMS ops modules models)  # the same, where LibTorch is

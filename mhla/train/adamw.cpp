@@ -14,11 +14,11 @@ struct Rates {
   double beta1, beta2, eps;
 };
 
-// O3, whatever the rest is compiled with: vector registers. errno of a square root would keep it out of them.
+// errno of a square root would keep it out of vector registers.
 template <class T>
-[[gnu::optimize("O3", "no-math-errno")]] void update_range(T* __restrict p, const T* __restrict g, T* __restrict m,
-                                                           T* __restrict v, std::int64_t count, double grad_scale,
-                                                           const Rates& rates) {
+[[gnu::optimize("no-math-errno")]] void update_range(T* __restrict p, const T* __restrict g, T* __restrict m,
+                                                     T* __restrict v, std::int64_t count, double grad_scale,
+                                                     const Rates& rates) {
   const T scale = static_cast<T>(grad_scale), decay = static_cast<T>(rates.decay), step = static_cast<T>(rates.step);
   const T b1 = static_cast<T>(rates.beta1), b2 = static_cast<T>(rates.beta2), eps = static_cast<T>(rates.eps);
   const T c1 = static_cast<T>(1.0 - rates.beta1), c2 = static_cast<T>(1.0 - rates.beta2);
