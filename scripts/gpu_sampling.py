@@ -119,7 +119,7 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--compile", action="store_true", help="also diffusers with torch.compile")
     parser.add_argument("--mhla", default="build/release/bin/mhla")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     options.dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
     import diffusers

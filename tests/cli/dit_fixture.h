@@ -91,6 +91,6 @@ inline constexpr const char* kSanaConfig =
     R"({"_class_name": "SanaTransformer2DModel", "in_channels": 4, "out_channels": 4, "num_attention_heads": 3,
         "attention_head_dim": 8, "num_layers": 1, "num_cross_attention_heads": 3, "cross_attention_head_dim": 8,
         "cross_attention_dim": 24, "caption_channels": 10, "mlp_ratio": 2.5, "patch_size": 1, "sample_size": 32,
-        "norm_eps": 1e-5})";
+        "norm_eps": 1e-5, "guidance_embeds": false, "guidance_embeds_scale": 0.1})";
 
 }  // namespace mhla

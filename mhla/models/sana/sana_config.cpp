@@ -72,6 +72,8 @@ SanaConfig from_diffusers(const JsonValue& object) {
       expect(m, value.is_null(), "null: position tables are not implemented");
     else if (key == "guidance_embeds")
       expect(m, !value.as_bool(), "false: distilled models are not implemented");
+    else if (key == "guidance_embeds_scale")
+      continue;  // of guidance_embeds
     else if (key == "timestep_scale")
       expect(m, value.as_double() == 1.0, "1");
     else if (key == "qk_norm") {
