@@ -7,6 +7,7 @@
 
 #include "apps/cli/engine.h"
 #include "apps/cli/limit_flags.h"
+#include "apps/cli/prompts.h"
 #include "apps/cli/request_flags.h"
 #include "apps/cli/train_screen.h"
 #include "mhla/diffusion/metrics/metric_table.h"
@@ -30,8 +31,9 @@ void print_metric(const JsonValue& row, const Output& out) {
   out.line(line);
 }
 
-int run_eval_images(const EvalImagesRequest& request, bool json) {
+int run_eval_images(EvalImagesRequest request, const std::string& prompts_file, bool json) {
   const Output out(json);
+  if (!prompts_file.empty()) read_prompts("eval images", prompts_file, request.prompts);
   bool named = false;
   Rows rows(
       [&](const JsonValue& row) {
@@ -56,15 +58,23 @@ int run_eval_images(const EvalImagesRequest& request, bool json) {
 void add_eval_images(CLI::App& eval, Job& job) {
   CLI::App* command = eval.add_subcommand("images", "FID and its relatives: how close images are to others");
   static EvalImagesRequest request;
+  static std::string prompts_file;
   static bool json = false;
-  const RequestFlags flags(*command, request);
+  const RequestFlags flags(*command, request, {{"prompts", "--prompt"}});
   flags["samples"].required()->type_name("PATH");
   flags["reference"].type_name("PATH");
   flags["features"].required()->type_name("NAME");
   std::vector<std::string> names = metric_names();
-  names.emplace_back("nearest");
+  names.insert(names.end(), {"clip", "nearest"});
   flags["metrics"].delimiter(',')->check(one_of(names))->type_name("NAME,...");
   flags["classes"].type_name("from-names|FILE");
+  flags["prompts"].type_name("TEXT")->take_all()->allow_extra_args(false);
+  command
+      ->add_option(
+          "--prompts", prompts_file,
+          "metric clip: a prompt per line, or JSON lines with a field prompt, in the order of the samples' names "
+          "(default: as `mhla sample` writes them into its PNG files)")
+      ->type_name("FILE");
   flags["held_out"].type_name("PATH");
   flags["sheet"].type_name("FILE");
   flags["save_stats"].type_name("FILE");
@@ -75,13 +85,15 @@ void add_eval_images(CLI::App& eval, Job& job) {
   add_json(*command, json, "one JSON object per metric on stdout, text on stderr");
   std::string known = "Metrics (default: fid):\n";
   for (const Metric& metric : all_metrics()) known += fmt::format("  {:<12} {}\n", metric.name, metric.what);
+  known +=
+      fmt::format("  {:<12} {}\n", "clip", "CLIP score: 100 times the cosine of an image and its prompt, not below 0");
   known += fmt::format(
       "  {:<12} {}\n", "nearest",
       "distance to the nearest training image (--reference) over that of held-out images: are they copies?");
   command->footer(known +
                   "Values depend on the number of images, on the network and on the reference: each is printed with "
                   "them.\nCompare only values of equal ones.");
-  command->callback([&job] { job = [] { return run_eval_images(request, json); }; });
+  command->callback([&job] { job = [] { return run_eval_images(request, prompts_file, json); }; });
 }
 
 }  // namespace mhla::apps

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <iterator>
 #include <map>
 
@@ -16,6 +17,7 @@
 #include "mhla/diffusion/metrics/metrics.h"
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
+#include "mhla/models/clip/clip.h"
 #include "mhla/ops/tensor_view.h"
 #include "mhla/train/opening.h"
 
@@ -24,7 +26,7 @@ namespace {
 
 using train::Observer;
 
-constexpr const char* kNearest = "nearest";
+constexpr const char *kNearest = "nearest", *kClip = "clip";
 
 // Runs images through the network; counts on the way how many it takes for what they should be.
 class Extractor {
@@ -34,9 +36,9 @@ class Extractor {
 
   [[nodiscard]] ImageJudge& judge() { return *judge_; }
 
-  // `asked`: the class of every image, or none.
+  // `asked`: the class of every image, or none. `prompts` [N, d]: embeddings of what each should show, or undefined.
   ImageFeatures features_of(SourceImages& images, const std::string& label, const FeatureNeeds& needs,
-                            const std::vector<std::int64_t>& asked = {}) {
+                            const std::vector<std::int64_t>& asked = {}, const torch::Tensor& prompts = {}) {
     if (needs.logits && judge_->classes() == 0)
       fail(kEvalImagesCommand, ": ", judge_->name(), " have no classes, expected inception or a classifier for is");
     if (needs.spatial_stats && !judge_->has_spatial())
@@ -49,7 +51,7 @@ class Extractor {
             .add("logits", needs.logits ? 4.0 * count * static_cast<double>(judge_->classes()) : 0.0));
     const torch::NoGradGuard no_gradient;
     ImageFeatures all(label, judge_->name(), needs);
-    agreed_ = 0;
+    agreed_ = 0, clip_scores_.clear();
     for (std::int64_t done = 0; done < images.size();) {
       const torch::Tensor batch = images.batch(done, batch_);
       const JudgedBatch judged = judge_->judge(batch);
@@ -59,6 +61,10 @@ class Extractor {
       all.add({.features = view(judged.features, "features"),
                .maybe_spatial = view(judged.spatial, "spatial features"),
                .maybe_logits = view(judged.logits, "logits")});
+      if (prompts.defined()) {
+        const torch::Tensor scores = clip_scores(judged.features, prompts.narrow(0, done, batch.size(0)));
+        for (std::int64_t i = 0; i < scores.size(0); ++i) clip_scores_.push_back(scores[i].item<double>());
+      }
       if (!asked.empty()) {
         const torch::Tensor best = judged.logits.argmax(1);
         for (std::int64_t i = 0; i < batch.size(0); ++i)
@@ -70,13 +76,23 @@ class Extractor {
     }
     return all;
   }
-  [[nodiscard]] std::int64_t agreed() const { return agreed_; }  // of the last set
+  // Of the last set.
+  [[nodiscard]] std::int64_t agreed() const { return agreed_; }
+  [[nodiscard]] MetricValue clip_score() const {  // with its standard error
+    const auto n = static_cast<double>(clip_scores_.size());
+    double sum = 0, squares = 0;
+    for (const double score : clip_scores_) sum += score;
+    for (const double score : clip_scores_) squares += (score - sum / n) * (score - sum / n);
+    if (n < 2) return {sum / n, {}};
+    return {sum / n, std::sqrt(squares / (n - 1) / n)};
+  }
 
  private:
   Observer& observer_;
   std::int64_t batch_;
   std::unique_ptr<ImageJudge> judge_;
   std::int64_t agreed_ = 0;
+  std::vector<double> clip_scores_;
 };
 
 std::int64_t class_number(const std::string& given, const std::vector<std::string>& names, const std::string& where) {
@@ -121,6 +137,26 @@ std::vector<std::int64_t> asked_classes(const std::string& classes, const Source
   return asked;
 }
 
+// What every sample should show: as given, or as its file says. Equal prompts are embedded once.
+torch::Tensor prompts_of(const EvalImagesRequest& request, const SourceImages& images, ImageJudge& judge) {
+  std::vector<std::string> distinct;
+  std::map<std::string, std::int64_t> places;
+  std::vector<std::int64_t> rows;
+  if (!request.prompts.empty() && static_cast<std::int64_t>(request.prompts.size()) != images.size())
+    fail(kEvalImagesCommand, ": ", request.prompts.size(), " prompts are given, expected one for each of the ",
+         images.size(), " samples");
+  for (std::int64_t i = 0; i < images.size(); ++i) {
+    const std::optional<std::string> prompt =
+        request.prompts.empty() ? images.prompt(i) : request.prompts[static_cast<std::size_t>(i)];
+    if (!prompt) fail(kEvalImagesCommand, ": ", images.name(i), " does not say its prompt, expected --prompts FILE");
+    const auto [found, is_new] = places.emplace(*prompt, static_cast<std::int64_t>(distinct.size()));
+    if (is_new) distinct.push_back(*prompt);
+    rows.push_back(found->second);
+  }
+  const torch::NoGradGuard no_gradient;
+  return judge.embed_prompts(distinct).index_select(0, torch::tensor(rows, torch::kLong));
+}
+
 void tell(const MetricResult& result, Observer& observer) {
   JsonValue row = JsonValue()
                       .set("kind", "metric")
@@ -138,17 +174,18 @@ void tell(const MetricResult& result, Observer& observer) {
 struct Wanted {
   std::vector<std::string> names;  // without nearest
   MetricNeeds needs;
-  bool nearest = false;
+  bool nearest = false, clip = false;
 
   explicit Wanted(const EvalImagesRequest& request) : names(request.metrics) {
-    nearest = std::erase(names, kNearest) > 0;
-    if (names.empty() && !nearest && request.save_stats.empty() && request.classes.empty()) names = {"fid"};
+    nearest = std::erase(names, kNearest) > 0, clip = std::erase(names, kClip) > 0;
+    if (names.empty() && !nearest && !clip && request.save_stats.empty() && request.classes.empty()) names = {"fid"};
     needs = needs_of(names);
     if (nearest) needs.samples.rows = needs.reference.rows = needs.any_reference = true;
     if (needs.any_reference && request.reference.empty())
       fail(kEvalImagesCommand, ": --reference is missing, expected for all metrics but is and is-shuffled");
     if (nearest && request.held_out.empty())
       fail(kEvalImagesCommand, ": --held-out is missing, expected images that were not trained on, to compare with");
+    if (!clip && !request.prompts.empty()) fail(kEvalImagesCommand, ": --prompts without --metrics clip");
     if (!nearest && !request.sheet.empty()) fail(kEvalImagesCommand, ": --sheet without --metrics nearest");
     if (!nearest && !request.held_out.empty()) fail(kEvalImagesCommand, ": --held-out without --metrics nearest");
   }
@@ -180,10 +217,12 @@ void eval_images(const EvalImagesRequest& request, Observer& observer) {
     if (names.empty()) fail(kEvalImagesCommand, ": --classes with ", network, ", expected --features classifier:RUN");
     asked = asked_classes(request.classes, images_of(source, request.samples, "--classes"), names);
   }
+  torch::Tensor prompts;
+  if (wanted.clip) prompts = prompts_of(request, images_of(source, request.samples, kClip), extractor.judge());
   FeatureNeeds kept = needs.samples;
   if (!request.save_stats.empty()) kept.stats = true, kept.spatial_stats = extractor.judge().has_spatial();
-  ImageFeatures samples =
-      source.images ? extractor.features_of(*source.images, request.samples, kept, asked) : std::move(*source.stats);
+  ImageFeatures samples = source.images ? extractor.features_of(*source.images, request.samples, kept, asked, prompts)
+                                        : std::move(*source.stats);
   if (!request.save_stats.empty()) {
     samples.save(request.save_stats);
     observer.row(JsonValue().set("kind", "stats").set("path", request.save_stats));
@@ -196,6 +235,8 @@ void eval_images(const EvalImagesRequest& request, Observer& observer) {
           "",
           samples.network()},
          observer);
+
+  if (wanted.clip) tell({kClip, extractor.clip_score(), samples.images(), 0, "", samples.network()}, observer);
 
   // ADM's files have statistics of a whole set beside some of its images, which serve the metrics of neighbours only.
   const std::optional<ImageFeatures>& stats = other.stats;

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "apps/engine/clip_judge.h"
 #include "apps/engine/image_source.h"
 #include "apps/engine/training.h"
 #include "mhla/core/error.h"
@@ -19,7 +20,8 @@ using namespace mhla::train;
 
 namespace {
 
-constexpr std::string_view kInceptionHead = "inception:", kClassifierHead = "classifier:", kPixels = "pixels";
+constexpr std::string_view kInceptionHead = "inception:", kClassifierHead = "classifier:", kClipHead = "clip:",
+                           kPixels = "pixels";
 
 class InceptionJudge : public ImageJudge {
  public:
@@ -105,7 +107,13 @@ std::string judge_label(const std::string& features) {
   if (features == kPixels) return features;
   if (features.rfind(kInceptionHead, 0) == 0) return "inception-v3, " + file(kInceptionHead);
   if (features.rfind(kClassifierHead, 0) == 0) return "classifier " + file(kClassifierHead);
-  fail(kEvalImagesCommand, ": --features is '", features, "', expected inception:FILE, classifier:RUN or pixels");
+  if (features.rfind(kClipHead, 0) == 0) return "clip " + file(kClipHead);
+  fail(kEvalImagesCommand, ": --features is '", features,
+       "', expected inception:FILE, classifier:RUN, clip:DIR or pixels");
+}
+
+torch::Tensor ImageJudge::embed_prompts(const std::vector<std::string>&) {
+  fail(kEvalImagesCommand, ": ", name_, " reads no prompts, expected --features clip:DIR for the metric clip");
 }
 
 std::unique_ptr<ImageJudge> open_judge(const EvalImagesRequest& request, train::Observer& observer) {
@@ -117,6 +125,8 @@ std::unique_ptr<ImageJudge> open_judge(const EvalImagesRequest& request, train::
     judge = std::make_unique<InceptionJudge>(features.substr(kInceptionHead.size()), request.device);
   else if (features.rfind(kClassifierHead, 0) == 0)
     judge = std::make_unique<ClassifierJudge>(features.substr(kClassifierHead.size()), request, observer);
+  else if (features.rfind(kClipHead, 0) == 0)
+    judge = open_clip_judge(features.substr(kClipHead.size()), request.device);
   else
     judge = std::make_unique<PixelJudge>();
   judge->set_name(judge_label(features));

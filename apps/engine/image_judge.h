@@ -1,4 +1,4 @@
-// Networks that metrics see images through: Inception-v3, a classifier trained here, or the pixels themselves.
+// Networks that metrics see images through: Inception-v3, a classifier trained here, CLIP, or the pixels themselves.
 #pragma once
 
 #include <memory>
@@ -27,13 +27,15 @@ class ImageJudge {
   [[nodiscard]] virtual bool has_spatial() const { return false; }
   [[nodiscard]] virtual std::vector<std::string> class_names() const { return {}; }
   virtual JudgedBatch judge(const torch::Tensor& images /* u8 [n, 3, rows, columns] */) = 0;
+  // [n, d] in the space of the features of images; an Error for networks that read no text.
+  virtual torch::Tensor embed_prompts(const std::vector<std::string>& prompts);
 
  private:
   std::string name_;
 };
 
-// What a result calls the network of --features: "inception-v3, FILE", "classifier RUN", "pixels". Reads nothing; other
-// names than inception:FILE, classifier:RUN and pixels are refused.
+// What a result calls the network of --features: "inception-v3, FILE", "classifier RUN", "clip DIR", "pixels". Reads
+// nothing; other names than inception:FILE, classifier:RUN, clip:DIR and pixels are refused.
 std::string judge_label(const std::string& features);
 std::unique_ptr<ImageJudge> open_judge(const EvalImagesRequest& request, train::Observer& observer);
 

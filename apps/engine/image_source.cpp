@@ -7,6 +7,8 @@
 #include "mhla/core/error.h"
 #include "mhla/data/image_set.h"
 #include "mhla/io/codecs/npz.h"
+#include "mhla/io/codecs/png_text.h"
+#include "mhla/io/file.h"
 #include "mhla/io/folder.h"
 
 namespace mhla::apps {
@@ -39,6 +41,13 @@ class FolderSource : public SourceImages {
     return image;
   }
   [[nodiscard]] std::optional<std::int64_t> asked(std::int64_t at) const override { return class_in_name(name(at)); }
+  [[nodiscard]] std::optional<std::string> prompt(std::int64_t at) const override {
+    const std::filesystem::path path = std::filesystem::path(folder_) / name(at);
+    if (path.extension() != ".png") return std::nullopt;
+    for (const auto& [key, value] : decode_png_text(read_file(path), path.string()))
+      if (key == "prompt") return value;
+    return std::nullopt;
+  }
 
  private:
   std::string folder_;

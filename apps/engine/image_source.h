@@ -24,6 +24,9 @@ class SourceImages {
   // The class that was asked for, where names or the file say so.
   [[nodiscard]] virtual std::optional<std::int64_t> asked(std::int64_t at) const = 0;
 
+  // The prompt that it was made for, where its PNG says so.
+  [[nodiscard]] virtual std::optional<std::string> prompt(std::int64_t) const { return std::nullopt; }
+
   // u8 [n, 3, rows, columns] from image `first` on, n from 1 to `most`.
   torch::Tensor batch(std::int64_t first, std::int64_t most);
 

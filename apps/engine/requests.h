@@ -64,7 +64,7 @@ struct EvalDiffusionRequest {
 // `mhla eval images`: how close two sets of images are.
 struct EvalImagesRequest {
   std::string samples, reference, features, save_stats, classes, held_out, sheet, device = "cpu";
-  std::vector<std::string> metrics;
+  std::vector<std::string> metrics, prompts;
   std::int64_t neighbours = 3, batch = 32, threads = 0;
 
   template <class Self, class Visit>
@@ -78,12 +78,13 @@ struct EvalImagesRequest {
     visit(
         "features", r.features,
         "the network: inception:FILE, Inception-v3's published weights as safetensors; classifier:RUN, a run of `mhla "
-        "train classify`; or pixels");
+        "train classify`; clip:DIR, CLIP as transformers has it; or pixels");
     visit("metrics", r.metrics, "names joined by commas");
     visit("neighbours", r.neighbours, "k of precision, recall, density and coverage");
     visit("classes", r.classes,
           "with classifier:RUN also the accuracy, the share of samples of the class that was asked for: from-names, as "
           "`mhla sample` writes it into names and arr_1, or a file with a class on every line");
+    visit("prompts", r.prompts, "metric clip: what the samples should show, one for each in the order of their names");
     visit("held_out", r.held_out, "metric nearest: images that were not trained on, as --reference");
     visit("sheet", r.sheet, "metric nearest: a PNG of the closest samples, each with its nearest training image");
     visit("save_stats", r.save_stats, "write what metrics need of the samples, to be a --reference later");

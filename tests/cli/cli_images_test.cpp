@@ -1,13 +1,16 @@
 // `mhla eval images`: what it computes from folders, .npz files and saved statistics, and what it refuses.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 
 #include "mhla/io/codecs/image.h"
 #include "mhla/io/codecs/npz.h"
+#include "mhla/io/codecs/png_text.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
+#include "tests/cli/dit_fixture.h"
 #include "tests/cli/expect.h"
 #include "tests/cli/train_fixture.h"
 
@@ -53,7 +56,7 @@ TEST_F(CliImages, RefusesWhatItCannotJudge) {
   const std::string a = make("a", 3, 3), network = "inception:" + folder.path("none.safetensors");
   refused({"--samples", a, "--features", network}, "--reference is missing");
   refused({"--samples", a, "--reference", a, "--features", "resnet"},
-          "expected inception:FILE, classifier:RUN or pixels");
+          "expected inception:FILE, classifier:RUN, clip:DIR or pixels");
   refused({"--samples", a, "--reference", a, "--features", network}, "none.safetensors");
   refused({"--samples", a, "--reference", a, "--features", network, "--metrics", "fad"}, "fad");
   const auto samples = [&](const std::string& path, const std::string& part) {
@@ -71,6 +74,67 @@ TEST_F(CliImages, RefusesWhatItCannotJudge) {
     samples(folder.path("bad.npz"),
             std::string(name) == "other" ? "has neither arr_0 nor mu" : "arr_0 is f32 [2, 2, 3], expected u8");
   }
+}
+
+// ---- CLIP
+
+// The recorded CLIP with a tokenizer of letters; its last two ids stand before and after a prompt.
+void write_clip_folder(const std::string& place) {
+  fs::create_directory(place);
+  write_recorded("image/clip.safetensors", "clip_quick_gelu", place + "/model.safetensors");
+  const Safetensors golden = Safetensors::read(MHLA_SOURCE_DIR "/tests/golden/image/clip.safetensors");
+  write_file(place + "/config.json",
+             write_json(parse_json(golden.metadata().at("clip_quick_gelu"), "case").at("config")));
+  std::string vocab;
+  for (int i = 0; i < 36; ++i)
+    vocab +=
+        "\"" + std::string(1, static_cast<char>(i < 26 ? 'a' + i : '0' + i - 26)) + "\": " + std::to_string(i) + ", ";
+  const auto mark = [](const std::string& text, int id) {
+    return "{\"id\": " + std::to_string(id) + ", \"content\": \"" + text +
+           "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": "
+           "true}";
+  };
+  write_file(place + "/tokenizer.json",
+             "{\"version\": \"1.0\", \"added_tokens\": [" + mark("<start>", 38) + ", " + mark("<end>", 39) +
+                 R"(], "normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"},
+                     "post_processor": {"type": "RobertaProcessing", "sep": ["<end>", 39], "cls": ["<start>", 38],
+                     "trim_offsets": false, "add_prefix_space": false}, "decoder": null, "model": {"type": "BPE",
+                     "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
+                     "fuse_unk": false, "byte_fallback": false, "vocab": {)" +
+                 vocab + R"("<start>": 38, "<end>": 39}, "merges": []}})");
+}
+
+TEST_F(CliImages, ScoresPromptsWithClip) {
+  if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
+  const std::string clip = folder.path("clip"), images = make("a", 3, 3);
+  write_clip_folder(clip);
+  const std::vector<std::string> all{"--samples", images, "--features", "clip:" + clip, "--metrics", "clip", "--json"};
+  const auto score = [&](const std::vector<std::string>& more) {
+    const ProgramRun done = eval(joined(all, more));
+    EXPECT_EQ(done.code, 0) << done.err;
+    if (done.code != 0) return std::nan("");
+    const JsonValue row = parse_json(lines_of(done.out).at(0), "row");
+    EXPECT_EQ(row.at("metric").as_string(), "clip");
+    EXPECT_EQ(row.at("images").as_int(), 3);
+    EXPECT_GE(row.at("deviation").as_double(), 0.0);
+    return row.at("value").as_double();
+  };
+  write_file(folder.path("prompts.txt"), "a house\nA House\nsome words that are longer than the context\n");
+  const double mixed = score({"--prompts", folder.path("prompts.txt")});
+  EXPECT_TRUE(mixed >= 0.0 && mixed <= 100.0) << mixed;
+  const double one = score({"--prompt", "a house", "--prompt", "a house", "--prompt", "a house"}),
+               other = score({"--prompt", "zzz", "--prompt", "zzz", "--prompt", "zzz"});
+  EXPECT_GT(std::abs(one - other), 1e-3);
+  // As `mhla sample` writes them.
+  refused(all, "10.png does not say its prompt, expected --prompts FILE");
+  for (const char* name : {"/10.png", "/11.png", "/12.png"})
+    write_file(images + name, encode_png(read_image(images + name), {{"prompt", "a house"}}));
+  EXPECT_DOUBLE_EQ(score({}), one);
+  refused(joined(all, {"--prompt", "a"}), "1 prompts are given, expected one for each of the 3 samples");
+  refused({"--samples", images, "--features", "pixels", "--metrics", "clip"}, "pixels reads no prompts");
+  refused({"--samples", images, "--reference", images, "--features", "pixels", "--prompt", "a"}, "--prompts without");
+  fs::remove(clip + "/tokenizer.json");
+  refused(all, "has no tokenizer.json");
 }
 
 // ---- A classifier as judge

@@ -271,6 +271,23 @@ TEST_F(CliSample, LatentsThroughTheAutoencoder) {
   EXPECT_EQ(read_image(folder.path("own/images/000000-class0.png")), image);
   expect_done(words("tiles", {"--tile"}));  // smaller than a tile
   EXPECT_EQ(read_image(folder.path("tiles/images/000000-class0.png")), image);
+  // Longer than a tile of 512 pixels: two of them, blended. Norms and attention see a tile instead of the image, which
+  // changes pixels a little and nowhere much.
+  expect_done(words("long", {"--size", "640x16"}));
+  expect_done(words("long_tiles", {"--size", "640x16", "--tile"}));
+  const Image whole = read_image(folder.path("long/images/000000-class0.png")),
+              tiled = read_image(folder.path("long_tiles/images/000000-class0.png"));
+  ASSERT_EQ(tiled.height, 640);
+  ASSERT_EQ(tiled.width, 16);
+  EXPECT_NE(tiled, whole);
+  double sum = 0;
+  int most = 0;
+  for (std::size_t i = 0; i < whole.pixels.size(); ++i) {
+    const int off = std::abs(int{whole.pixels[i]} - int{tiled.pixels[i]});
+    sum += off, most = std::max(most, off);
+  }
+  EXPECT_LT(sum / static_cast<double>(whole.pixels.size()), 2.0);
+  EXPECT_LT(most, 30);
   write_kl_folder(folder.path("other"), "0.5");
   expect_refused_sample({"--vae", folder.path("other")}, {"scales latents by 0.5, expected the 0.18215"});
   SmallDit wide = latent;
