@@ -78,7 +78,8 @@ const Arrows& direct_arrows() {
       {"models", {"modules", "io"}},
       {"diffusion", {"models", "data"}},
       {"train_runs", {"io", "core"}},
-      {"train", {"diffusion", "models", "data", "train_runs"}},
+      {"train_distributed", {"ops", "io", "core"}},
+      {"train", {"diffusion", "models", "data", "train_runs", "train_distributed"}},
       {"analysis", {"core"}},
       {"diffusion_metrics", {"analysis", "io_codecs", "io", "core"}},
       {"analysis_networks", {"analysis", "models"}},
@@ -112,7 +113,8 @@ std::string room_on_cycle(const Arrows& direct) {
 std::string room_of(std::string_view path) {
   // Rooms inside rooms: a folder with a CMakeLists.txt, and so a target, of its own.
   for (const std::string_view inner : {"mhla/io/codecs/", "mhla/io/text/", "mhla/analysis/networks/",
-                                       "mhla/language/decoding/", "mhla/train/runs/", "mhla/diffusion/metrics/"}) {
+                                       "mhla/language/decoding/", "mhla/train/runs/", "mhla/train/distributed/",
+                                       "mhla/diffusion/metrics/"}) {
     if (!starts_with(path, inner)) continue;
     std::string name(inner.substr(5, inner.size() - 6));  // "io/codecs"
     std::replace(name.begin(), name.end(), '/', '_');
