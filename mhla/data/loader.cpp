@@ -37,8 +37,9 @@ void check_options(const ImageSet& set, LoaderOptions& o) {
   if (o.start.epoch < 0 || o.start.position < 0 || o.start.position > set.size())
     fail(at, "start is epoch ", o.start.epoch, ", position ", o.start.position, ", expected a position up to the ",
          set.size(), " items of ", set.name());
-  if (o.drop_last && set.size() / o.ranks < o.batch_size)
-    fail(at, set.name(), " has ", set.size(), " items, fewer than ", o.ranks, " batches of ", o.batch_size,
+  if (o.per_rank < 1) fail(at, "per_rank is ", o.per_rank, ", expected at least 1");
+  if (o.drop_last && set.size() / (o.ranks * o.per_rank) < o.batch_size)
+    fail(at, set.name(), " has ", set.size(), " items, fewer than ", o.ranks * o.per_rank, " batches of ", o.batch_size,
          "; choose a smaller batch_size or keep the last batch");
   check_augment(o.augment);
   if (o.augment.channels == 0) o.augment.channels = set.channels();
@@ -96,7 +97,8 @@ struct Loader::State {
   std::condition_variable work, ready;
   std::deque<std::unique_ptr<Job>> jobs;     // in flight, oldest first
   std::vector<std::unique_ptr<Job>> spares;  // with their memory
-  Cursor planned;                            // of the next batch to plan
+  Cursor planned;                            // of the next batch to plan, all ranks together
+  int turn = 0;                              // which of this rank's batches there
   Order order;                               // of planned.epoch
   std::int64_t order_epoch = -1;
   bool stopping = false;
@@ -126,7 +128,7 @@ struct Loader::State {
     }
   }
 
-  [[nodiscard]] std::int64_t step() const { return options.batch_size * options.ranks; }
+  [[nodiscard]] std::int64_t step() const { return options.batch_size * options.ranks * options.per_rank; }
 
   // Positions at the end of an epoch that hold no batch belong to the next one.
   void roll(Cursor& cursor) const {
@@ -146,7 +148,7 @@ struct Loader::State {
     std::unique_ptr<Job> job = spares.empty() ? std::make_unique<Job>() : std::move(spares.back());
     if (!spares.empty()) spares.pop_back();
     job->order = order;
-    job->first = planned.position + options.rank * options.batch_size;
+    job->first = planned.position + (options.rank * options.per_rank + turn) * options.batch_size;
     job->count = std::clamp<std::int64_t>(set->size() - job->first, 0, options.batch_size);
     job->taken = job->done = 0;
     job->error = nullptr;
@@ -159,8 +161,11 @@ struct Loader::State {
     batch.images.resize(static_cast<std::size_t>(job->count * augmenter.item_floats()));
     batch.epoch = planned.epoch;
     batch.position = job->first;
-    planned.position += step();
-    roll(planned);
+    turn = (turn + 1) % options.per_rank;
+    if (turn == 0) {
+      planned.position += step();
+      roll(planned);
+    }
     batch.next = planned;
     job->ready = job->count == 0;
     jobs.push_back(std::move(job));
@@ -358,7 +363,7 @@ bool Loader::next(Batch& batch) {
       s.count_damage(*job, job->batch);
       s.given = job->batch.next;
       const bool no_image = job->batch.size == 0 || job->count == 0;
-      const bool empty = no_image && !(s.options.give_empty && !job->batch.damaged.empty());
+      const bool empty = no_image && !(s.options.give_empty && job->count > 0);
       if (empty && job->count > 0) s.expect_a_good_image(*job);
       if (!empty) std::swap(batch, job->batch);
       const std::lock_guard lock(s.mutex);

@@ -33,7 +33,8 @@ struct LoaderOptions {
   int prefetch = 3;                // batches ahead of the caller
   int repeats = 1;                 // repeated augmentation: an image comes so often in a row, an epoch stays as long
   std::int64_t max_damaged = 100;  // different images; one more is an Error
-  int rank = 0, ranks = 1;         // of each ranks * batch_size positions, this process takes its batch_size
+  int rank = 0, ranks = 1;  // of each ranks * per_rank batches, this process takes per_rank, from rank * per_rank on
+  int per_rank = 1;
   Augment augment;
   Cursor start;
   std::vector<std::int64_t>
@@ -43,7 +44,7 @@ struct LoaderOptions {
 
 // Everything of one step. Targets: weights[i] of labels[i], the rest of other_labels[i].
 struct Batch {
-  std::int64_t size = 0;  // 0, with give_empty: no image of it could be read, and `damaged` says which
+  std::int64_t size = 0;  // 0, with give_empty: no image of it could be read; `damaged` says which, the first time
   int channels = 0, height = 0, width = 0;
   std::vector<float> images;  // [size, channels, height, width]
   std::vector<std::int64_t> labels, other_labels;
@@ -52,7 +53,7 @@ struct Batch {
   bool mixed = false;
   std::int64_t epoch = 0;
   std::int64_t position = 0;         // of its first item in the epoch's order
-  Cursor next;                       // resume here once this batch has been used
+  Cursor next;                       // resume here once this batch, the last of its per_rank, has been used
   std::vector<std::string> damaged;  // images left out of this batch, "name: reason", each once in a run
 };
 

@@ -249,6 +249,27 @@ TEST(Loader, RanksShareAnEpoch) {
   }
 }
 
+TEST(Loader, RanksTakeSeveralBatchesInARow) {
+  const ImageSetPtr set = noise_set(53, 5, 3, 20, 16);
+  LoaderOptions options = busy_options(2);
+  options.epochs = 2;
+  const std::vector<Batch> alone = all_batches(set, options);  // 26 an epoch
+  options.ranks = 3, options.per_rank = 4;                     // 2 times 3 times 4 of them
+  for (options.rank = 0; options.rank < 3; ++options.rank) {
+    const std::vector<Batch> mine = all_batches(set, options);
+    ASSERT_EQ(mine.size(), 16u);
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      const std::size_t epoch = i / 8, window = i % 8 / 4, turn = i % 4;
+      const Batch& same = alone[26 * epoch + 12 * window + 4 * static_cast<std::size_t>(options.rank) + turn];
+      EXPECT_EQ(mine[i].items, same.items);
+      EXPECT_EQ(mine[i].images, same.images);
+      if (turn == 3) {
+        EXPECT_EQ(mine[i].next.position, window == 0 ? 24 : 0);
+      }
+    }
+  }
+}
+
 TEST(Loader, RepeatedAugmentationGivesDifferentViews) {
   LoaderOptions options = busy_options(6);
   options.augment.mixup = options.augment.cutmix = 0.0;
@@ -304,7 +325,7 @@ TEST(Loader, ABatchWithoutAnImageStillNamesThem) {
   std::int64_t images = 0;
   for (Batch batch; loader.next(batch);) {
     images += batch.size;
-    EXPECT_EQ(batch.size == 0, !batch.damaged.empty());
+    EXPECT_EQ(batch.size == 0 && batch.epoch == 0, !batch.damaged.empty());
     EXPECT_EQ(batch.items.size(), static_cast<std::size_t>(batch.size));
     named.insert(named.end(), batch.damaged.begin(), batch.damaged.end());
   }

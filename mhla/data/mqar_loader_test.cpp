@@ -44,6 +44,25 @@ TEST(MqarLoader, TargetsAreTheValuesOfKeysThatComeBackAndNothingElse) {
   }
 }
 
+TEST(MqarLoader, RanksShareABatch) {
+  MqarLoaderOptions options = small();
+  options.batch_size = 12;
+  TokenBatch whole, part;
+  MqarLoader(options).next(whole);
+  options.batch_size = 2, options.ranks = 3, options.per_rank = 2;
+  std::vector<std::int64_t> together;
+  for (options.rank = 0; options.rank < 3; ++options.rank) {
+    MqarLoader loader(options);
+    EXPECT_EQ(loader.batches_per_epoch(), 1);
+    for (int turn = 0; turn < 2; ++turn) {
+      loader.next(part);
+      together.insert(together.end(), part.tokens.begin(), part.tokens.end());
+    }
+    EXPECT_EQ(part.next, whole.next);
+  }
+  EXPECT_EQ(together, whole.tokens);
+}
+
 TEST(MqarLoader, GoesOnWhereItWasAndMakesNewSequencesEveryEpoch) {
   MqarLoaderOptions options = small();
   MqarLoader whole(options);

@@ -13,6 +13,7 @@ TokenLoader::TokenLoader(TokenSet set, TokenLoaderOptions options) : set_(std::m
   if (o.length < 1) fail("token loader: length is ", o.length, ", expected at least 1");
   if (o.ranks < 1 || o.rank < 0 || o.rank >= o.ranks)
     fail("token loader: rank ", o.rank, " of ", o.ranks, " ranks, expected 0 to ranks - 1");
+  if (o.per_rank < 1) fail("token loader: per_rank is ", o.per_rank, ", expected at least 1");
   const std::int64_t parts = o.packed ? set_.documents() : 1;
   for (std::int64_t part = 0; part < parts; ++part) {
     const std::int64_t end = o.packed ? set_.document_begin(part + 1) : set_.tokens();
@@ -42,9 +43,9 @@ void TokenLoader::plan(std::int64_t epoch) {
 
 void TokenLoader::next(TokenBatch& batch) {
   const TokenLoaderOptions& o = options_;
-  if (at_.position + step() > stream_) at_ = {at_.epoch + 1, 0};
+  if (turn_ == 0 && at_.position + step() > stream_) at_ = {at_.epoch + 1, 0};
   if (planned_ != at_.epoch) plan(at_.epoch);
-  const std::int64_t size = o.batch_size * o.length, begin = at_.position + o.rank * size;
+  const std::int64_t size = o.batch_size * o.length, begin = at_.position + (o.rank * o.per_rank + turn_) * size;
   batch.rows = o.packed ? 1 : o.batch_size;
   batch.length = o.packed ? size : o.length;
   batch.tokens.resize(static_cast<std::size_t>(size));
@@ -66,8 +67,11 @@ void TokenLoader::next(TokenBatch& batch) {
   }
   if (o.packed) batch.cu_seqlens.push_back(size);
   batch.epoch = at_.epoch;
-  at_.position += step();
-  if (at_.position + step() > stream_) at_ = {at_.epoch + 1, 0};
+  turn_ = (turn_ + 1) % o.per_rank;
+  if (turn_ == 0) {
+    at_.position += step();
+    if (at_.position + step() > stream_) at_ = {at_.epoch + 1, 0};
+  }
   batch.next = at_;
 }
 

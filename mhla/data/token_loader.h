@@ -16,8 +16,9 @@ struct TokenLoaderOptions {
   bool packed = true;
   bool shuffle = true;
   std::uint64_t seed = 0;
-  int rank = 0, ranks = 1;  // of each ranks * batch_size rows, this process takes its batch_size
-  Cursor start;             // position: tokens of the epoch, all ranks together
+  int rank = 0, ranks = 1;  // of each ranks * per_rank batches, this process takes per_rank, from rank * per_rank on
+  int per_rank = 1;
+  Cursor start;  // position: tokens of the epoch, all ranks together
 };
 
 class TokenLoader final : public TokenBatches {
@@ -31,7 +32,9 @@ class TokenLoader final : public TokenBatches {
   struct Piece {
     std::int64_t begin, count;  // tokens of the set
   };
-  [[nodiscard]] std::int64_t step() const { return options_.batch_size * options_.length * options_.ranks; }
+  [[nodiscard]] std::int64_t step() const {
+    return options_.batch_size * options_.length * options_.ranks * options_.per_rank;
+  }
   void plan(std::int64_t epoch);
   TokenSet set_;
   TokenLoaderOptions options_;
@@ -41,6 +44,7 @@ class TokenLoader final : public TokenBatches {
   std::vector<std::int64_t> places_;  // [pieces + 1]: where in the epoch each begins
   std::int64_t planned_ = -1, stream_ = 0;
   Cursor at_;
+  int turn_ = 0;  // which of this rank's batches at at_
 };
 
 }  // namespace mhla

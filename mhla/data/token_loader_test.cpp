@@ -125,6 +125,17 @@ TEST(TokenLoader, RanksShareABatchAndSeedsDiffer) {
       EXPECT_EQ(part.next, whole.next);
     }
     EXPECT_EQ(together, whole.tokens);
+    options.batch_size = 1, options.per_rank = 2;  // two in a row of each
+    together.clear();
+    for (options.rank = 0; options.rank < 3; ++options.rank) {
+      TokenLoader loader(set, options);
+      for (int turn = 0; turn < 2; ++turn) {
+        loader.next(part);
+        together.insert(together.end(), part.tokens.begin(), part.tokens.end());
+      }
+      EXPECT_EQ(part.next, whole.next);
+    }
+    EXPECT_EQ(together, whole.tokens);
   }
 }
 
