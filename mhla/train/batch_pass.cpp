@@ -10,14 +10,15 @@
 
 namespace mhla::train {
 
+bool sums_losses(const TrainOptions& options) { return options.accumulate > 1 || share_of(options).parts > 1; }
+
 BatchResult BatchPass::work(const TrainBatch& batch) {
   BatchResult result;
   {
     const Autocast autocast(options_, device_);
     result = task_.forward(batch);
   }
-  // With one batch the mean is the loss; with several, gradients of sums are divided by all samples at the end.
-  const torch::Tensor part = options_.accumulate == 1 ? result.loss : result.loss * static_cast<double>(batch.weight);
+  const torch::Tensor part = sums_losses(options_) ? result.loss * static_cast<double>(batch.weight) : result.loss;
   part.backward();
   result.loss = result.loss.detach();
   for (auto& [name, sum] : result.sums) sum = sum.detach();

@@ -10,6 +10,10 @@
 
 namespace mhla::train {
 
+// Whether a step has several microbatches, of this process or of others: gradients of sums are added up then, and
+// divided by all samples at the end.
+bool sums_losses(const TrainOptions& options);
+
 class BatchPass {
  public:
   // Throws mhla::Error where `options` ask for a graph and there can be none.
@@ -18,7 +22,8 @@ class BatchPass {
   BatchPass(const BatchPass&) = delete;
   BatchPass& operator=(const BatchPass&) = delete;
 
-  // Gradients of the loss are added to those of the parameters: of its mean, or with accumulate > 1 of its sum. The
+  // Gradients of the loss are added to those of the parameters: of its mean, or of its sum where a step has more
+  // batches than this one (sums_losses). The
   // result is without its graph, and good until the next call.
   BatchResult operator()(const TrainBatch& batch);
   [[nodiscard]] bool replayed() const { return replayed_; }  // the last batch

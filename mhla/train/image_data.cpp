@@ -58,8 +58,9 @@ torch::Tensor labels_of(const Batch& batch, const torch::Device& device) {
 
 ImageBatches::ImageBatches(ImageSetPtr set, LoaderOptions options)
     : set_(std::move(set)), options_(std::move(options)), labels_(labels_checksum(*set_)) {
+  options_.give_empty = parts() > 1;
   if (per_epoch() < 1)
-    fail("train: batch is ", options_.batch_size, ", expected at most the ", set_->size(), " images of ", set_->name());
+    fail("train: batch is ", batch(), ", expected at most the ", set_->size(), " images of ", set_->name());
 }
 
 const Batch& ImageBatches::next(std::vector<std::string>& warnings) {
@@ -67,7 +68,7 @@ const Batch& ImageBatches::next(std::vector<std::string>& warnings) {
   do {
     if (!loader_->next(batch_)) fail("train: ", set_->name(), " came to an end");
     for (const std::string& text : batch_.damaged) warnings.push_back("left out: " + text);
-  } while (batch_.size == 0);
+  } while (batch_.size == 0 && parts() == 1);
   return batch_;
 }
 

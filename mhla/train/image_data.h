@@ -37,12 +37,15 @@ class ImageBatches {
  public:
   // Refused where the set has no whole batch.
   ImageBatches(ImageSetPtr set, LoaderOptions options);
-  [[nodiscard]] std::int64_t per_epoch() const { return set_->size() / options_.batch_size; }
-  const Batch& next(std::vector<std::string>& warnings);  // with at least one image
+  [[nodiscard]] std::int64_t per_epoch() const { return set_->size() / batch(); }
+  // With at least one image, unless other parts of the batch may have some.
+  const Batch& next(std::vector<std::string>& warnings);
   [[nodiscard]] JsonValue cursor() const;
   void seek(const JsonValue& cursor);  // before the first next()
 
  private:
+  [[nodiscard]] std::int64_t parts() const { return options_.ranks * options_.per_rank; }
+  [[nodiscard]] std::int64_t batch() const { return options_.batch_size * parts(); }
   ImageSetPtr set_;
   LoaderOptions options_;
   std::uint32_t labels_;            // their checksum

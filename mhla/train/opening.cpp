@@ -7,6 +7,7 @@ namespace mhla::train {
 void change_options(const OpenOptions& open, TrainOptions& options) {
   if (open.batch > 0) options.batch = open.batch;
   options.threads = open.threads;
+  options.deterministic_reduce = false;  // cuts batches of a training
   if (!open.device.empty()) options.device = open.device;
   if (options.device == "cpu") options.precision = "f32";
 }

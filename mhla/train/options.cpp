@@ -13,7 +13,31 @@ void expect(bool good, const char* field, const T& value, const char* expected) 
   if (!good) fail("train: ", field, " is ", value, ", expected ", expected);
 }
 
+// A batch that cannot be shared, before anything else is done.
+void check_share(const TrainOptions& o) {
+  const bool power = o.reduce_leaves > 0 && (o.reduce_leaves & (o.reduce_leaves - 1)) == 0;
+  expect(power && o.reduce_leaves <= 4096, "reduce_leaves", o.reduce_leaves, "a power of two up to 4096");
+  const Place& place = o.place;
+  if (o.deterministic_reduce && o.reduce_leaves % place.ranks != 0)
+    fail("train: ", place.ranks, " processes, expected a number that divides reduce_leaves = ", o.reduce_leaves);
+  if (o.deterministic_reduce && o.batch % o.reduce_leaves != 0)
+    fail("train: batch is ", o.batch, ", expected a multiple of reduce_leaves = ", o.reduce_leaves);
+  if (o.batch % place.ranks != 0)
+    fail("train: batch is ", o.batch, ", expected a multiple of the ", place.ranks, " processes");
+  if (o.cuda_graph && (o.deterministic_reduce || place.ranks > 1))
+    fail("train: cuda_graph is on, expected one process without deterministic_reduce");
+}
+
 }  // namespace
+
+Share share_of(const TrainOptions& o) {
+  Share share;
+  share.parts = o.deterministic_reduce ? static_cast<int>(o.reduce_leaves) : o.place.ranks;
+  share.each = o.batch / share.parts;
+  share.count = share.parts / o.place.ranks;
+  share.first = o.place.rank * share.count;
+  return share;
+}
 
 void check(const TrainOptions& o) {
   const auto at_least = [](std::int64_t low, const char* field, std::int64_t value) {
@@ -43,6 +67,7 @@ void check(const TrainOptions& o) {
   if (o.mix_weight_decay)
     expect(between(*o.mix_weight_decay, 0, most), "mix_weight_decay", *o.mix_weight_decay, "0 or more");
   expect(between(o.clip_norm, 0, most), "clip_norm", o.clip_norm, "0 or more");
+  expect(between(o.timeout, 1, most), "timeout", o.timeout, "1 or more");
   expect(between(o.checkpoint_minutes, 0, most), "checkpoint_minutes", o.checkpoint_minutes, "0 or more");
   expect(between(o.warmup_lr, 0, most), "warmup_lr", o.warmup_lr, "0 or more");
   expect(between(o.min_lr, 0, most) && o.min_lr <= o.lr, "min_lr", o.min_lr, "0 to lr");
@@ -51,6 +76,7 @@ void check(const TrainOptions& o) {
   expect(o.init_weights == "model" || o.init_weights == "ema" || o.init_weights == "best", "init_weights",
          o.init_weights, "model, ema or best");
   expect(o.precision == "f32" || o.precision == "bf16", "precision", o.precision, "f32 or bf16");
+  check_share(o);
 }
 
 std::int64_t warmup_of(const TrainOptions& o, std::int64_t total_steps) {

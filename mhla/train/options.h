@@ -6,7 +6,19 @@
 #include <optional>
 #include <string>
 
+namespace mhla::distributed {
+class Team;
+}
+
 namespace mhla::train {
+
+// This process among those that train together.
+struct Place {
+  int rank = 0, ranks = 1;
+  int local_ranks = 1;                      // on this machine
+  distributed::Team* maybe_team = nullptr;  // none: alone
+  [[nodiscard]] bool leads() const { return rank == 0; }
+};
 
 struct TrainOptions {
   std::int64_t epochs = 10;
@@ -39,6 +51,10 @@ struct TrainOptions {
   std::int64_t seed = 0;
   bool deterministic = false;
   bool cuda_graph = false;
+  bool deterministic_reduce = false;
+  std::int64_t reduce_leaves = 8;
+  double timeout = 600;
+  Place place;  // where the process runs, no option of its own
 
   std::int64_t checkpoint_every = 500;
   double checkpoint_minutes = 10;
@@ -52,7 +68,7 @@ struct TrainOptions {
   static void fields(Self& o, Visit&& visit) {
     visit("epochs", o.epochs, "passes over the training set");
     visit("max_steps", o.max_steps, "optimiser steps, instead of epochs; 0: by epochs");
-    visit("batch", o.batch, "samples in one pass through the model");
+    visit("batch", o.batch, "samples in one pass through the model, of all processes together");
     visit("accumulate", o.accumulate, "batches whose gradients are summed into one step");
     visit("lr", o.lr, "peak learning rate");
     visit("weight_decay", o.weight_decay, "for weights with two axes or more");
@@ -80,6 +96,10 @@ struct TrainOptions {
     visit("seed", o.seed, "seed of the weights, the order of the data and its augmentation");
     visit("deterministic", o.deterministic, "use only operations that give the same bits every time");
     visit("cuda_graph", o.cuda_graph, "record a batch as a CUDA graph, so that small models do not wait for the host");
+    visit("deterministic_reduce", o.deterministic_reduce,
+          "the same bits for every number of processes that divides reduce_leaves (with the same threads; 0: 1)");
+    visit("reduce_leaves", o.reduce_leaves, "deterministic_reduce: parts of a batch, a power of two");
+    visit("timeout", o.timeout, "seconds that one process may keep the others waiting");
     visit("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: only by minutes and at the end");
     visit("checkpoint_minutes", o.checkpoint_minutes, "minutes between checkpoints, at most; 0: off");
     visit("keep", o.keep, "number of checkpoints to keep");
@@ -92,6 +112,20 @@ struct TrainOptions {
 
 // Throws mhla::Error naming the field, its value and what is expected.
 void check(const TrainOptions& options);
+
+// A batch in equal parts, of which this process computes `count`, from number `first` on.
+struct Share {
+  std::int64_t each = 1;  // samples
+  int first = 0, count = 1, parts = 1;
+};
+Share share_of(const TrainOptions& options);
+// What the batches of a loader are then: the loaders of data/ have these fields.
+template <class LoaderOptions>
+void set_share(LoaderOptions& loader, const TrainOptions& options) {
+  const Share share = share_of(options);
+  loader.batch_size = share.each, loader.rank = options.place.rank, loader.ranks = options.place.ranks;
+  loader.per_rank = share.count;
+}
 
 // Steps of the warm-up in a run of `total_steps`: as given, or the usual ones and a tenth of the run at most.
 std::int64_t warmup_of(const TrainOptions& options, std::int64_t total_steps);

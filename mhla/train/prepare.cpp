@@ -1,7 +1,9 @@
 // What is set once for a whole process: threads, generators, deterministic algorithms, autocast.
+#include <algorithm>
 #include <cstdlib>
 
 #include "mhla/core/error.h"
+#include "mhla/core/thread_count.h"
 #include "mhla/ops/ops.h"
 #include "mhla/train/trainer.h"
 
@@ -20,12 +22,25 @@ torch::Device device_of(const std::string& name) {
   return {torch::kCUDA, index};
 }
 
+namespace {
+
+// All cores where nothing else is asked for: each process its part of them, and one thread where the bits are not to
+// depend on their number.
+std::int64_t threads_of(const TrainOptions& options, const torch::Device& device) {
+  if (options.threads > 0) return options.threads;
+  if (options.deterministic_reduce && device.is_cpu()) return 1;
+  if (options.place.local_ranks == 1) return 0;
+  return std::max(1, usable_threads(0).threads / options.place.local_ranks);
+}
+
+}  // namespace
+
 std::string prepare(const TrainOptions& options) {
   check(options);
   const torch::Device device = device_of(options.device);
   if (options.precision == "bf16" && !device.is_cuda())
     fail("train: precision is bf16, expected f32 on ", options.device);
-  const ThreadCount threads = ops::set_num_threads(options.threads);
+  const ThreadCount threads = ops::set_num_threads(threads_of(options, device));
   if (options.deterministic) {
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // read when cuBLAS starts
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);

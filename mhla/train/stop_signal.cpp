@@ -28,9 +28,10 @@ StopSignal::~StopSignal() {
   received = 0;
 }
 
-const char* StopSignal::name() const {
-  return received == SIGINT ? "SIGINT" : received == SIGTERM ? "SIGTERM" : nullptr;
-}
+int StopSignal::number() const { return received; }
+const char* StopSignal::name() const { return signal_name(received); }
+
+const char* signal_name(int number) { return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : nullptr; }
 
 void leave_when_stopped() {
   if (received != 0) throw Stopped();

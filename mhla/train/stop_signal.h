@@ -12,12 +12,15 @@ class StopSignal {
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
+  [[nodiscard]] int number() const;        // SIGINT, SIGTERM, or 0
   [[nodiscard]] const char* name() const;  // "SIGINT", "SIGTERM", or null
 
  private:
   struct sigaction kept_int_ {
   }, kept_term_{};
 };
+
+const char* signal_name(int number);  // of these two; null for 0
 
 // Thrown out of an evaluation that the signal cuts short.
 struct Stopped {};

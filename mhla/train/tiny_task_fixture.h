@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "mhla/modules/mhla_attention.h"
-#include "mhla/train/stop_signal.h"
+#include "mhla/train/shared_eval.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::train {
@@ -47,8 +47,12 @@ TORCH_MODULE(TinyModel);
 class TinyTask : public Task {
  public:
   explicit TinyTask(std::int64_t batch = 8, const torch::Device& device = torch::kCPU)
-      : batch_(batch), device_(device) {
+      : batch_(batch), share_{.each = batch}, device_(device) {
     model_->to(device_);
+  }
+  // Of the processes that train together.
+  explicit TinyTask(const TrainOptions& options) : TinyTask(options.batch, device_of(options.device)) {
+    share_ = share_of(options), place_ = options.place;
   }
 
   torch::nn::Module& model() override { return *model_; }
@@ -56,14 +60,18 @@ class TinyTask : public Task {
   [[nodiscard]] const char* samples() const override { return "images"; }
   [[nodiscard]] std::int64_t batches_per_epoch() const override { return 10; }
   TrainBatch next_batch() override {
-    const auto [x, label] = data(next_++);
-    return {.inputs = {x, label}, .weight = batch_};
+    const auto [x, label] = data(now_ = next_);
+    const std::int64_t begin = (share_.first + turn_) * share_.each;
+    turn_ = (turn_ + 1) % share_.count;
+    if (turn_ == 0) ++next_;
+    if (now_ == kill_at) std::raise(SIGKILL);
+    return {.inputs = {x.narrow(0, begin, share_.each), label.narrow(0, begin, share_.each)}, .weight = share_.each};
   }
   BatchResult forward(const TrainBatch& batch) override {
     const torch::Tensor& label = batch.inputs[1];
     torch::Tensor logits = model_->forward(batch.inputs[0]);
-    if (next_ - 1 == poison_at) logits = logits * std::numeric_limits<double>::quiet_NaN();
-    if (next_ - 1 == raise_at) std::raise(SIGTERM);
+    if (now_ == poison_at) logits = logits * std::numeric_limits<double>::quiet_NaN();
+    if (now_ == raise_at) raise_at = -1, std::raise(SIGTERM);
     return {.loss = torch::cross_entropy_loss(logits, label),
             .sums = {{"accuracy", (logits.argmax(-1) == label).sum()}}};
   }
@@ -73,17 +81,20 @@ class TinyTask : public Task {
   Metrics evaluate(const EvalProgress& progress) override {
     if (++evaluations_ == raise_in_evaluation) std::raise(SIGTERM);
     leave_when_stopped();
-    const auto [x, label] = data(-1);
+    auto [x, label] = data(-1);
+    const std::int64_t each = batch_ / place_.ranks;
+    x = x.narrow(0, place_.rank * each, each), label = label.narrow(0, place_.rank * each, each);
     progress(batch_, batch_);
-    return {{"top1", (model_->forward(x).argmax(-1) == label).to(torch::kDouble).mean().item<double>()}};
+    const auto right = (model_->forward(x).argmax(-1) == label).to(torch::kDouble).sum().item<double>();
+    return {{"top1", sum_evaluation(place_, {right})[0] / static_cast<double>(batch_)}};
   }
 
   [[nodiscard]] MainMetric main_metric() const override { return {"top1"}; }
 
   [[nodiscard]] Metrics derived(double loss, double) const override { return {{"twice_loss", 2 * loss}}; }
 
-  std::int64_t poison_at = -1, raise_at = -1;  // batches
-  std::int64_t raise_in_evaluation = 0;        // counted from 1, those of the average too
+  std::int64_t poison_at = -1, raise_at = -1, kill_at = -1;  // batches
+  std::int64_t raise_in_evaluation = 0;                      // counted from 1, those of the average too
 
  private:
   [[nodiscard]] std::pair<torch::Tensor, torch::Tensor> data(std::int64_t number) const {
@@ -93,7 +104,10 @@ class TinyTask : public Task {
     x += 2.0 * torch::one_hot(label, 6).to(torch::kFloat).unsqueeze(1);
     return {x.to(device_), label.to(device_)};
   }
-  std::int64_t batch_, next_ = 0, evaluations_ = 0;
+  std::int64_t batch_, next_ = 0, now_ = -1, evaluations_ = 0;
+  int turn_ = 0;
+  Share share_;
+  Place place_;
   torch::Device device_;
   TinyModel model_;
 };

@@ -10,8 +10,9 @@
 #include "mhla/core/error.h"
 #include "mhla/core/seconds.h"
 #include "mhla/ops/torch_error.h"
+#include "mhla/train/distributed/team.h"
 #include "mhla/train/gradients.h"
-#include "mhla/train/stop_signal.h"
+#include "mhla/train/shared_eval.h"
 #include "mhla/train/trainer_loop.h"
 
 namespace mhla::train {
@@ -19,6 +20,16 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+struct NoObserver : Observer {
+  void row(const JsonValue&) override {}
+  void progress(const JsonValue&) override {}
+};
+
+Observer& no_observer() {
+  static NoObserver none;
+  return none;
+}
 
 }  // namespace
 
@@ -28,7 +39,9 @@ Trainer::Loop::Loop(Task& given, const TrainOptions& train_options, fs::path run
       options(train_options),
       folder(std::move(run_folder)),
       run_config(std::move(config)),
-      observer(watcher),
+      observer(train_options.place.leads() ? watcher : no_observer()),
+      place(options.place),
+      team(options.place.maybe_team),
       device(device_of(options.device)),
       total(mhla::train::total_steps(given, options)),
       schedule(options, total),
@@ -37,6 +50,15 @@ Trainer::Loop::Loop(Task& given, const TrainOptions& train_options, fs::path run
       checkpoints(folder / "checkpoints", options.keep),
       pass(given, options, device) {
   if (options.ema > 0) ema.emplace(task.model(), options.ema);
+  if (share_of(options).parts == 1) return;
+  std::vector<std::string> names;
+  std::vector<torch::Tensor> params, buffers;
+  for (const auto& item : task.model().named_parameters())
+    if (item.value().requires_grad()) names.push_back(item.key()), params.push_back(item.value());
+  for (const auto& item : task.model().named_buffers()) buffers.push_back(item.value());
+  gradient_sum.emplace(
+      team, names, params, buffers,
+      distributed::GradientSumOptions{.leaves = share_of(options).count, .fixed_tree = options.deterministic_reduce});
 }
 
 std::int64_t total_steps(const Task& task, const TrainOptions& options) {
@@ -57,11 +79,13 @@ double Trainer::Loop::epochs_at(std::int64_t at) const {
 }
 
 Launched Trainer::Loop::launch() {
+  if (gradient_sum) return launch_shared();
   Launched now{.step = step + 1,
                .lr = schedule(step),
                .weight = 0,
                .sum_names = {},
                .grad_names = {},
+               .where = {},
                .stats = StepStats(torch::zeros({1}))};
   torch::Tensor loss;
   std::vector<torch::Tensor> sums;
@@ -78,7 +102,12 @@ Launched Trainer::Loop::launch() {
       if (i > 0) sums.at(j) = sums.at(j) + value;
     }
   }
-  const double divisor = options.accumulate == 1 ? 1.0 : now.weight;
+  update(now, loss, sums, sums_losses(options) ? now.weight : 1.0);
+  return now;
+}
+
+void Trainer::Loop::update(Launched& now, const torch::Tensor& loss, const std::vector<torch::Tensor>& sums,
+                           double divisor) {
   const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
   now.grad_names = norms.names;
   std::vector<torch::Tensor> values{loss, norms.total / divisor};
@@ -93,7 +122,6 @@ Launched Trainer::Loop::launch() {
   }
   ++step;
   if (ema) ema->update(step);
-  return now;
 }
 
 void Trainer::Loop::judge(Launched& done) {
@@ -104,7 +132,7 @@ void Trainer::Loop::judge(Launched& done) {
     const std::vector<double> each(values.begin() + 2 + static_cast<std::ptrdiff_t>(sums), values.end());
     const std::string message =
         str("train: ", std::isfinite(loss) ? "the gradient is not finite" : "the loss is not finite", " at step ",
-            done.step, " (loss ", loss, ", learning rate ", done.lr, "): ", blame(done.grad_names, each),
+            done.step, done.where, " (loss ", loss, ", learning rate ", done.lr, "): ", blame(done.grad_names, each),
             "; last good checkpoint: ", last_good.empty() ? "none" : last_good);
     note(JsonValue().set("kind", "failed").set("step", done.step).set("reason", message));
     throw WholeMessage(message);
@@ -149,8 +177,15 @@ bool Trainer::Loop::evaluate() {
   try {
     now = evaluate_once();
     if (ema) ema->swap(), swapped = true, average = evaluate_once();
+  } catch (const StoppedTogether& stopped) {
+    whole = false, agreed_signal = stopped.signal;
   } catch (const Stopped&) {
     whole = false;
+    try {
+      leave_evaluation(place, signal == nullptr ? 0 : signal->number());
+    } catch (const StoppedTogether& stopped) {
+      agreed_signal = stopped.signal;
+    }
   }
   if (swapped) ema->swap();
   task.model().train();
@@ -177,7 +212,7 @@ Metrics Trainer::Loop::evaluate_once() {
   });
 }
 
-bool Trainer::Loop::draw() {
+bool Trainer::Loop::draw_here() {
   const auto start = Clock::now();
   const torch::NoGradGuard no_gradient;
   task.model().eval();
@@ -206,7 +241,8 @@ bool Trainer::Loop::draw() {
 }
 
 TrainResult Trainer::Loop::train() {
-  const StopSignal signal;
+  const StopSignal stop;
+  signal = &stop;
   task.model().train();
   optimizer.zero_grad();
   timed_from = last_shown = saved_at = Clock::now();
@@ -217,12 +253,13 @@ TrainResult Trainer::Loop::train() {
   };
   if (step > 0 && step < total && evaluated_at != step && evaluation_is_due())
     evaluate();  // the checkpoint came before
-  if (step > 0 && step < total && picture_is_due() && !fs::exists(picture_file())) draw();
-  while (step < total && signal.name() == nullptr) {
+  if (step > 0 && step < total && picture_is_due()) draw(/*unless_there=*/true);
+  while (step < total && stopped_by() == 0) {
     std::optional<Launched> now = launch();
     if (device.is_cuda() && waiting) judge(*waiting);
     waiting = std::move(now);
-    for (const std::string& text : task.take_warnings()) warn(text);
+    if (team == nullptr)
+      for (const std::string& text : task.take_warnings()) warn(text);
     const bool saves = checkpoint_is_due();
     const bool evaluates = step < total && evaluation_is_due();
     const bool draws = step < total && picture_is_due();
@@ -238,7 +275,7 @@ TrainResult Trainer::Loop::train() {
     finish();
     note(JsonValue().set("kind", "end").set("step", step).set("path", (folder / "model.safetensors").string()));
   } else {
-    result.stopped = signal.name();
+    result.stopped = signal_name(stopped_by());
     note(JsonValue().set("kind", "stopped").set("step", step).set("signal", result.stopped).set("path", last_good));
   }
   result.metrics = metrics;
@@ -260,6 +297,7 @@ bool Trainer::Loop::picture_is_due() const {
 
 bool Trainer::Loop::checkpoint_is_due() const {
   if (options.checkpoint_every > 0 && step % options.checkpoint_every == 0) return true;
+  if (team != nullptr) return time_to_save;
   return options.checkpoint_minutes > 0 && seconds_since(saved_at) >= 60.0 * options.checkpoint_minutes;
 }
 
@@ -284,6 +322,8 @@ TrainResult Trainer::run(const RunStart& start) {
     return loop_->train();
   } catch (const WholeMessage&) {
     throw;
+  } catch (const distributed::RankFailed& error) {
+    throw distributed::RankFailed(message(error));
   } catch (const Error& error) {  // the data are wrong
     throw Error(message(error));
   } catch (const std::exception& error) {

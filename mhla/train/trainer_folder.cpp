@@ -6,6 +6,7 @@
 #include "mhla/io/folder.h"
 #include "mhla/io/json_object.h"
 #include "mhla/models/transformers_config.h"
+#include "mhla/train/distributed/team.h"
 #include "mhla/train/trainer_loop.h"
 #include "mhla/train/weights.h"
 
@@ -35,10 +36,10 @@ void restore_generator(const Safetensors& file, const char* name, const torch::D
 
 }  // namespace
 
-void Trainer::Loop::open(const RunStart& how) {
+void Trainer::Loop::open_here(const RunStart& how) {
   expect_room(folder, how);
-  OutputFolder place(folder);  // a run that cannot begin leaves nothing in it
-  for (const std::string& name : files_of_start()) place.claim(name);
+  OutputFolder output(folder);  // a run that cannot begin leaves nothing in it
+  for (const std::string& name : files_of_start()) output.claim(name);
   lock.emplace(folder);
   checkpoints.sweep();
   remove_partial_files(folder);
@@ -53,11 +54,11 @@ void Trainer::Loop::open(const RunStart& how) {
   try {
     begin(how, start, keep_bytes, complaints);
   } catch (const std::exception& error) {
-    if (log) place.own(log->events());
+    if (log) output.own(log->events());
     if (dynamic_cast<const Error*>(&error) == nullptr) throw;
     throw RunFailed(str("train: ", error.what()));  // the folder can be written to: the disk is full, or gone
   }
-  place.keep();
+  output.keep();
 }
 
 void Trainer::Loop::begin(const RunStart& how, const std::optional<Checkpoint>& start, std::uint64_t keep_bytes,
@@ -77,6 +78,7 @@ void Trainer::Loop::begin(const RunStart& how, const std::optional<Checkpoint>& 
                       .set("of", total)
                       .set("samples", task.samples())
                       .set("device", options.device);
+  if (place.ranks > 1) row.set("ranks", place.ranks);
   if (const std::string test = task.tested_on(); !test.empty()) row.set("tested_on", test);
   if (start) row.set("resumed", start->path.string());
   if (!start) {
@@ -102,6 +104,7 @@ auto to_folder(const Work& work) {
 
 void Trainer::Loop::save() {
   if (last_saved == step) return;
+  const JsonValue cursor = shared_cursor();
   const auto write = [&](const fs::path& to) {
     write_tensors(to / "model.safetensors", tensors_of(task.model()));
     NamedTensors state;
@@ -116,16 +119,17 @@ void Trainer::Loop::save() {
     write_file(to / "train.json", write_json(run_config, 2) + "\n");
     write_file(to / "state.json", write_json(JsonValue()
                                                  .set("step", step)
-                                                 .set("cursor", task.cursor())
+                                                 .set("cursor", cursor)
                                                  .set("window", window.to_json())
                                                  .set("evaluated", evaluated_at == step)
                                                  .set("log_bytes", static_cast<std::int64_t>(log->bytes())),
                                              2) +
                                       "\n");
   };
-  const Checkpoint saved = to_folder([&] { return checkpoints.save(step, write); });
+  only_first([&] { last_good = to_folder([&] { return checkpoints.save(step, write); }).path.string(); },
+             "a checkpoint");
+  if (team != nullptr) last_good = team->text_from_first(last_good, "a checkpoint");
   last_saved = step, saved_at = Clock::now();
-  last_good = saved.path.string();
   note(JsonValue().set("kind", "checkpoint").set("step", step).set("path", last_good));
 }
 
@@ -160,6 +164,7 @@ std::uint64_t Trainer::Loop::restore(const Checkpoint& checkpoint) {
 }
 
 void Trainer::Loop::finish() {
+  if (!place.leads()) return;
   to_folder([&] {
     write_tensors(folder / "model.safetensors", tensors_of(task.model()));
     if (ema) write_tensors(folder / "ema.safetensors", ema->state());
@@ -167,6 +172,7 @@ void Trainer::Loop::finish() {
 }
 
 void Trainer::Loop::keep_best(const Metrics& now, const Metrics& average) {
+  if (!place.leads()) return;
   const std::optional<Best> found = best_of(task.main_metric(), step, now, average);
   if (!found || (best && !is_better(task.main_metric(), *found, *best))) return;
   const fs::path file = folder / kBestFile;
@@ -200,6 +206,7 @@ void Trainer::Loop::keep_picture(const Image& picture, double seconds) {
 }
 
 void Trainer::Loop::note(const JsonValue& row) {
+  if (!place.leads()) return;
   to_folder([&] { log->write(row); });
   observer.row(row);
 }

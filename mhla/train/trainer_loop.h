@@ -8,12 +8,14 @@
 #include "mhla/train/adamw.h"
 #include "mhla/train/batch_pass.h"
 #include "mhla/train/best.h"
+#include "mhla/train/distributed/gradient_sum.h"
 #include "mhla/train/ema.h"
 #include "mhla/train/run_lock.h"
 #include "mhla/train/run_log.h"
 #include "mhla/train/runs/checkpoints.h"
 #include "mhla/train/schedule.h"
 #include "mhla/train/step_stats.h"
+#include "mhla/train/stop_signal.h"
 #include "mhla/train/trainer.h"
 #include "mhla/train/window.h"
 
@@ -29,6 +31,7 @@ struct Launched {
   std::int64_t step = 0;  // done when it is
   double lr = 0, weight = 0;
   std::vector<std::string> sum_names, grad_names;
+  std::string where;  // the ranks whose loss is not finite, as part of a message
   StepStats stats;
 };
 
@@ -42,6 +45,7 @@ struct Trainer::Loop {
   // ---- The folder (trainer_folder.cpp)
 
   void open(const RunStart& how);
+  void open_here(const RunStart& how);  // in this process
   // Writes what a run has before its first step, and the first row of the log.
   void begin(const RunStart& how, const std::optional<Checkpoint>& start, std::uint64_t keep_bytes,
              const std::vector<std::string>& complaints);
@@ -59,6 +63,8 @@ struct Trainer::Loop {
   // ---- Steps (trainer.cpp)
 
   Launched launch();
+  // The update, from gradients that are sums over `divisor` samples, or a mean with 1.
+  void update(Launched& now, const torch::Tensor& loss, const std::vector<torch::Tensor>& sums, double divisor);
   // Reads the numbers of a step, ends the run where they are none, and adds them to the window.
   void judge(Launched& done);
   JsonValue step_row(const Launched& done);
@@ -66,17 +72,32 @@ struct Trainer::Loop {
   bool evaluate();
   Metrics evaluate_once();
   // samples/step-00000500.png, made by the task with the average of the weights; false as with evaluate().
-  bool draw();
+  bool draw(bool unless_there = false);
+  bool draw_here();
   TrainResult train();
   [[nodiscard]] bool evaluation_is_due() const;
   [[nodiscard]] bool checkpoint_is_due() const;
   [[nodiscard]] bool picture_is_due() const;
+
+  // ---- Several processes (trainer_team.cpp)
+
+  // A step of several microbatches, of this process and of others. All ranks leave it with the same gradients, and
+  // with the same mind about signals and checkpoints.
+  Launched launch_shared();
+  void exchange(Launched& now, const std::vector<torch::Tensor>& leaves);
+  void only_first(const std::function<void()>& work, const char* what);  // rank 0, while the others wait
+  void expect_agreement();                                               // on options, model and data
+  void share_start();                                                    // where rank 0 begins, all begin
+  JsonValue shared_cursor();                                             // and a look at everybody's weights
+  [[nodiscard]] int stopped_by() const;                                  // the signal that all know of, or 0
 
   Task& task;
   const TrainOptions options;
   const std::filesystem::path folder;
   const JsonValue run_config;
   Observer& observer;
+  const Place place;
+  distributed::Team* const team;  // null: alone
   const torch::Device device;
   const std::int64_t total;
   const Schedule schedule;
@@ -84,6 +105,7 @@ struct Trainer::Loop {
   CheckpointFolder checkpoints;
   BatchPass pass;
   std::optional<Ema> ema;
+  std::optional<distributed::GradientSum> gradient_sum;  // where a batch has parts
   std::optional<RunLock> lock;
   std::optional<RunLog> log;
   std::int64_t step = 0, last_saved = -1, evaluated_at = -1;
@@ -95,6 +117,10 @@ struct Trainer::Loop {
   Clock::time_point timed_from, last_shown;  // speed is taken over five seconds or one line of the log
   double samples_timed = 0;
   std::int64_t steps_timed = 0;
+  const StopSignal* signal = nullptr;  // while it trains
+  int agreed_signal = 0;               // several processes: as of the last exchange
+  bool time_to_save = false;           // the same
+  std::vector<std::string> sum_names;  // of the batches so far
 };
 
 }  // namespace mhla::train

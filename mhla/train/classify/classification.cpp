@@ -8,7 +8,7 @@
 #include "mhla/io/file.h"
 #include "mhla/train/memory.h"
 #include "mhla/train/model_file.h"
-#include "mhla/train/stop_signal.h"
+#include "mhla/train/shared_eval.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::train {
@@ -38,7 +38,7 @@ ImageChoice images_chosen_by(const ClassifyOptions& o) {
 
 LoaderOptions loader_options_of(const ClassifyOptions& o, const Augment& augment) {
   LoaderOptions loader;
-  loader.batch_size = o.train.batch;
+  set_share(loader, o.train);
   loader.seed = static_cast<std::uint64_t>(o.train.seed);
   loader.threads = static_cast<int>(o.train.threads);
   loader.repeats = static_cast<int>(o.repeats.value_or(o.augment == "deit" || o.augment == "vlt" ? 3 : 1));
@@ -159,7 +159,7 @@ Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment
   const torch::NoGradGuard no_gradient;
   const torch::Device device = device_of(options.device);
   LoaderOptions loader_options;
-  loader_options.batch_size = options.batch, loader_options.epochs = 1;
+  set_share(loader_options, options), loader_options.per_rank = 1, loader_options.epochs = 1;
   loader_options.shuffle = loader_options.drop_last = false;
   loader_options.threads = static_cast<int>(options.threads);
   loader_options.max_damaged = given.max_damaged;
@@ -183,19 +183,24 @@ Score score(Classifier& model, const ImageSetPtr& images, const Augment& augment
     sums += torch::stack({loss.to(torch::kDouble), (best == labels.unsqueeze(1)).sum().to(torch::kDouble)});
     confusion.index_add_(0, labels * classes + best.select(1, 0), torch::ones_like(labels));
     score.images += batch.size;
-    if (progress) progress(score.images, images->size());
+    if (progress) progress(std::min(score.images * options.place.ranks, images->size()), images->size());
   }
   model.train(was_training);
+  const torch::Tensor mine = torch::cat({sums.cpu(), confusion.cpu().to(torch::kDouble)});
+  std::vector<double> numbers(mine.data_ptr<double>(), mine.data_ptr<double>() + mine.numel());
+  numbers.push_back(static_cast<double>(score.images)), numbers.push_back(static_cast<double>(loader.damaged()));
+  numbers = sum_evaluation(options.place, numbers);  // loss, top 5, confusion, images, damaged
+  score.damaged = static_cast<std::int64_t>(numbers.back());
+  score.images = static_cast<std::int64_t>(numbers[numbers.size() - 2]);
   if (score.images == 0) fail("eval: ", images->name(), " has no image that can be read");
-  const torch::Tensor counts = confusion.cpu();
-  score.confusion.assign(counts.data_ptr<std::int64_t>(), counts.data_ptr<std::int64_t>() + counts.numel());
+  for (std::int64_t i = 0; i < classes * classes; ++i)
+    score.confusion.push_back(static_cast<std::int64_t>(numbers[static_cast<std::size_t>(i + 2)]));
   std::int64_t right = 0;
   for (std::int64_t i = 0; i < classes; ++i) right += score.confusion[static_cast<std::size_t>(i * classes + i)];
   const auto count = static_cast<double>(score.images);
-  score.damaged = loader.damaged();
-  score.loss = sums[0].item<double>() / count;
+  score.loss = numbers[0] / count;
   score.top1 = static_cast<double>(right) / count;
-  score.top5 = sums[1].item<double>() / count;
+  score.top5 = numbers[1] / count;
   score.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return score;
 }

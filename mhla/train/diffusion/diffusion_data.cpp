@@ -36,7 +36,7 @@ ImageSetPtr kept_in_memory(const ImageSetPtr& set, Augment& augment) {
 
 LoaderOptions loader_options_of(const DiffusionOptions& o, const Augment& augment) {
   LoaderOptions loader;
-  loader.batch_size = o.train.batch;
+  set_share(loader, o.train);
   loader.seed = static_cast<std::uint64_t>(o.train.seed);
   loader.threads = static_cast<int>(o.train.threads);
   loader.max_damaged = o.max_damaged;
@@ -71,7 +71,7 @@ class HeldOutPixels final : public HeldOutSamples {
       : device_(device_of(o.train.device)),
         set_(kept_in_memory(set, augment)),
         loader_(loader_options_of(o, without_chance(augment))) {
-    loader_.epochs = 1, loader_.shuffle = loader_.drop_last = false;
+    loader_.per_rank = 1, loader_.epochs = 1, loader_.shuffle = loader_.drop_last = false;
   }
   [[nodiscard]] std::string name() const override { return set_->name(); }
   [[nodiscard]] std::int64_t size() const override { return set_->size(); }

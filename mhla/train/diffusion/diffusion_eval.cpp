@@ -1,14 +1,42 @@
 // Held-out denoising loss: mean over images and times of (noise - predicted)^2, images and noise by number.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "mhla/core/error.h"
 #include "mhla/train/diffusion/diffusion_task.h"
-#include "mhla/train/stop_signal.h"
+#include "mhla/train/shared_eval.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::train {
+namespace {
+
+// Items and losses of all processes, in the order of the items.
+void share_items(const Place& place, std::vector<std::int64_t>& items, std::vector<torch::Tensor>& mse,
+                 std::vector<torch::Tensor>& vb) {
+  if (place.maybe_team == nullptr) return;
+  std::vector<double> mine;
+  if (!items.empty()) {
+    const torch::Tensor losses = torch::stack({torch::cat(mse), torch::cat(vb)}, 1).cpu();  // [items, 2]
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const auto* pair = losses.data_ptr<double>() + 2 * i;
+      mine.insert(mine.end(), {static_cast<double>(items[i]), pair[0], pair[1]});
+    }
+  }
+  std::map<std::int64_t, std::pair<double, double>> by_item;
+  for (const std::vector<double>& part : gather_evaluation(place, mine))
+    for (std::size_t i = 0; i + 2 < part.size(); i += 3)
+      by_item[static_cast<std::int64_t>(part[i])] = {part[i + 1], part[i + 2]};
+  std::vector<double> all_mse, all_vb;
+  items.clear();
+  for (const auto& [item, losses] : by_item)
+    items.push_back(item), all_mse.push_back(losses.first), all_vb.push_back(losses.second);
+  mse = {torch::tensor(all_mse, torch::kDouble)}, vb = {torch::tensor(all_vb, torch::kDouble)};
+}
+
+}  // namespace
 
 DenoisingScore denoising_score(DitImpl& model, const HeldOutSamples& held_out, const DiffusionProcess& process,
                                const DiffusionOptions& options, const EvalProgress& progress) {
@@ -40,9 +68,11 @@ DenoisingScore denoising_score(DitImpl& model, const HeldOutSamples& held_out, c
     }
     items.insert(items.end(), batch.items.begin(), batch.items.end());
     mse.push_back(mse_sum), vb.push_back(vb_sum);
-    if (progress) progress(static_cast<std::int64_t>(items.size()), held_out.size());
+    const auto done = static_cast<std::int64_t>(items.size()) * options.train.place.ranks;
+    if (progress) progress(std::min(done, held_out.size()), held_out.size());
   });
   model.train(was_training);
+  share_items(options.train.place, items, mse, vb);
   if (items.empty()) fail("eval: ", held_out.name(), " has no image that can be read");
   const auto times_count = static_cast<double>(times.size()), count = static_cast<double>(items.size());
   const torch::Tensor losses = (torch::cat(mse) / times_count).cpu(), bits = (torch::cat(vb) / times_count).cpu();

@@ -77,6 +77,7 @@ class TrainingLatents final : public TrainingSamples {
       : device_(device_of(o.train.device)),
         set_(data.train_set),
         items_(data.train),
+        share_(share_of(o.train)),
         batch_(o.train.batch),
         seed_(static_cast<std::uint64_t>(o.train.seed)),
         flip_(o.flip.value_or(0.0)) {
@@ -87,24 +88,26 @@ class TrainingLatents final : public TrainingSamples {
     return static_cast<std::int64_t>(items_.size()) / batch_;
   }
   SampleBatch next(std::vector<std::string>&) override {
-    if (at_.position + batch_ > static_cast<std::int64_t>(items_.size())) at_ = {at_.epoch + 1, 0};
+    if (turn_ == 0 && at_.position + batch_ > static_cast<std::int64_t>(items_.size())) at_ = {at_.epoch + 1, 0};
     if (order_.empty() || order_epoch_ != at_.epoch) {
       order_ = epoch_order(static_cast<std::int64_t>(items_.size()), seed_, at_.epoch, /*shuffle=*/true, /*repeats=*/1);
       order_epoch_ = at_.epoch;
     }
     SampleBatch batch;
-    batch.epoch = at_.epoch, batch.position = at_.position;
+    const std::int64_t begin = at_.position + (share_.first + turn_) * share_.each;
+    batch.epoch = at_.epoch, batch.position = begin;
     std::vector<std::int64_t> stored;  // their numbers in the set
     std::vector<char> flips;
-    for (std::int64_t i = 0; i < batch_; ++i) {
-      const std::int64_t item = order_[static_cast<std::size_t>(at_.position + i)];
+    for (std::int64_t i = 0; i < share_.each; ++i) {
+      const std::int64_t item = order_[static_cast<std::size_t>(begin + i)];
       batch.items.push_back(item);
       stored.push_back(items_[static_cast<std::size_t>(item)]);
       flips.push_back(flip_ > 0.0 && Philox(seed_, Philox::kItem, at_.epoch, item).chance(flip_) ? 1 : 0);
     }
     batch.labels = labels_at(*set_, stored);
     batch.x = read_latents(*set_, stored, flips, device_);
-    at_.position += batch_;
+    turn_ = (turn_ + 1) % share_.count;
+    if (turn_ == 0) at_.position += batch_;
     return batch;
   }
   [[nodiscard]] JsonValue cursor() const override {
@@ -124,6 +127,8 @@ class TrainingLatents final : public TrainingSamples {
   torch::Device device_;
   std::shared_ptr<const LatentSet> set_;
   std::vector<std::int64_t> items_, order_;
+  Share share_;
+  int turn_ = 0;  // which of this process's parts of a batch
   std::int64_t order_epoch_ = -1, batch_;
   std::uint64_t seed_;
   double flip_;
@@ -133,11 +138,15 @@ class TrainingLatents final : public TrainingSamples {
 class HeldOutLatents final : public HeldOutSamples {
  public:
   HeldOutLatents(const LatentData& data, const DiffusionOptions& o)
-      : device_(device_of(o.train.device)), set_(data.test_set), items_(data.test), batch_(o.train.batch) {}
+      : device_(device_of(o.train.device)),
+        set_(data.test_set),
+        items_(data.test),
+        place_(o.train.place),
+        batch_(share_of(o.train).each) {}
   [[nodiscard]] std::string name() const override { return set_->folder(); }
   [[nodiscard]] std::int64_t size() const override { return static_cast<std::int64_t>(items_.size()); }
   void each(std::vector<std::string>&, const std::function<void(const SampleBatch&)>& visit) const override {
-    for (std::int64_t first = 0; first < size(); first += batch_) {
+    for (std::int64_t first = place_.rank * batch_; first < size(); first += place_.ranks * batch_) {
       SampleBatch batch;
       std::vector<std::int64_t> stored;
       for (std::int64_t i = first; i < std::min(first + batch_, size()); ++i)
@@ -152,6 +161,7 @@ class HeldOutLatents final : public HeldOutSamples {
   torch::Device device_;
   std::shared_ptr<const LatentSet> set_;
   std::vector<std::int64_t> items_;
+  Place place_;
   std::int64_t batch_;
 };
 

@@ -169,7 +169,7 @@ void Team::fail_lost(const char* what, const std::string& reason) {
 bool Team::leave_with(const std::string& reason, bool my_own) {
   failed_ = true;
   auto told = std::make_shared<std::int64_t>(1);
-  watch_->ask([told](c10d::Store& store) { *told = store.add("told", 1); }, 1.0);
+  watch_->ask([told](c10d::Store& store) { *told = store.add(kTold, 1); }, 1.0);
   if (my_own) watch_->report({world_.rank, reason});
   return *told == 1;
 }
@@ -313,6 +313,7 @@ void Team::on_first(const std::function<void()>& work, const char* what) {
 }
 
 void Team::first_then_rest(const std::function<void()>& work, const char* what) {
+  barrier();  // nobody looks at what is being made
   on_first(work, what);
   if (!leads()) work();
 }

@@ -16,7 +16,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kBeat(250);
 constexpr double kSilent = 1.2;  // seconds: a store that has not answered for so long is not waited for
-constexpr const char* kFailed = "failed";
 
 std::string alive_key(int rank) { return str("alive/", rank); }
 

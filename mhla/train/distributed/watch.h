@@ -13,6 +13,9 @@
 
 namespace mhla::distributed {
 
+// Keys of the store: the first failure that was reported, and whether somebody has printed it.
+inline constexpr const char *kFailed = "failed", *kTold = "told";
+
 // The first failure that anybody reported.
 struct Failure {
   int rank = 0;

@@ -21,6 +21,7 @@ struct World {
   int port = 29500;
   int restarts = 0;
   bool store_is_served = false;
+  bool started = false;  // by torchrun or the like
 
   [[nodiscard]] bool alone() const { return size == 1; }
   [[nodiscard]] bool leads() const { return rank == 0; }  // the process that prints and writes files
@@ -54,6 +55,7 @@ inline World world_from_environment() {
   using namespace world_detail;
   World world;
   if (variable("WORLD_SIZE") == nullptr) return world;
+  world.started = true;
   world.size = number_in("WORLD_SIZE", 1, kMostRanks);
   world.rank = number_in("RANK", 0, world.size - 1);
   world.local_rank = number_in("LOCAL_RANK", 0, kMostRanks, world.rank);

@@ -35,7 +35,8 @@ class TextData final : public LmData {
   }
   [[nodiscard]] std::unique_ptr<TokenBatches> batches(const LmOptions& o, const Cursor& start) const override {
     TokenLoaderOptions loader;
-    loader.batch_size = o.train.batch, loader.length = o.context, loader.packed = o.packing == "documents";
+    set_share(loader, o.train);
+    loader.length = o.context, loader.packed = o.packing == "documents";
     loader.seed = static_cast<std::uint64_t>(o.train.seed), loader.start = start;
     return std::make_unique<TokenLoader>(train_, loader);
   }
@@ -51,7 +52,8 @@ class TextData final : public LmData {
     if (!valid_) return {};
     PerplexityOptions o;
     o.length = options.context, o.documents = options.packing == "documents";
-    o.tokens = options.eval_tokens, o.batch = options.train.batch;
+    o.tokens = options.eval_tokens, o.batch = share_of(options.train).each;
+    o.place = options.train.place;
     const std::int64_t all = o.tokens > 0 ? std::min(o.tokens, valid_->tokens()) : valid_->tokens();
     const Perplexity now = perplexity(model, *valid_, o, [&](std::int64_t done) {
       if (progress) progress(std::min(done, all), all);

@@ -5,7 +5,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/models/lm/head_loss.h"
-#include "mhla/train/stop_signal.h"
+#include "mhla/train/shared_eval.h"
 
 namespace mhla::train {
 namespace {
@@ -43,8 +43,13 @@ class Places {
     sums_.index_add_(0, places, losses.to(torch::kDouble));
     counts_.index_add_(0, places, known.to(torch::kDouble));
   }
-  void read(std::int64_t bucket, Perplexity& result) const {
-    const torch::Tensor sums = sums_.cpu(), counts = counts_.cpu();
+  // Of all processes.
+  void read(const Place& place, std::int64_t bucket, Perplexity& result) const {
+    const torch::Tensor mine = torch::cat({sums_, counts_}).cpu();
+    std::vector<double> numbers(mine.data_ptr<double>(), mine.data_ptr<double>() + mine.numel());
+    numbers = sum_evaluation(place, numbers);
+    const torch::Tensor all = torch::tensor(numbers, torch::kDouble);
+    const torch::Tensor sums = all.narrow(0, 0, sums_.size(0)), counts = all.narrow(0, sums_.size(0), sums_.size(0));
     double total = 0, tokens = 0;
     for (std::int64_t first = 0; first < sums.size(0); first += bucket) {
       const std::int64_t size = std::min(bucket, sums.size(0) - first);
@@ -89,12 +94,14 @@ Perplexity perplexity(LanguageModelImpl& model, const TokenSet& set, const Perpl
   Perplexity result;
   result.length = model.describe_length(o.length);
   Places places(o.length, device);
-  std::int64_t done = 0;
-  for (std::size_t next = 0; next < stretches.size();) {
+  std::int64_t done = 0, batches = 0;
+  for (std::size_t next = 0; next < stretches.size(); ++batches) {
     leave_when_stopped();
+    const bool mine = batches % o.place.ranks == o.place.rank;
     std::vector<std::int64_t> tokens, targets, place, bounds{0};
     do {
       const Stretch& s = stretches[next++];
+      done += s.count - s.score;
       const std::size_t at = tokens.size(), count = static_cast<std::size_t>(s.count);
       tokens.resize(at + count), targets.resize(at + count);
       set.copy(s.begin, s.count, tokens.data() + at);
@@ -104,8 +111,8 @@ Perplexity perplexity(LanguageModelImpl& model, const TokenSet& set, const Perpl
       std::fill_n(targets.begin() + static_cast<std::ptrdiff_t>(at), s.score, kIgnoredTarget);
       for (std::int64_t i = 0; i < s.count; ++i) place.push_back(i);
       bounds.push_back(static_cast<std::int64_t>(tokens.size()));
-      done += s.count - s.score;
     } while (next < stretches.size() && static_cast<std::int64_t>(tokens.size()) + stretches[next].count <= row);
+    if (!mine) continue;
     const auto tensor = [&](const std::vector<std::int64_t>& list) {
       return torch::tensor(list, torch::kLong).to(device);
     };
@@ -118,7 +125,7 @@ Perplexity perplexity(LanguageModelImpl& model, const TokenSet& set, const Perpl
                tensor(place).narrow(0, dropped, hidden.size(0)));
     if (progress) progress(done);
   }
-  places.read(o.bucket, result);
+  places.read(o.place, o.bucket, result);
   if (result.tokens == 0) fail("eval: ", set.folder(), " has no token that can be scored");
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

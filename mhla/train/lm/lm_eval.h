@@ -8,6 +8,7 @@
 
 #include "mhla/data/token_set.h"
 #include "mhla/models/lm/lm.h"
+#include "mhla/train/options.h"
 
 namespace mhla::train {
 
@@ -18,6 +19,7 @@ struct PerplexityOptions {
   std::int64_t tokens = 0;  // so many are scored, and what fills the last window; 0: all
   std::int64_t batch = 8;   // windows of full length at a time
   std::int64_t bucket = 0;  // places of a window that share a line; 0: an eighth of the length
+  Place place;              // several processes: each takes every so many-th batch
 };
 
 struct Bucket {

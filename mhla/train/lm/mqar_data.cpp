@@ -5,7 +5,7 @@
 #include "mhla/data/mqar_loader.h"
 #include "mhla/train/lm/lm_batch.h"
 #include "mhla/train/lm/lm_data.h"
-#include "mhla/train/stop_signal.h"
+#include "mhla/train/shared_eval.h"
 
 namespace mhla::train {
 namespace {
@@ -24,7 +24,8 @@ class MqarData final : public LmData {
   [[nodiscard]] std::unique_ptr<TokenBatches> batches(const LmOptions& o, const Cursor& start) const override {
     MqarLoaderOptions loader;
     loader.mqar = mqar_options(o, o.context), loader.mqar.seed = static_cast<std::uint64_t>(o.train.seed);
-    loader.batch_size = o.train.batch, loader.items = o.mqar_items, loader.start = start;
+    set_share(loader, o.train);
+    loader.items = o.mqar_items, loader.start = start;
     return std::make_unique<MqarLoader>(loader);
   }
 
@@ -41,7 +42,8 @@ class MqarData final : public LmData {
   [[nodiscard]] Metrics evaluate(LanguageModelImpl& model, const LmOptions& o,
                                  const EvalProgress& progress) const override {
     const std::int64_t wanted = o.eval_tokens > 0 ? o.eval_tokens / o.context : o.mqar_items;
-    const std::int64_t batch_size = o.train.batch,
+    const Place& place = o.train.place;
+    const std::int64_t batch_size = share_of(o.train).each,
                        batches = std::max<std::int64_t>(1, (wanted + batch_size - 1) / batch_size);
     MqarLoaderOptions held_out;
     held_out.mqar = mqar_options(o, o.context), held_out.held_out = true;
@@ -55,6 +57,7 @@ class MqarData final : public LmData {
     for (std::int64_t i = 0; i < batches; ++i) {
       leave_when_stopped();
       loader.next(next);
+      if (i % place.ranks != place.rank) continue;
       const LmBatch batch = batch_on(device, next);
       const torch::Tensor asked = batch.asked(model.hidden(batch.tokens));
       for (std::int64_t first = 0; first < batch.known; first += kRows) {
@@ -65,10 +68,12 @@ class MqarData final : public LmData {
         right += (logits.argmax(1) == target).sum();
       }
       answers += batch.known;
-      if (progress) progress(answers, batches * batch_size * o.mqar_pairs);
+      const std::int64_t all = batches * batch_size * o.mqar_pairs;
+      if (progress) progress(std::min(answers * place.ranks, all), all);
     }
-    const auto count = static_cast<double>(answers);
-    return {{"loss", loss.item<double>() / count}, {"accuracy", right.item<double>() / count}};
+    const std::vector<double> sums =
+        sum_evaluation(place, {loss.item<double>(), right.item<double>(), static_cast<double>(answers)});
+    return {{"loss", sums[0] / sums[2]}, {"accuracy", sums[1] / sums[2]}};
   }
 
  private:
