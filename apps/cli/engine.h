@@ -27,7 +27,7 @@ template <class Request, class Listener>
 int run_engine(Outcome (*Engine::*function)(const Request&, Listener&), const std::type_identity_t<Request>& request,
                std::type_identity_t<Listener>& listener) {
   const Outcome outcome = (open_engine().*function)(request, listener);
-  if (outcome.code != 0) complain(outcome.reason);
+  if (outcome.code != 0 && !outcome.reason.empty()) complain(outcome.reason);
   return outcome.code;
 }
 

@@ -31,6 +31,7 @@ struct TrainFlags {
   std::map<std::string, std::string> flags;  // field -> text
   std::map<std::string, bool> switches;      // field of type bool -> value
   bool json = false;
+  std::int64_t nproc = 0;
 };
 
 template <class Field>
@@ -49,6 +50,8 @@ void add_train_flags(CLI::App& command, TrainFlags& given, TrainRequest<Options>
   command.add_option("--set", given.network, fmt::format("a field of the model, such as {}; repeatable", example))
       ->type_name("KEY=VALUE");
   command.add_flag("--json", given.json, "the rows of the log as JSON on stdout, text on stderr");
+  command.add_option("--nproc", given.nproc, "start so many processes on this machine, which train together")
+      ->type_name("N");
   Options defaults;
   Options::fields(defaults, [&](const char* name, auto& field, const char* help) {
     using Field = std::decay_t<decltype(field)>;
@@ -192,7 +195,7 @@ Options train_options_of(const TrainFlags& given, const TrainRequest<Options>& r
   if (given.flags.count("epochs") != 0 && given.flags.count("max_steps") == 0) options.train.max_steps = 0;
   std::set<std::string> free = also_free;
   free.insert({"epochs", "max_steps", "threads", "checkpoint_every", "checkpoint_minutes", "keep", "keep_best",
-               "log_every", "eval_every", "eval_steps", "device", "cuda_graph", "origin"});
+               "log_every", "eval_every", "eval_steps", "device", "cuda_graph", "timeout", "origin"});
   if (by_file) free.insert({"model", "attention", "official", "network"});
   if (goes_on) expect_same_run(options, before, given.task, saved.string(), free);
   return options;

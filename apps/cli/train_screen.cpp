@@ -117,7 +117,9 @@ void TrainScreen::show(const JsonValue& row, bool progress) {
     out_.line("eval  " + row_text(row));
   } else if (kind == "start") {
     const JsonValue *tested = row.find("tested_on"), *resumed = row.find("resumed"), *warmup = row.find("warmup_steps");
-    out_.line(fmt::format("{} steps on {}{}{}{}", row.at("of").as_int(), row.at("device").as_string(),
+    const JsonValue* ranks = row.find("ranks");
+    out_.line(fmt::format("{} steps on {}{}{}{}{}", row.at("of").as_int(), row.at("device").as_string(),
+                          ranks == nullptr ? "" : fmt::format(", {} processes", ranks->as_int()),
                           warmup == nullptr ? "" : fmt::format(", warm-up shortened to {}", warmup->as_int()),
                           tested == nullptr ? "" : ", tested on " + tested->as_string(),
                           resumed == nullptr ? "" : ", going on from " + resumed->as_string()));

@@ -73,6 +73,11 @@ void report_libraries(const Output& out, JsonValue& row) {
   if (!reason.empty()) torch_row.set("reason", reason);
   row.set("libtorch_rivals", torch_row);
 
+  const char* no_nccl = "gradients of a GPU go through host memory";
+  out.line(fmt::format("processes   {}", reason.empty() ? fmt::format("Gloo; NCCL: not used, {}", no_nccl)
+                                                        : "one: training needs LibTorch"));
+  row.set("backends", JsonValue().set("gloo", reason.empty()).set("nccl", false).set("nccl_reason", no_nccl));
+
   JsonValue images;
   std::string missing;
   for (const ImageFormat& format : image_formats()) {

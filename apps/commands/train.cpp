@@ -1,6 +1,7 @@
 // mhla train: options from a config file and from flags, which override it. Everything that can be wrong with them is
 // said before LibTorch is opened.
 #include <CLI/CLI.hpp>
+#include <fstream>
 
 #include "apps/cli/engine.h"
 #include "apps/cli/train_flags.h"
@@ -8,6 +9,7 @@
 #include "apps/commands.h"
 #include "mhla/train/classify/classify_options.h"
 #include "mhla/train/diffusion/diffusion_options.h"
+#include "mhla/train/distributed/world.h"
 #include "mhla/train/lm/lm_options.h"
 
 namespace mhla::apps {
@@ -17,6 +19,30 @@ struct TrainTask {
   const char *name, *help, *example;  // of --set
   std::set<std::string> also_free;    // options that may change when a run goes on
 };
+
+// The words of this process's command line, without --nproc and its number.
+std::vector<std::string> words_without_nproc() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  bool number = false;
+  for (std::string word; std::getline(file, word, '\0');) {
+    const bool left_out = number || word == "--nproc" || word.rfind("--nproc=", 0) == 0;
+    number = word == "--nproc";
+    if (!left_out) words.push_back(word);
+  }
+  return words;
+}
+
+constexpr std::int64_t kMostProcesses = 1024;
+
+// Whether this process only starts others.
+bool launches(const TrainFlags& given, const distributed::World& world) {
+  if (given.nproc == 0) return false;
+  if (given.nproc < 1 || given.nproc > kMostProcesses)
+    fail(given.task, ": --nproc is ", given.nproc, ", expected 1 to ", kMostProcesses);
+  if (world.started) fail(given.task, ": --nproc is given, but torchrun has started this process already");
+  return given.nproc > 1;
+}
 
 template <class Options>
 void add_task(CLI::App& train, Job& job, const TrainTask& task,
@@ -30,7 +56,13 @@ void add_task(CLI::App& train, Job& job, const TrainTask& task,
     job = [free, function] {
       const Output out(given.json);
       outlive_readers();  // `| tee` dies of the same Ctrl-C that is to save the run
+      const distributed::World world = distributed::world_from_environment();
+      if (world.restarts > 0) request.resume = true, request.overwrite = false;  // torchrun --max-restarts
       request.options = train_options_of(given, request, free);
+      if (launches(given, world)) {
+        Rows none([](const JsonValue&) {}, [](const JsonValue&) {});
+        return run_engine(&Engine::launch, {given.nproc, words_without_nproc()}, none);
+      }
       TrainScreen screen(out);
       Rows rows([&](const JsonValue& row) { screen.show(row, /*progress=*/false); },
                 [&](const JsonValue& row) { screen.show(row, /*progress=*/true); });

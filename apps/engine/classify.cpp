@@ -16,8 +16,9 @@ namespace mhla::apps {
 using namespace mhla::train;
 namespace fs = std::filesystem;
 
-void train_classify(const TrainRequest<ClassifyOptions>& request, Observer& observer) {
-  ClassifyOptions options = request.options;
+namespace {
+
+void train_here(const TrainRequest<ClassifyOptions>& request, ClassifyOptions options, Observer& observer) {
   const fs::path folder = request.out;
   check(options.train);
   RunStart start{.resume = request.resume, .overwrite = request.overwrite};
@@ -39,6 +40,13 @@ void train_classify(const TrainRequest<ClassifyOptions>& request, Observer& obse
   settle_warmup(task, options.train, start);
   Trainer trainer(task, options.train, folder, options_to_json(as_typed(options, typed)), observer);
   run_to_end(trainer, start, folder);
+}
+
+}  // namespace
+
+void train_classify(const TrainRequest<ClassifyOptions>& request, Observer& observer) {
+  ClassifyOptions options = request.options;
+  in_team(options.train, observer, [&](Observer& heard) { train_here(request, options, heard); });
 }
 
 void eval_classify(const EvalClassifyRequest& request, Observer& observer) {

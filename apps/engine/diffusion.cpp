@@ -17,8 +17,9 @@ namespace mhla::apps {
 using namespace mhla::train;
 namespace fs = std::filesystem;
 
-void train_diffusion(const TrainRequest<DiffusionOptions>& request, Observer& observer) {
-  DiffusionOptions options = request.options;
+namespace {
+
+void train_here(const TrainRequest<DiffusionOptions>& request, DiffusionOptions options, Observer& observer) {
   const fs::path folder = request.out;
   check(options);
   RunStart start{.resume = request.resume, .overwrite = request.overwrite};
@@ -40,6 +41,13 @@ void train_diffusion(const TrainRequest<DiffusionOptions>& request, Observer& ob
   settle_warmup(task, options.train, start);
   Trainer trainer(task, options.train, folder, options_to_json(as_typed(options, typed)), observer);
   run_to_end(trainer, start, folder);
+}
+
+}  // namespace
+
+void train_diffusion(const TrainRequest<DiffusionOptions>& request, Observer& observer) {
+  DiffusionOptions options = request.options;
+  in_team(options.train, observer, [&](Observer& heard) { train_here(request, options, heard); });
 }
 
 namespace {

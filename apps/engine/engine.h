@@ -61,6 +61,7 @@ struct Engine {
   Outcome (*train_classify)(const TrainRequest<train::ClassifyOptions>&, train::Observer&);
   Outcome (*train_lm)(const TrainRequest<train::LmOptions>&, train::Observer&);
   Outcome (*train_diffusion)(const TrainRequest<train::DiffusionOptions>&, train::Observer&);
+  Outcome (*launch)(const LaunchRequest&, train::Observer&);
   Outcome (*eval_classify)(const EvalClassifyRequest&, train::Observer&);
   Outcome (*eval_lm)(const EvalLmRequest&, train::Observer&);
   Outcome (*eval_lm_tasks)(const EvalLmRequest&, train::Observer&);
@@ -110,8 +111,8 @@ inline std::uint64_t engine_layout() {
   add_fields(BenchClassifierRequest()), add_fields(BenchLmRequest());
   add_fields(ConvertRequest()), add_fields(ConvertResult());
   add_fields(ConvertLayersRequest()), add_fields(ConvertLayersResult());
-  for (const std::size_t size : {sizeof(NamedShape), sizeof(LayerName), sizeof(Picture), sizeof(GoldenRequest),
-                                 sizeof(RivalRequest), sizeof(RivalResult)})
+  for (const std::size_t size : {sizeof(LaunchRequest), sizeof(NamedShape), sizeof(LayerName), sizeof(Picture),
+                                 sizeof(GoldenRequest), sizeof(RivalRequest), sizeof(RivalResult)})
     add(size);
   return hash;
 }

@@ -12,10 +12,12 @@
 #include "apps/engine/export.h"
 #include "apps/engine/generate.h"
 #include "apps/engine/golden/golden.h"
+#include "apps/engine/launch.h"
 #include "apps/engine/lm.h"
 #include "apps/engine/predict.h"
 #include "apps/engine/rivals/rivals.h"
 #include "apps/engine/sample/sample.h"
+#include "apps/engine/training.h"
 #include "apps/engine/weights/weights.h"
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
@@ -33,6 +35,8 @@ Outcome outcome_of(const Work& work) {
     } catch (const std::filesystem::filesystem_error& error) {
       fail_as(error);
     }
+  } catch (const SaidElsewhere& said) {
+    return {said.code, ""};
   } catch (const Error& error) {
     return {kCallersMistake, error.what()};
   } catch (const std::exception& error) {
@@ -64,6 +68,7 @@ const mhla::apps::Engine* mhla_engine(void) {
       .train_classify = guarded<apps::train_classify>,
       .train_lm = guarded<apps::train_lm>,
       .train_diffusion = guarded<apps::train_diffusion>,
+      .launch = guarded<apps::launch>,
       .eval_classify = guarded<apps::eval_classify>,
       .eval_lm = guarded<apps::eval_lm>,
       .eval_lm_tasks = guarded<apps::eval_lm_tasks>,

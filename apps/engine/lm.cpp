@@ -25,8 +25,9 @@ namespace mhla::apps {
 using namespace mhla::train;
 namespace fs = std::filesystem;
 
-void train_lm(const TrainRequest<LmOptions>& request, Observer& observer) {
-  LmOptions options = request.options;
+namespace {
+
+void train_here(const TrainRequest<LmOptions>& request, LmOptions options, Observer& observer) {
   const fs::path folder = request.out;
   RunStart start{.resume = request.resume, .overwrite = request.overwrite};
   const bool goes_on = start.resume && fs::exists(folder / "train.json");
@@ -45,9 +46,10 @@ void train_lm(const TrainRequest<LmOptions>& request, Observer& observer) {
   if (!goes_on) expect_own_tokens(options, folder.string());
   prepare(options.train, observer);
   expect_fits(options, least_network(options));  // before text is made into tokens
-  LmDataPtr data = open_data(options, folder.string(), [&](const std::string& text) {
-    observer.row(JsonValue().set("kind", "tokens").set("text", text));
-  });
+  LmDataPtr data;
+  const auto say = [&](const std::string& text) { observer.row(JsonValue().set("kind", "tokens").set("text", text)); };
+  first_then_rest(
+      options.train.place, [&] { data = open_data(options, folder.string(), say); }, "tokens");
   const LmConfig network = network_of(options, *data);
   expect_fits(options, network);
   options = resolved(options, network);
@@ -59,6 +61,13 @@ void train_lm(const TrainRequest<LmOptions>& request, Observer& observer) {
   settle_warmup(task, options.train, start);
   Trainer trainer(task, options.train, folder, options_to_json(as_typed(options, typed)), observer);
   run_to_end(trainer, start, folder);
+}
+
+}  // namespace
+
+void train_lm(const TrainRequest<LmOptions>& request, Observer& observer) {
+  LmOptions options = request.options;
+  in_team(options.train, observer, [&](Observer& heard) { train_here(request, options, heard); });
 }
 
 namespace {

@@ -31,6 +31,12 @@ struct TrainRequest {
   }
 };
 
+// `mhla train TASK --nproc N`: the same command, N times.
+struct LaunchRequest {
+  std::int64_t nproc = 0;
+  std::vector<std::string> words;  // the program's name and its arguments, without --nproc
+};
+
 struct EvalClassifyRequest {
   train::OpenOptions open;
   std::string data;

@@ -1,7 +1,10 @@
 #include "apps/engine/training.h"
 
+#include "apps/commands.h"
 #include "mhla/core/error.h"
 #include "mhla/io/crc32c.h"
+#include "mhla/ops/torch_error.h"
+#include "mhla/train/distributed/team.h"
 #include "mhla/train/model_file.h"
 #include "mhla/train/opening.h"
 
@@ -47,11 +50,62 @@ void settle_warmup(const Task& task, TrainOptions& options, RunStart& start) {
   if (*options.warmup_steps < options.usual_warmup) start.said.set("warmup_steps", *options.warmup_steps);
 }
 
+namespace {
+
+struct Quiet : Observer {
+  void row(const JsonValue&) override {}
+  void progress(const JsonValue&) override {}
+};
+
+// A run that a signal ended, on all ranks alike: nobody failed.
+struct StoppedRun : RunFailed {
+  using RunFailed::RunFailed;
+};
+
+// Each process of a machine has a GPU of its own, as far as there are some.
+std::string device_for(const std::string& device, int local_rank) {
+  if ((device != "cuda" && device != "cuda:0") || !torch::cuda::is_available()) return device;
+  return str("cuda:", local_rank % static_cast<int>(torch::cuda::device_count()));
+}
+
+}  // namespace
+
+void in_team(TrainOptions& options, Observer& observer, const std::function<void(Observer&)>& work) {
+  const distributed::World world = distributed::world_from_environment();
+  if (world.alone()) return work(observer);
+  distributed::Team team(world, options.timeout);
+  options.place = {.rank = world.rank, .ranks = world.size, .local_ranks = world.local_size, .maybe_team = &team};
+  options.device = device_for(options.device, world.local_rank);
+  Quiet quiet;
+  const auto silence = [&](const std::exception& error, bool my_own, int code) {
+    if (!team.leave_with(ops::short_reason(error), my_own)) throw SaidElsewhere{code};
+  };
+  try {
+    work(world.leads() ? observer : quiet);
+  } catch (const Error& error) {
+    silence(error, true, kCallersMistake);
+    throw;
+  } catch (const distributed::RankFailed& error) {
+    silence(error, false, kFailed);
+    throw;
+  } catch (const StoppedRun& error) {
+    silence(error, false, kFailed);
+    throw;
+  } catch (const std::exception& error) {
+    silence(error, true, kFailed);
+    throw;
+  }
+}
+
+void first_then_rest(const Place& place, const std::function<void()>& work, const char* what) {
+  place.maybe_team == nullptr ? work() : place.maybe_team->first_then_rest(work, what);
+}
+
 void run_to_end(Trainer& trainer, const RunStart& start, const fs::path& folder) {
   const TrainResult result = trainer.run(start);
   if (!result.stopped.empty())
-    throw RunFailed(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
-                        ", which is saved; go on with --resume --out ", folder.string()));
+    throw StoppedRun(str("train: stopped by ", result.stopped, " at step ", result.step, " of ", trainer.total_steps(),
+                         ", which is saved; go on with --resume --out ", folder.string()));
 }
 
 std::string model_of(const std::string& model, const fs::path& run) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,17 @@ void note_init(const train::InitSource& source, const std::vector<std::string>& 
 // The warm-up that the options leave open, for the steps of the task. One that is shorter than usual is said when the
 // run begins.
 void settle_warmup(const train::Task& task, train::TrainOptions& options, train::RunStart& start);
+// The processes that train together, as the environment says (torchrun, mhla train --nproc), or this one alone. Sets
+// the place in `options`; ranks other than 0 are given an observer that says nothing. Where the work fails, one process
+// of them says why.
+void in_team(train::TrainOptions& options, train::Observer& observer,
+             const std::function<void(train::Observer&)>& work);
+// Rank 0 does it first: what it makes on disk, the others find.
+void first_then_rest(const train::Place& place, const std::function<void()>& work, const char* what);
+// What in_team() throws where another process has said it.
+struct SaidElsewhere {
+  int code;  // the exit code
+};
 // Runs to the end; a signal that ended it early is RunFailed.
 void run_to_end(train::Trainer& trainer, const train::RunStart& start, const std::filesystem::path& folder);
 // The model of a run that goes on. Runs made before name the file it was described by; where that is gone, the run's
