@@ -112,9 +112,9 @@ std::string room_on_cycle(const Arrows& direct) {
 
 std::string room_of(std::string_view path) {
   // Rooms inside rooms: a folder with a CMakeLists.txt, and so a target, of its own.
-  for (const std::string_view inner : {"mhla/io/codecs/", "mhla/io/text/", "mhla/analysis/networks/",
-                                       "mhla/language/decoding/", "mhla/train/runs/", "mhla/train/distributed/",
-                                       "mhla/diffusion/metrics/"}) {
+  for (const std::string_view inner :
+       {"mhla/io/codecs/", "mhla/io/text/", "mhla/analysis/networks/", "mhla/language/decoding/", "mhla/train/runs/",
+        "mhla/train/distributed/", "mhla/diffusion/metrics/"}) {
     if (!starts_with(path, inner)) continue;
     std::string name(inner.substr(5, inner.size() - 6));  // "io/codecs"
     std::replace(name.begin(), name.end(), '/', '_');
