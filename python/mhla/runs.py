@@ -110,13 +110,10 @@ class Run:
         return model.eval()
 
     def tokenizer(self) -> Any:
-        """The tokenizer of a language model: a :class:`mhla.hf.MhlaTokenizer`."""
+        """The tokenizer of a language model: a ``PreTrainedTokenizerFast`` of transformers."""
         from .hf import MhlaTokenizer
 
-        file = self.folder / "tokenizer.json"
-        if not file.is_file():
-            raise RuntimeError(f"Run.tokenizer: {file} is missing, expected a language model over text with a tokenizer.json")
-        return MhlaTokenizer(tokenizer_file=str(file))
+        return MhlaTokenizer.from_pretrained(self.folder)
 
     def __repr__(self) -> str:
         return f"mhla.Run({str(self.folder)!r}, task={self.task!r})"

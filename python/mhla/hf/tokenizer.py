@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -10,23 +11,28 @@ END = "<|endoftext|>"
 
 
 class MhlaTokenizer(PreTrainedTokenizerFast):
-    """``bos_token``, ``eos_token`` and ``pad_token`` are ``<|endoftext|>`` where the vocabulary has it.
+    """What ``AutoTokenizer`` asks for the tokenizer of a run. It answers with a ``PreTrainedTokenizerFast``: transformers
+    would build another tokenizer from the vocabulary of a class of its own, without what splits the text."""
 
-    Args:
-        add_bos_token: texts begin with it, as ``mhla train lm`` and ``mhla eval lm`` have them; off unless told.
-    """
+    @classmethod
+    def from_pretrained(cls, folder: Any, *args: Any, add_bos_token: bool | None = False, **options: Any) -> Any:
+        """``bos_token``, ``eos_token`` and ``pad_token`` are ``<|endoftext|>`` where the vocabulary has it.
 
-    def __init__(self, *args: Any, add_bos_token: bool = False, **options: Any) -> None:
-        super().__init__(*args, **options)
-        if END not in self.get_vocab():
-            return
-        for name in ("bos_token", "eos_token", "pad_token"):
-            if getattr(self, name) is None:
-                setattr(self, name, END)
+        Args:
+            folder: of the run.
+            add_bos_token: texts begin with it, as ``mhla train lm`` and ``mhla eval lm`` have them; off unless told.
+        """
+        file = Path(folder) / "tokenizer.json"
+        if not file.is_file():
+            raise RuntimeError(f"MhlaTokenizer: {file} is missing, expected a language model over text with a tokenizer.json")
+        made: Any = PreTrainedTokenizerFast(tokenizer_file=str(file))
+        if END not in made.get_vocab():
+            return made
+        made.bos_token = made.eos_token = made.pad_token = END
         if add_bos_token:
             from tokenizers.processors import Sequence, TemplateProcessing
 
-            inner: Any = self._tokenizer
-            opening = TemplateProcessing(single=f"{END} $A", special_tokens=[(END, self.convert_tokens_to_ids(END))])
-            before = inner.post_processor
-            inner.post_processor = opening if before is None else Sequence([before, opening])
+            opening = TemplateProcessing(single=f"{END} $A", special_tokens=[(END, made.convert_tokens_to_ids(END))])
+            before = made._tokenizer.post_processor
+            made._tokenizer.post_processor = opening if before is None else Sequence([before, opening])
+        return made
