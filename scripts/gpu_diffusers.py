@@ -73,6 +73,7 @@ def import_model():
     """DiTTransformer2DModel, without the check of versions that diffusers makes first."""
     import torch.hub  # noqa: F401  (asks for tqdm, and can do without)
 
+    EmptyPackages.NAMES = {name for name in EmptyPackages.NAMES if importlib.util.find_spec(name) is None}
     sys.meta_path.append(EmptyPackages)
     checks = types.ModuleType("diffusers.dependency_versions_check")
     checks.dep_version_check = lambda *_: None
