@@ -414,7 +414,7 @@ TEST_F(CliSample, PromptsThroughTheTextEncoder) {
   expect_done(made("negative", joined(prompts, {"--guidance", "3", "--negative", "a tree", "--sampler", "euler"})));
   expect_refused(made("x", {}), {"no prompt is given, expected --prompts FILE"});
   expect_refused(made("x", {"--classes", "1"}), {"generates captions, expected --prompts"});
-  expect_refused(made("x", joined(prompts, {"--sampler", "ddim"})), {"expected dpm++ or euler"});
+  expect_refused(made("x", joined(prompts, {"--sampler", "ddim"})), {"expected dpm++, unipc or euler"});
   expect_refused(joined({"sample", "--model", sana, "--out", folder.path("x"), "--size", "30"}, prompts),
                  {"expected multiples of 4 (4 pixels of a latent times patch 1): 28 or 32 instead of 30"});
   fs::remove_all(sana + "/text_encoder");

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
+Image = pytest.importorskip("PIL.Image")
 transformers = pytest.importorskip("transformers")
 hf = pytest.importorskip("mhla.hf")
 PROGRAM = Path(os.environ.get("MHLA_PROGRAM", Path(__file__).parents[3] / "build/release/bin/mhla"))
