@@ -179,7 +179,8 @@ class Join final : public DecodeStep {
              const RegexBudget& /*budget*/) const override {
     std::string all, bytes;
     for (const std::string& token : tokens) all += letters_ && from_letters(token, bytes) ? bytes : token;
-    tokens.assign(1, std::move(all));
+    tokens.clear();
+    tokens.push_back(std::move(all));
   }
 
  private:
