@@ -55,8 +55,8 @@ JsonValue time_rivals(const BenchOptions& options, BenchMachine& machine, const 
     const double passes = pass == Pass::kBoth ? 3.5 : 1.0;
     const double seconds = softmax_flops(shape.sizes()) * passes / (20e9 * machine.pool.concurrency());
     if (std::string(rival) == "softmax" && seconds > options.rival_limit) {
-      rivals.set(rival, no_time(fmt::format("one call would take about {:.0f} s, more than --rival-limit {:.0f}",
-                                            seconds, options.rival_limit)));
+      rivals.set(rival, no_time(fmt::format("one call would take about {:.1f} s, more than --rival-limit {:g}", seconds,
+                                            options.rival_limit)));
       continue;
     }
     std::string reason;
