@@ -7,6 +7,7 @@
 #include "mhla/core/labelled.h"
 #include "mhla/io/file.h"
 #include "mhla/models/published_names.h"
+#include "mhla/models/text_encoder/encoder_parts.h"
 #include "mhla/models/weights_folder.h"
 
 namespace mhla {
@@ -14,22 +15,10 @@ namespace {
 
 constexpr const char* kGemma2Entry = "Gemma2";
 
-// `name`.weight of zeros, which take no memory until they are written to.
-torch::Tensor add_weight(torch::nn::Module& module, const std::string& name, const std::vector<std::int64_t>& shape,
-                         torch::ScalarType dtype) {
-  const auto folder = module.register_module(name, std::make_shared<torch::nn::Module>());
-  return folder->register_parameter("weight", torch::zeros(shape, dtype), /*requires_grad=*/dtype == torch::kFloat);
-}
-
 torch::Tensor normed(const torch::Tensor& x, const torch::Tensor& weight, double eps) {
   const torch::Tensor wide = x.to(torch::kFloat);
   const torch::Tensor scale = torch::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + eps);
   return (wide * scale * (weight.to(torch::kFloat) + 1)).to(x.scalar_type());
-}
-
-// x times a weight that may have fewer bits.
-torch::Tensor product(const torch::Tensor& x, const torch::Tensor& weight) {
-  return torch::linear(x, weight.to(x.scalar_type()));
 }
 
 }  // namespace
@@ -39,33 +28,34 @@ class Gemma2LayerImpl : public torch::nn::Module {
   Gemma2LayerImpl(const Gemma2Config& c, torch::ScalarType dtype) : config_(c) {
     const std::int64_t dim = c.hidden_size, width = c.intermediate_size, query = c.num_attention_heads * c.head_dim,
                        key = c.num_key_value_heads * c.head_dim;
-    norms_ = {add_weight(*this, "input_layernorm", {dim}, dtype),
-              add_weight(*this, "post_attention_layernorm", {dim}, dtype),
-              add_weight(*this, "pre_feedforward_layernorm", {dim}, dtype),
-              add_weight(*this, "post_feedforward_layernorm", {dim}, dtype)};
+    norms_ = {add_zero_weight(*this, "input_layernorm", {dim}, dtype),
+              add_zero_weight(*this, "post_attention_layernorm", {dim}, dtype),
+              add_zero_weight(*this, "pre_feedforward_layernorm", {dim}, dtype),
+              add_zero_weight(*this, "post_feedforward_layernorm", {dim}, dtype)};
     const auto attention = register_module("self_attn", std::make_shared<torch::nn::Module>());
-    q_ = add_weight(*attention, "q_proj", {query, dim}, dtype),
-    k_ = add_weight(*attention, "k_proj", {key, dim}, dtype);
-    v_ = add_weight(*attention, "v_proj", {key, dim}, dtype),
-    o_ = add_weight(*attention, "o_proj", {dim, query}, dtype);
+    q_ = add_zero_weight(*attention, "q_proj", {query, dim}, dtype),
+    k_ = add_zero_weight(*attention, "k_proj", {key, dim}, dtype);
+    v_ = add_zero_weight(*attention, "v_proj", {key, dim}, dtype),
+    o_ = add_zero_weight(*attention, "o_proj", {dim, query}, dtype);
     const auto mlp = register_module("mlp", std::make_shared<torch::nn::Module>());
-    gate_ = add_weight(*mlp, "gate_proj", {width, dim}, dtype), up_ = add_weight(*mlp, "up_proj", {width, dim}, dtype);
-    down_ = add_weight(*mlp, "down_proj", {dim, width}, dtype);
+    gate_ = add_zero_weight(*mlp, "gate_proj", {width, dim}, dtype),
+    up_ = add_zero_weight(*mlp, "up_proj", {width, dim}, dtype);
+    down_ = add_zero_weight(*mlp, "down_proj", {dim, width}, dtype);
   }
 
   torch::Tensor forward(torch::Tensor x, const torch::Tensor& hidden, const RopeTable& table) {
     const double eps = config_.rms_norm_eps;
     x = x + normed(attend(normed(x, norms_[0], eps), hidden, table), norms_[1], eps);
     const torch::Tensor y = normed(x, norms_[2], eps);
-    const torch::Tensor inner = torch::gelu(product(y, gate_), "tanh") * product(y, up_);
-    return x + normed(product(inner, down_), norms_[3], eps);
+    const torch::Tensor inner = torch::gelu(narrow_product(y, gate_), "tanh") * narrow_product(y, up_);
+    return x + normed(narrow_product(inner, down_), norms_[3], eps);
   }
 
  private:
   torch::Tensor attend(const torch::Tensor& x, const torch::Tensor& hidden, const RopeTable& table) {
     const std::int64_t group = config_.num_attention_heads / config_.num_key_value_heads;
     const auto headed = [&](const torch::Tensor& weight, std::int64_t heads) {
-      return product(x, weight).unflatten(-1, {heads, config_.head_dim});  // [B, T, H, D]
+      return narrow_product(x, weight).unflatten(-1, {heads, config_.head_dim});  // [B, T, H, D]
     };
     const auto [q, k] =
         ops::rope(headed(q_, config_.num_attention_heads), headed(k_, config_.num_key_value_heads), table);
@@ -79,7 +69,7 @@ class Gemma2LayerImpl : public torch::nn::Module {
     // The lowest number, not infinity: a row that sees nothing, which is padding, stays finite.
     scores = scores.to(torch::kFloat).masked_fill(hidden, static_cast<double>(std::numeric_limits<float>::lowest()));
     const torch::Tensor v = shared(headed(v_, config_.num_key_value_heads));
-    return product(torch::matmul(scores.softmax(-1).to(x.scalar_type()), v).transpose(1, 2).flatten(-2), o_);
+    return narrow_product(torch::matmul(scores.softmax(-1).to(x.scalar_type()), v).transpose(1, 2).flatten(-2), o_);
   }
 
   Gemma2Config config_;
@@ -90,11 +80,11 @@ class Gemma2LayerImpl : public torch::nn::Module {
 Gemma2Impl::Gemma2Impl(const Gemma2Config& c, torch::ScalarType dtype)
     : config_(c), rope_(std::make_shared<RopeCache>(c.head_dim, c.rope_theta)) {
   check(c);
-  table_ = add_weight(*this, "embed_tokens", {c.vocab_size, c.hidden_size}, dtype);
+  table_ = add_zero_weight(*this, "embed_tokens", {c.vocab_size, c.hidden_size}, dtype);
   const auto layers = register_module("layers", std::make_shared<torch::nn::Module>());
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
     layers_.push_back(layers->register_module(std::to_string(i), std::make_shared<Gemma2LayerImpl>(c, dtype)));
-  norm_ = add_weight(*this, "norm", {c.hidden_size}, dtype);
+  norm_ = add_zero_weight(*this, "norm", {c.hidden_size}, dtype);
 }
 
 torch::Tensor Gemma2Impl::forward(const torch::Tensor& ids, const torch::Tensor& mask,

@@ -7,6 +7,7 @@
 #include "mhla/core/labelled.h"
 #include "mhla/io/file.h"
 #include "mhla/models/published_names.h"
+#include "mhla/models/text_encoder/encoder_parts.h"
 #include "mhla/models/weights_folder.h"
 
 namespace mhla {
@@ -14,22 +15,10 @@ namespace {
 
 constexpr const char* kUmt5Entry = "Umt5";
 
-// `name`.weight of zeros, which take no memory until they are written to.
-torch::Tensor umt5_weight(torch::nn::Module& module, const std::string& name, const std::vector<std::int64_t>& shape,
-                          torch::ScalarType dtype) {
-  const auto folder = module.register_module(name, std::make_shared<torch::nn::Module>());
-  return folder->register_parameter("weight", torch::zeros(shape, dtype), /*requires_grad=*/dtype == torch::kFloat);
-}
-
 torch::Tensor umt5_norm(const torch::Tensor& x, const torch::Tensor& weight, double eps) {
   const torch::Tensor wide = x.scalar_type() == torch::kDouble ? x : x.to(torch::kFloat);
   const torch::Tensor scale = torch::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + eps);
   return (wide * scale * weight.to(wide.scalar_type())).to(x.scalar_type());
-}
-
-// x times a weight that may have fewer bits.
-torch::Tensor umt5_product(const torch::Tensor& x, const torch::Tensor& weight) {
-  return torch::linear(x, weight.to(x.scalar_type()));
 }
 
 // Ours are those of transformers without "encoder.", and `bias` for the table of distances.
@@ -65,14 +54,17 @@ class Umt5LayerImpl : public torch::nn::Module {
     const auto first = parts->register_module("0", std::make_shared<torch::nn::Module>());
     const auto second = parts->register_module("1", std::make_shared<torch::nn::Module>());
     const auto attention = first->register_module("SelfAttention", std::make_shared<torch::nn::Module>());
-    q_ = umt5_weight(*attention, "q", {inner, dim}, dtype), k_ = umt5_weight(*attention, "k", {inner, dim}, dtype);
-    v_ = umt5_weight(*attention, "v", {inner, dim}, dtype), o_ = umt5_weight(*attention, "o", {dim, inner}, dtype);
-    bias_ = umt5_weight(*attention, "bias", {c.relative_attention_num_buckets, c.num_heads}, dtype);
-    norm1_ = umt5_weight(*first, "layer_norm", {dim}, dtype);
+    q_ = add_zero_weight(*attention, "q", {inner, dim}, dtype),
+    k_ = add_zero_weight(*attention, "k", {inner, dim}, dtype);
+    v_ = add_zero_weight(*attention, "v", {inner, dim}, dtype),
+    o_ = add_zero_weight(*attention, "o", {dim, inner}, dtype);
+    bias_ = add_zero_weight(*attention, "bias", {c.relative_attention_num_buckets, c.num_heads}, dtype);
+    norm1_ = add_zero_weight(*first, "layer_norm", {dim}, dtype);
     const auto mlp = second->register_module("DenseReluDense", std::make_shared<torch::nn::Module>());
-    gate_ = umt5_weight(*mlp, "wi_0", {c.d_ff, dim}, dtype), up_ = umt5_weight(*mlp, "wi_1", {c.d_ff, dim}, dtype);
-    down_ = umt5_weight(*mlp, "wo", {dim, c.d_ff}, dtype);
-    norm2_ = umt5_weight(*second, "layer_norm", {dim}, dtype);
+    gate_ = add_zero_weight(*mlp, "wi_0", {c.d_ff, dim}, dtype),
+    up_ = add_zero_weight(*mlp, "wi_1", {c.d_ff, dim}, dtype);
+    down_ = add_zero_weight(*mlp, "wo", {dim, c.d_ff}, dtype);
+    norm2_ = add_zero_weight(*second, "layer_norm", {dim}, dtype);
   }
 
   // `buckets` [T, T]; `hidden` [B, 1, 1, T], true for padding, or undefined.
@@ -80,20 +72,20 @@ class Umt5LayerImpl : public torch::nn::Module {
     const double eps = config_.layer_norm_epsilon;
     x = x + attend(umt5_norm(x, norm1_, eps), buckets, hidden);
     const torch::Tensor y = umt5_norm(x, norm2_, eps);
-    return x + umt5_product(torch::gelu(umt5_product(y, gate_), "tanh") * umt5_product(y, up_), down_);
+    return x + narrow_product(torch::gelu(narrow_product(y, gate_), "tanh") * narrow_product(y, up_), down_);
   }
 
  private:
   torch::Tensor attend(const torch::Tensor& x, const torch::Tensor& buckets, const torch::Tensor& hidden) {
     const auto heads = [&](const torch::Tensor& weight) {  // [B, H, T, D]
-      return umt5_product(x, weight).unflatten(-1, {config_.num_heads, config_.d_kv}).transpose(1, 2);
+      return narrow_product(x, weight).unflatten(-1, {config_.num_heads, config_.d_kv}).transpose(1, 2);
     };
     const torch::Tensor bias = torch::embedding(bias_, buckets).permute({2, 0, 1});  // [H, T, T]
     torch::Tensor scores = torch::matmul(heads(q_), heads(k_).transpose(-1, -2));
     scores = (scores.scalar_type() == torch::kDouble ? scores : scores.to(torch::kFloat)) + bias;
     if (hidden.defined()) scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
     const torch::Tensor out = torch::matmul(scores.softmax(-1).to(x.scalar_type()), heads(v_));
-    return umt5_product(out.transpose(1, 2).flatten(-2), o_);
+    return narrow_product(out.transpose(1, 2).flatten(-2), o_);
   }
 
   Umt5Config config_;
@@ -113,11 +105,11 @@ torch::Tensor umt5_buckets(const torch::Tensor& distance, std::int64_t buckets, 
 
 Umt5Impl::Umt5Impl(const Umt5Config& config, torch::ScalarType dtype) : config_(config) {
   check(config_);
-  table_ = umt5_weight(*this, "shared", {config.vocab_size, config.d_model}, dtype);
+  table_ = add_zero_weight(*this, "shared", {config.vocab_size, config.d_model}, dtype);
   const auto blocks = register_module("block", std::make_shared<torch::nn::Module>());
   for (std::int64_t i = 0; i < config.num_layers; ++i)
     layers_.push_back(blocks->register_module(std::to_string(i), std::make_shared<Umt5LayerImpl>(config, dtype)));
-  norm_ = umt5_weight(*this, "final_layer_norm", {config.d_model}, dtype);
+  norm_ = add_zero_weight(*this, "final_layer_norm", {config.d_model}, dtype);
 }
 
 torch::Tensor Umt5Impl::forward(const torch::Tensor& ids, const torch::Tensor& mask) {
