@@ -78,15 +78,19 @@ double Trainer::Loop::epochs_at(std::int64_t at) const {
   return static_cast<double>(at * options.accumulate) / static_cast<double>(task.batches_per_epoch());
 }
 
+Launched Trainer::Loop::next_step() const {
+  return {.step = step + 1,
+          .lr = schedule(step),
+          .weight = 0,
+          .sum_names = {},
+          .grad_names = {},
+          .where = {},
+          .stats = StepStats(torch::zeros({1}))};
+}
+
 Launched Trainer::Loop::launch() {
   if (gradient_sum) return launch_shared();
-  Launched now{.step = step + 1,
-               .lr = schedule(step),
-               .weight = 0,
-               .sum_names = {},
-               .grad_names = {},
-               .where = {},
-               .stats = StepStats(torch::zeros({1}))};
+  Launched now = next_step();
   torch::Tensor loss;
   std::vector<torch::Tensor> sums;
   for (std::int64_t i = 0; i < options.accumulate; ++i) {

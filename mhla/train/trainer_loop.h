@@ -62,6 +62,7 @@ struct Trainer::Loop {
 
   // ---- Steps (trainer.cpp)
 
+  [[nodiscard]] Launched next_step() const;  // of which nothing is done yet
   Launched launch();
   // The update, from gradients that are sums over `divisor` samples, or a mean with 1.
   void update(Launched& now, const torch::Tensor& loss, const std::vector<torch::Tensor>& sums, double divisor);

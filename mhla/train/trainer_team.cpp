@@ -60,13 +60,7 @@ void Trainer::Loop::only_first(const std::function<void()>& work, const char* wh
 }
 
 Launched Trainer::Loop::launch_shared() {
-  Launched now{.step = step + 1,
-               .lr = schedule(step),
-               .weight = 0,
-               .sum_names = {},
-               .grad_names = {},
-               .where = {},
-               .stats = StepStats(torch::zeros({1}))};
+  Launched now = next_step();
   const Share share = share_of(options);
   std::vector<torch::Tensor> leaves(static_cast<std::size_t>(share.count));  // weight, loss, sums; undefined: no sample
   gradient_sum->begin(options.accumulate);
