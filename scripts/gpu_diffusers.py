@@ -17,11 +17,11 @@ import argparse
 import importlib.util
 import json
 import shutil
-import statistics
 import sys
-import time
 import types
 from pathlib import Path
+
+from gpu_timing import median_ms
 
 SIZES = {256: 64, 512: 32, 1024: 8}  # pixels: batch
 BLOCKS = (4, 4)
@@ -96,17 +96,6 @@ def collect(folder: Path) -> None:
     shutil.copytree(Path(importlib.util.find_spec("packaging").origin).parent, folder / "packaging", ignore=keep)
     size = sum(f.stat().st_size for f in folder.rglob("*.py")) / 1e6
     print(f"{folder}: {size:.1f} MB")
-
-
-def median_ms(step, seconds: float) -> float:
-    for _ in range(8):
-        step()
-    times, end = [], time.time() + seconds
-    while time.time() < end or len(times) < 5:
-        begin = time.perf_counter()
-        step()
-        times.append(1e3 * (time.perf_counter() - begin))
-    return statistics.median(times)
 
 
 def measure(make, attention: str, pass_name: str, pixels: int, batch: int, options) -> float:

@@ -10,12 +10,12 @@ Median wall time, as `mhla bench model --model dit_s_2 --device cuda --precision
 
 import argparse
 import math
-import statistics
-import time
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from gpu_timing import median_ms
 
 SIZES = {"s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16), "xl": (1152, 28, 16)}  # channels, blocks, heads
 
@@ -67,17 +67,6 @@ class Dit(nn.Module):
         x = self.out(self.norm(x) * (1 + scale) + shift)
         x = x.view(x.shape[0], side, side, self.patch, self.patch, -1)
         return torch.einsum("nhwpqc->nchpwq", x).reshape(x.shape[0], -1, side * self.patch, side * self.patch)
-
-
-def median_ms(step, seconds):
-    for _ in range(8):
-        step()
-    times, end = [], time.time() + seconds
-    while time.time() < end or len(times) < 5:
-        begin = time.perf_counter()
-        step()
-        times.append(1e3 * (time.perf_counter() - begin))
-    return statistics.median(times)
 
 
 def milliseconds(name, pass_name, image, batch, attention, seconds):

@@ -8,12 +8,12 @@ vit_256 --attention mhla,softmax --pass train --device cuda --precision bf16` me
 """
 
 import argparse
-import statistics
-import time
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from gpu_timing import median_ms
 
 
 class Block(nn.Module):
@@ -59,14 +59,7 @@ def milliseconds(image, batch, seconds):
         optimizer.zero_grad()
         torch.cuda.synchronize()
 
-    for _ in range(5):
-        step()
-    times, end = [], time.time() + seconds
-    while time.time() < end or len(times) < 5:
-        begin = time.perf_counter()
-        step()
-        times.append(1e3 * (time.perf_counter() - begin))
-    return statistics.median(times)
+    return median_ms(step, seconds)
 
 
 def main():
