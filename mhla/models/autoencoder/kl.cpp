@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "mhla/models/grid_parts.h"
 #include "mhla/models/image_parts.h"
 #include "mhla/modules/exact.h"
 #include "mhla/ops/torch.h"
@@ -13,10 +14,6 @@ constexpr std::int64_t kScores = std::int64_t{1} << 26;  // query-key pairs at a
 
 torch::nn::GroupNorm group_norm(const KlConfig& c, std::int64_t channels) {
   return torch::nn::GroupNorm(torch::nn::GroupNormOptions(c.norm_num_groups, channels).eps(c.norm_eps));
-}
-
-std::shared_ptr<torch::nn::Module> add_folder(torch::nn::Module& parent, const std::string& name) {
-  return parent.register_module(name, std::make_shared<torch::nn::Module>());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/kernels/mixing/mixing.h"
+#include "mhla/models/grid_parts.h"
 #include "mhla/modules/exact.h"
 #include "mhla/modules/feature_maps.h"
 #include "mhla/ops/ops.h"
@@ -20,10 +21,6 @@ torch::nn::Linear linear(std::int64_t in, std::int64_t out, bool bias = true) {
   return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
 }
 
-std::shared_ptr<torch::nn::Module> add_folder(torch::nn::Module& parent, const std::string& name) {
-  return parent.register_module(name, std::make_shared<torch::nn::Module>());
-}
-
 // LayerNorm without weights, then x (1 + scale) + shift.
 torch::Tensor modulated(const torch::Tensor& x, const torch::Tensor& shift, const torch::Tensor& scale, double eps) {
   return ops::modulated_norm({x, {}, {}, scale, shift}, eps).second;
@@ -35,12 +32,6 @@ torch::Tensor time_features(const torch::Tensor& t) {
   const torch::Tensor angles =
       t.to(torch::kFloat).unsqueeze(1) * torch::exp(k * (-std::log(10000.0) / static_cast<double>(kFrequencies)));
   return torch::cat({angles.cos(), angles.sin()}, 1);
-}
-
-// Blocks that have tokens when `count` of them share `tokens`.
-std::int64_t filled_blocks(std::int64_t tokens, std::int64_t count) {
-  const std::int64_t size = (tokens + count - 1) / count;
-  return (tokens + size - 1) / size;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/kernels/mixing/mixing.h"
+#include "mhla/models/grid_parts.h"
 #include "mhla/modules/exact.h"
 #include "mhla/modules/feature_maps.h"
 #include "mhla/ops/feature_map.h"
@@ -15,10 +16,6 @@ namespace {
 
 constexpr const char* kWanEntry = "Wan";
 constexpr double kRopeBase = 10000.0;
-
-std::shared_ptr<torch::nn::Module> wan_folder(torch::nn::Module& parent, const std::string& name) {
-  return parent.register_module(name, std::make_shared<torch::nn::Module>());
-}
 
 Layout layout_of(const VideoGrid& grid, const std::array<std::int64_t, 3>& blocks) {
   return Layout::grid3d({grid[0], grid[1], grid[2]}, {blocks[0], blocks[1], blocks[2]});
@@ -32,12 +29,6 @@ torch::Tensor attended(const torch::Tensor& q, const torch::Tensor& k, const tor
                        const torch::Tensor& mask) {
   const auto turned = [](const torch::Tensor& x) { return x.transpose(1, 2); };
   return ops::softmax_attention(turned(q), turned(k), turned(v), /*causal=*/false, mask).transpose(1, 2).flatten(-2);
-}
-
-// Blocks that have tokens when `count` of them share `tokens`.
-std::int64_t blocks_with_tokens(std::int64_t tokens, std::int64_t count) {
-  const std::int64_t size = (tokens + count - 1) / count;
-  return (tokens + size - 1) / size;
 }
 
 }  // namespace
@@ -72,7 +63,7 @@ WanSelfAttentionImpl::WanSelfAttentionImpl(const WanConfig& c, std::int64_t laye
   g_norm_ = register_module("g_norm", RmsNorm(c.dim / c.heads, 1e-6));
   if (c.gate == "silu") g_ = register_module("g", torch::nn::Linear(c.dim, c.dim));
   if (c.lepe != 0) {
-    const auto folder = wan_folder(*this, "lepe");
+    const auto folder = add_folder(*this, "lepe");
     const double bound = 1.0 / std::sqrt(static_cast<double>(c.lepe * c.lepe * c.lepe));
     lepe_weight_ =
         folder->register_parameter("weight", torch::empty({c.dim, 1, c.lepe, c.lepe, c.lepe}).uniform_(-bound, bound));
@@ -125,7 +116,7 @@ torch::Tensor WanSelfAttentionImpl::attend(torch::Tensor q, torch::Tensor k, con
   std::array<std::int64_t, 3> used{};
   torch::Tensor own = mix.view({c.blocks[0], c.blocks[1], c.blocks[2], c.blocks[0], c.blocks[1], c.blocks[2]});
   for (std::size_t axis = 0; axis < 3; ++axis) {
-    used[axis] = blocks_with_tokens(grid[axis], c.blocks[axis]);
+    used[axis] = filled_blocks(grid[axis], c.blocks[axis]);
     own = own.narrow(static_cast<std::int64_t>(axis), 0, used[axis])
               .narrow(static_cast<std::int64_t>(axis) + 3, 0, used[axis]);
   }
@@ -190,7 +181,7 @@ WanBlockImpl::WanBlockImpl(const WanConfig& c, std::int64_t layer, std::shared_p
       self_attn_(register_module("self_attn", WanSelfAttention(c, layer, std::move(ropes)))),
       cross_attn_(register_module("cross_attn", WanCrossAttention(c))),
       norm3_(register_module("norm3", torch::nn::LayerNorm(torch::nn::LayerNormOptions({c.dim}).eps(c.eps)))) {
-  const auto mlp = wan_folder(*this, "ffn");
+  const auto mlp = add_folder(*this, "ffn");
   fc1_ = mlp->register_module("0", torch::nn::Linear(c.dim, c.mlp));
   fc2_ = mlp->register_module("2", torch::nn::Linear(c.mlp, c.dim));
   modulation_ = register_parameter("modulation", torch::randn({1, 6, c.dim}) / std::sqrt(static_cast<double>(c.dim)));
@@ -212,21 +203,21 @@ torch::Tensor WanBlockImpl::forward(const torch::Tensor& x, const torch::Tensor&
 WanImpl::WanImpl(const WanConfig& given) : config_(given) {
   check(config_);
   const WanConfig& c = config_;
-  const auto patches = wan_folder(*this, "patch_embedding");
+  const auto patches = add_folder(*this, "patch_embedding");
   patch_weight_ =
       patches->register_parameter("weight", torch::empty({c.dim, c.channels, c.patch[0], c.patch[1], c.patch[2]}));
   patch_bias_ = patches->register_parameter("bias", torch::zeros({c.dim}));
-  const auto text = wan_folder(*this, "text_embedding"), time = wan_folder(*this, "time_embedding");
+  const auto text = add_folder(*this, "text_embedding"), time = add_folder(*this, "time_embedding");
   text_in_ = text->register_module("0", torch::nn::Linear(c.text_dim, c.dim));
   text_out_ = text->register_module("2", torch::nn::Linear(c.dim, c.dim));
   time_in_ = time->register_module("0", torch::nn::Linear(c.time_channels, c.dim));
   time_out_ = time->register_module("2", torch::nn::Linear(c.dim, c.dim));
-  time_rows_ = wan_folder(*this, "time_projection")->register_module("1", torch::nn::Linear(c.dim, 6 * c.dim));
+  time_rows_ = add_folder(*this, "time_projection")->register_module("1", torch::nn::Linear(c.dim, 6 * c.dim));
   const auto ropes = std::make_shared<VideoRopes>(c.dim / c.heads);
-  const auto blocks = wan_folder(*this, "blocks");
+  const auto blocks = add_folder(*this, "blocks");
   for (std::int64_t i = 0; i < c.depth; ++i)
     blocks_.push_back(blocks->register_module(std::to_string(i), WanBlock(c, i, ropes)));
-  const auto head = wan_folder(*this, "head");
+  const auto head = add_folder(*this, "head");
   head_ =
       head->register_module("head", torch::nn::Linear(c.dim, c.patch[0] * c.patch[1] * c.patch[2] * c.out_channels));
   head_rows_ =
