@@ -19,8 +19,6 @@ namespace mhla {
 
 namespace {
 
-MhlaAttentionImpl* mhla_of(const LmBlock& block) { return block->attention()->as<MhlaAttentionImpl>(); }
-
 bool can_record(const LanguageModelImpl& model) {
   return model.device().is_cuda() && mhla_of(model.blocks().front()) != nullptr && model.config().short_conv == 0 &&
          !ops::cuda_autocast();

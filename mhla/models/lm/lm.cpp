@@ -15,8 +15,6 @@ namespace {
 
 constexpr const char* kLmEntry = "LanguageModel";
 
-MhlaAttentionImpl* mhla_of(const LmBlock& block) { return block->attention()->as<MhlaAttentionImpl>(); }
-
 }  // namespace
 
 LmBlockImpl::LmBlockImpl(const LmConfig& c, std::int64_t mlp_width, const std::shared_ptr<RopeCache>& rope) {

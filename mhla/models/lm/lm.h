@@ -35,6 +35,9 @@ class LmBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(LmBlock);
 
+// The attention of a block where it is MHLA, else null.
+inline MhlaAttentionImpl* mhla_of(const LmBlock& block) { return block->attention()->as<MhlaAttentionImpl>(); }
+
 // What a model has seen of a batch of sequences, each at its own place. Moves, and copies by select() alone.
 struct LmState {
   std::vector<AttentionState> layers;
