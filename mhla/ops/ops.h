@@ -59,6 +59,13 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor
                                            double eps = 1e-6, std::optional<at::ScalarType> dtype = {});
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);  // silu(gate) up: mhla/kernels/swiglu
 
+// The loss of every token, [N] f32 (f64 for f64), from logits [N, V] and targets [N] i64; 0 where the target is
+// `ignored`. With `gradient` the logits become softmax(logits) - onehot(target), 0 where ignored:
+// mhla/kernels/cross_entropy.
+at::Tensor cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, std::int64_t ignored, bool gradient);
+at::Tensor row_sum(
+    const at::Tensor& x);  // [..., C] to [C] in f32 (f64 for f64), the gradient of a bias: mhla/kernels/row_sum
+
 // s = x + gate branch and LayerNorm(s) (1 + scale) + shift, without learned weights:
 // mhla/kernels/norm/modulated_norm.h.
 struct ModulatedNormInputs {

@@ -1,13 +1,14 @@
 #include "mhla/models/lm/head_loss.h"
 
 #include "mhla/core/error.h"
+#include "mhla/ops/ops.h"
 #include "mhla/ops/torch.h"
 
 namespace mhla {
 namespace {
 
-// Numbers of a piece's logits: 256 MiB of f32 where products want many rows, 32 MiB where caches are small.
-constexpr std::int64_t kDeviceLogits = std::int64_t{1} << 26, kHostLogits = std::int64_t{1} << 23;
+// Bytes of a piece's logits: products want many rows, caches of CPUs are small.
+constexpr std::int64_t kDeviceLogits = std::int64_t{256} << 20, kHostLogits = std::int64_t{32} << 20;
 
 struct Pieces {
   torch::Tensor hidden;   // [N, dim]
@@ -31,21 +32,18 @@ Pieces pieces_of(const torch::Tensor& hidden, const torch::Tensor& weight, const
   const bool autocast = hidden.is_cuda() && ops::cuda_autocast();
   const torch::ScalarType dtype = autocast ? torch::kBFloat16 : hidden.scalar_type();
   Pieces pieces{hidden.reshape({-1, hidden.size(-1)}), targets.reshape({-1}), weight.to(dtype), at_once};
-  if (at_once <= 0)
-    pieces.at_once = std::max<std::int64_t>(1, (hidden.is_cuda() ? kDeviceLogits : kHostLogits) / weight.size(0));
+  const std::int64_t row = weight.size(0) * static_cast<std::int64_t>(pieces.weight.element_size());
+  if (at_once <= 0) pieces.at_once = std::max<std::int64_t>(1, (hidden.is_cuda() ? kDeviceLogits : kHostLogits) / row);
   return pieces;
 }
 
-// visit(first, h, p, known, target): p [n, vocab] f32 has the logits of tokens first, first + 1, ...
+// visit(first, h, logits, target): logits [n, vocab] are those of tokens first, first + 1, ...
 template <class Visit>
 void each_piece(const Pieces& pieces, const Visit& visit) {
   for (std::int64_t first = 0; first < pieces.hidden.size(0); first += pieces.at_once) {
     const std::int64_t count = std::min(pieces.at_once, pieces.hidden.size(0) - first);
     const torch::Tensor h = pieces.hidden.narrow(0, first, count).to(pieces.weight.scalar_type());
-    const torch::Tensor product = torch::mm(h, pieces.weight.t());
-    const torch::Tensor logits = product.scalar_type() == torch::kDouble ? product : product.to(torch::kFloat);
-    const torch::Tensor target = pieces.targets.narrow(0, first, count), known = target != kIgnoredTarget;
-    visit(first, h, logits, known, target.masked_fill(known.logical_not(), 0).unsqueeze(-1));
+    visit(first, h, torch::mm(h, pieces.weight.t()), pieces.targets.narrow(0, first, count));
   }
 }
 
@@ -59,15 +57,11 @@ class HeadLoss : public torch::autograd::Function<HeadLoss> {
     torch::Tensor dhidden, dweight;
     if (hidden.requires_grad()) dhidden = torch::empty_like(pieces.hidden);
     if (weight.requires_grad()) dweight = torch::zeros(weight.sizes(), weight.options().dtype(wide));
-    each_piece(pieces, [&](std::int64_t first, const torch::Tensor& h, torch::Tensor p, const torch::Tensor& known,
+    const bool gradient = dhidden.defined() || dweight.defined();
+    each_piece(pieces, [&](std::int64_t first, const torch::Tensor& h, const torch::Tensor& logits,
                            const torch::Tensor& target) {
-      const torch::Tensor total = p.logsumexp(-1, /*keepdim=*/true);
-      const torch::Tensor loss = (total - p.gather(-1, target)).squeeze(-1);
-      sum += loss.masked_fill(known.logical_not(), 0.0).sum(torch::kDouble);
-      if (!dhidden.defined() && !dweight.defined()) return;
-      p.sub_(total).exp_().scatter_add_(-1, target, torch::full_like(total, -1.0));
-      p.mul_(known.unsqueeze(-1));
-      const torch::Tensor dlogits = p.to(pieces.weight.scalar_type());
+      sum += ops::cross_entropy_(logits, target, kIgnoredTarget, gradient).sum(torch::kDouble);
+      const torch::Tensor& dlogits = logits;
       if (dhidden.defined()) dhidden.narrow(0, first, h.size(0)).copy_(torch::mm(dlogits, pieces.weight));
       if (dweight.defined()) dweight.add_(torch::mm(dlogits.t(), h));
     });
@@ -103,11 +97,10 @@ torch::Tensor token_losses(const torch::Tensor& hidden, const torch::Tensor& wei
   const Pieces pieces = pieces_of(hidden, weight, targets, at_once);
   const torch::ScalarType wide = hidden.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   torch::Tensor losses = torch::empty(pieces.targets.sizes(), hidden.options().dtype(wide));
-  each_piece(pieces, [&](std::int64_t first, const torch::Tensor&, const torch::Tensor& logits,
-                         const torch::Tensor& known, const torch::Tensor& target) {
-    const torch::Tensor loss = (logits.logsumexp(-1, /*keepdim=*/true) - logits.gather(-1, target)).squeeze(-1);
-    losses.narrow(0, first, loss.size(0)).copy_(loss.masked_fill(known.logical_not(), 0.0));
-  });
+  each_piece(
+      pieces, [&](std::int64_t first, const torch::Tensor&, const torch::Tensor& logits, const torch::Tensor& target) {
+        losses.narrow(0, first, target.size(0)).copy_(ops::cross_entropy_(logits, target, kIgnoredTarget, false));
+      });
   return losses.view(targets.sizes());
 }
 

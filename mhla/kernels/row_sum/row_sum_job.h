@@ -1,0 +1,24 @@
+// A checked call as the kernels of row_sum_cuda.cu take it; how rows are cut into parts.
+#pragma once
+
+#include <algorithm>
+
+#include "mhla/kernels/row_sum/row_sum.h"
+
+namespace mhla {
+
+struct RowSumJob {
+  const void* x = nullptr;
+  float *sum = nullptr, *parts = nullptr;  // parts [row_sum_parts, columns]
+  DType dtype = DType::kF32;
+  std::int64_t rows = 0, columns = 0;
+  bool aligned = false;  // every row to 16 bytes
+  void* stream = nullptr;
+};
+
+// At least 64 rows a part, and two parts for each of the 132 multiprocessors of an H200.
+constexpr std::int64_t row_sum_parts(std::int64_t rows) { return std::clamp<std::int64_t>(rows / 64, 1, 264); }
+
+void row_sum_cuda(const RowSumJob& job);
+
+}  // namespace mhla
