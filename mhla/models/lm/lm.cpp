@@ -17,6 +17,14 @@ constexpr const char* kLmEntry = "LanguageModel";
 
 }  // namespace
 
+torch::Tensor LmStream::norm(RmsNorm& norm) {
+  if (!branch.defined()) return norm(x);
+  torch::Tensor normed;
+  std::tie(x, normed) = norm->joined(x, branch);
+  branch = torch::Tensor();
+  return normed;
+}
+
 LmBlockImpl::LmBlockImpl(const LmConfig& c, std::int64_t mlp_width, const std::shared_ptr<RopeCache>& rope) {
   attn_norm_ = register_module("attn_norm", RmsNorm(c.dim, c.norm_eps));
   attn_ = make_lm_attention(c, rope);
@@ -27,13 +35,15 @@ LmBlockImpl::LmBlockImpl(const LmConfig& c, std::int64_t mlp_width, const std::s
 }
 
 torch::Tensor LmBlockImpl::behind(const torch::Tensor& x, const torch::Tensor& attended) {
-  if (mlp_.is_empty()) return x + attended;
-  const auto [y, normed] = mlp_norm_->joined(x, attended);
-  return y + mlp_(normed);
+  LmStream stream{x, attended};
+  if (!mlp_.is_empty()) stream.branch = mlp_(stream.norm(mlp_norm_));
+  return stream.settled();
 }
 
-torch::Tensor LmBlockImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
-  return behind(x, attn_->forward(before(x), cu_seqlens));
+LmStream LmBlockImpl::forward(LmStream stream, const torch::Tensor& cu_seqlens) {
+  stream.branch = attn_->forward(stream.norm(attn_norm_), cu_seqlens);
+  if (!mlp_.is_empty()) stream.branch = mlp_(stream.norm(mlp_norm_));
+  return stream;
 }
 
 torch::Tensor LmBlockImpl::stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions) {
@@ -194,12 +204,14 @@ torch::Tensor LanguageModelImpl::hidden(const torch::Tensor& given, const torch:
   } restore{[&] { set_chunk(config_.chunk); }};
   set_chunk(chunk);
   const ExactLayers exact(exact_);
-  torch::Tensor x = embed(tokens);
+  LmStream stream{embed(tokens), {}};
   for (LmBlock& block : blocks_) {
-    const auto body = [part = block.ptr(), cu_seqlens](const torch::Tensor& y) { return part->forward(y, cu_seqlens); };
-    x = recompute_ ? recomputed(body, x) : body(x);
+    const auto body = [part = block.ptr(), cu_seqlens](const torch::Tensor& x) {
+      return part->forward({x, {}}, cu_seqlens).settled();
+    };
+    stream = recompute_ ? LmStream{recomputed(body, stream.x), {}} : block->forward(std::move(stream), cu_seqlens);
   }
-  return norm_(x);
+  return stream.norm(norm_);
 }
 
 LmState LanguageModelImpl::begin(std::int64_t batch) const {

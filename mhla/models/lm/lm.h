@@ -14,10 +14,17 @@
 
 namespace mhla {
 
+// x + branch, where the sum waits for the norm that follows: one pass on a GPU instead of two.
+struct LmStream {
+  torch::Tensor x, branch;  // [B, N, dim]; no branch: x alone
+  [[nodiscard]] torch::Tensor settled() const { return branch.defined() ? x + branch : x; }
+  torch::Tensor norm(RmsNorm& norm);  // of the sum; the stream is settled after it
+};
+
 class LmBlockImpl : public torch::nn::Module {
  public:
   LmBlockImpl(const LmConfig& config, std::int64_t mlp_width, const std::shared_ptr<RopeCache>& rope);
-  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens);
+  LmStream forward(LmStream stream, const torch::Tensor& cu_seqlens);
   torch::Tensor stream(const torch::Tensor& x, AttentionState& state, const torch::Tensor& positions);
   [[nodiscard]] const AnyAttention& attention() const { return attn_; }
 
