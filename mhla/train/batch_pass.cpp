@@ -1,12 +1,8 @@
 #include "mhla/train/batch_pass.h"
 
 #include "mhla/core/error.h"
+#include "mhla/ops/cuda_graph.h"
 #include "mhla/train/trainer.h"
-
-#ifdef MHLA_TORCH_CUDA
-#include <ATen/cuda/CUDAGraph.h>
-#include <c10/cuda/CUDAGuard.h>
-#endif
 
 namespace mhla::train {
 
@@ -52,30 +48,38 @@ struct BatchPass::Recording {
     for (const torch::Tensor& parameter : pass.task_.model().parameters()) {
       if (parameter.requires_grad()) parameters.push_back(parameter);
     }
-    for (const torch::Tensor& parameter : parameters) parameter.mutable_grad().reset();
-    const c10::cuda::CUDAStreamGuard on_its_stream(
-        c10::cuda::getStreamFromPool(/*isHighPriority=*/false, pass.device_.index()));
-    graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
-    try {
-      result = pass.work(inputs);
-    } catch (...) {
-      try {
-        graph.capture_end();  // or the stream would go on recording
-      } catch (const std::exception&) {
-      }
-      throw;
+    std::vector<torch::Tensor> before;  // what earlier batches of the step have left
+    for (const torch::Tensor& parameter : parameters) {
+      before.push_back(parameter.grad());
+      parameter.mutable_grad().reset();
     }
-    graph.capture_end();
-    for (const torch::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
+    ops::record_graph(graph, ops::recording_stream(pass.device_), {0, 0}, [&] { result = pass.work(inputs); });
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      gradients.push_back(parameters[i].grad());
+      parameters[i].mutable_grad() = before[i];
+    }
   }
 
-  BatchResult replay(const TrainBatch& batch) {
+  // `adds`: to the gradients that are there; else the parameters get those of the graph, which the next replay changes.
+  BatchResult replay(const TrainBatch& batch, bool adds) {
     for (std::size_t i = 0; i < batch.inputs.size(); ++i) {
       if (batch.inputs[i].defined()) inputs.inputs[i].copy_(batch.inputs[i]);
     }
     graph.replay();
-    for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = gradients[i];
-    return result;
+    std::vector<torch::Tensor> sums, own;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      torch::Tensor& gradient = parameters[i].mutable_grad();
+      if (adds && gradient.defined() && gradients[i].defined()) {
+        sums.push_back(gradient), own.push_back(gradients[i]);
+      } else if (!adds || gradients[i].defined()) {
+        gradient = adds ? gradients[i].clone() : gradients[i];
+      }
+    }
+    if (!sums.empty()) torch::_foreach_add_(sums, own);
+    if (!adds) return result;
+    BatchResult kept{.loss = result.loss.clone(), .sums = result.sums};  // the next batch of the step is replayed, too
+    for (auto& [name, sum] : kept.sums) sum = sum.clone();
+    return kept;
   }
 
   std::vector<std::int64_t> kind;
@@ -97,7 +101,7 @@ BatchResult BatchPass::operator()(const TrainBatch& batch) {
   }
   if (kind != recording_->kind) return work(batch);
   replayed_ = true;
-  return recording_->replay(batch);
+  return recording_->replay(batch, /*adds=*/options_.accumulate > 1);
 }
 
 #else
@@ -112,7 +116,6 @@ BatchPass::BatchPass(Task& task, const TrainOptions& options, const torch::Devic
     : task_(task), options_(options), device_(device) {
   if (!options.cuda_graph) return;
   if (!device.is_cuda()) fail("train: cuda_graph is on, expected a CUDA device, not ", options.device);
-  if (options.accumulate != 1) fail("train: cuda_graph is on, expected accumulate 1, not ", options.accumulate);
   const std::string reason = task.why_not_recorded();
   if (!reason.empty()) fail("train: cuda_graph is on, but ", reason);
 }

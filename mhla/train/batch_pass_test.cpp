@@ -77,9 +77,36 @@ TEST(BatchPass, WhatCannotBeRecordedIsNamed) {
   TrainOptions options = tiny_options();
   options.cuda_graph = true;
   EXPECT_EQ(message_of([&] { Twin twin(options); }), "train: cuda_graph is on, expected a CUDA device, not cpu");
-  if (!torch::cuda::is_available()) return;
-  options.device = "cuda", options.accumulate = 2;
-  EXPECT_EQ(message_of([&] { Twin twin(options); }), "train: cuda_graph is on, expected accumulate 1, not 2");
+}
+
+// Two batches a step: the second replay adds to the gradients of the first and leaves its results alone.
+TEST(BatchPass, GraphsAddUpTheBatchesOfAStep) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  TrainOptions with = on_a_gpu(true, "f32"), without = on_a_gpu(false, "f32");
+  with.accumulate = without.accumulate = 2;
+  Twin recorded(with), plain(without);
+  for (int step = 0; step < 6; ++step) {
+    std::vector<BatchResult> want, got;
+    for (int i = 0; i < 2; ++i) {
+      const TrainBatch batch = plain.task.next_batch();
+      recorded.task.next_batch();  // the same
+      torch::manual_seed(static_cast<std::uint64_t>(2 * step + i));
+      want.push_back(plain.pass(batch));
+      torch::manual_seed(static_cast<std::uint64_t>(2 * step + i));
+      got.push_back(recorded.pass(batch));
+    }
+    EXPECT_EQ(recorded.pass.replayed(), step >= 1);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(torch::allclose(got[i].loss, want[i].loss, 1e-5, 1e-7)) << "step " << step << " batch " << i;
+      EXPECT_TRUE(torch::allclose(got[i].sums.at(0).second, want[i].sums.at(0).second, 1e-5, 1e-7));
+    }
+    const auto own = recorded.task.model().parameters(), theirs = plain.task.model().parameters();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(own[i].grad(), theirs[i].grad(), 1e-4, 1e-6))
+          << "step " << step << " parameter " << i;
+      own[i].mutable_grad().reset(), theirs[i].mutable_grad().reset();
+    }
+  }
 }
 
 }  // namespace

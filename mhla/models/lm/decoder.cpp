@@ -5,13 +5,9 @@
 
 #include "mhla/kernels/streaming/streaming_record.h"
 #include "mhla/modules/mhla_attention.h"
+#include "mhla/ops/cuda_graph.h"
 #include "mhla/ops/tensor_view.h"
 #include "mhla/ops/torch.h"
-
-#ifdef MHLA_TORCH_CUDA
-#include <ATen/cuda/CUDAGraph.h>
-#include <c10/cuda/CUDAGuard.h>
-#endif
 
 namespace mhla {
 
@@ -39,7 +35,7 @@ struct Decoder::Recording {
         positions(buffer.narrow(0, 0, 8 * batch).view(torch::kLong)),
         turns(mhla_of(model.blocks().front())->stream_table({}, room)),
         pool(at::cuda::graph_pool_handle()),
-        stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, model.device().index())) {}
+        stream(ops::recording_stream(model.device())) {}
 
   [[nodiscard]] std::int64_t closers_at() const { return 8 * batch + layers * record.sequences_bytes(); }
   [[nodiscard]] std::int64_t told_bytes(bool closing) const {
@@ -94,19 +90,8 @@ struct Decoder::Recording {
   }
 
   void capture(LanguageModelImpl& model, LmState& state, bool closing) {
-    const c10::cuda::CUDAStreamGuard on_its_stream(stream);
     auto graph = std::make_unique<at::cuda::CUDAGraph>();
-    graph->capture_begin(pool, cudaStreamCaptureModeThreadLocal);
-    try {
-      logits[closing] = work(model, state, closing);
-    } catch (...) {
-      try {
-        graph->capture_end();  // or the stream would go on recording
-      } catch (const std::exception&) {
-      }
-      throw;
-    }
-    graph->capture_end();
+    ops::record_graph(*graph, stream, pool, [&] { logits[closing] = work(model, state, closing); });
     graphs[closing] = std::move(graph);
   }
 

@@ -138,6 +138,11 @@ BatchResult LmTask::forward(const TrainBatch& given) {
   return {.loss = sum / static_cast<double>(given.weight), .sums = {}};
 }
 
+std::string LmTask::why_not_recorded() const {
+  if (options_.data == kMqar || options_.packing == "concatenate") return {};
+  return "packing is documents, whose lengths differ from batch to batch, expected concatenate";
+}
+
 JsonValue LmTask::cursor() const {
   return JsonValue().set("epoch", at_.epoch).set("position", at_.position).set("tokens", data_->checksum());
 }

@@ -36,7 +36,7 @@ class LmTask : public Task {
   [[nodiscard]] std::int64_t batches_per_epoch() const override { return batches_->batches_per_epoch(); }
   TrainBatch next_batch() override;  // the tensors of an LmBatch
   BatchResult forward(const TrainBatch& batch) override;
-  [[nodiscard]] std::string why_not_recorded() const override { return "language models are not recorded yet"; }
+  [[nodiscard]] std::string why_not_recorded() const override;
   [[nodiscard]] JsonValue cursor() const override;
   void seek(const JsonValue& cursor) override;
   [[nodiscard]] Metrics derived(double loss, double samples_per_s) const override;
