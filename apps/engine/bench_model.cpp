@@ -8,6 +8,7 @@
 #include "apps/engine/timed.h"
 #include "mhla/core/error.h"
 #include "mhla/diffusion/gaussian.h"
+#include "mhla/diffusion/graph_denoiser.h"
 #include "mhla/models/dit/dit.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/train/adamw.h"
@@ -96,11 +97,12 @@ ImageModel dit_model(const DitConfig& config, std::int64_t batch, const torch::D
   const torch::Tensor noise = torch::randn_like(x);
   const torch::Tensor index = torch::randint(process.steps, {batch}, torch::kLong).to(device);
   const Conditioning condition{torch::randint(config.classes, {batch}, torch::kLong).to(device), {}, {}};
+  const auto network = std::make_shared<GraphDenoiser>(*model);  // as `sample` calls it
   return {config.model,
           config.image[0],
           model,
           model->attention_layers(),
-          [=] { return model->denoise(x, index, condition); },
+          [=] { return network->denoise(x, index, condition); },
           [=] { return diffusion->loss(*model, x, noise, index, condition).total.mean(); },
           [=] { model->constrain(); }};
 }

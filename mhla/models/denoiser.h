@@ -33,6 +33,8 @@ class Denoiser {
   // The prediction for noisy samples x [B, channels, ...] at times t [B]: noise or velocity, and after it as many
   // channels of variance where the model has learned one. t is what the model was trained on, 0 to 1000 as a rule.
   virtual torch::Tensor denoise(const torch::Tensor& x, const torch::Tensor& t, const Conditioning& condition) = 0;
+  // Whether its kernels do not depend on values and nothing waits for the host, so that a CUDA graph can hold them.
+  [[nodiscard]] virtual bool can_be_recorded() const { return false; }
   // The conditioning of "no class" for as many samples. Models of captions have none: theirs comes from a text encoder.
   [[nodiscard]] virtual Conditioning unconditional(const Conditioning& condition) const {
     (void)condition;

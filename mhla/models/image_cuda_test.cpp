@@ -102,7 +102,7 @@ class ImageModelsOnAGpu : public testing::TestWithParam<ImageCase> {
   }
   // The output on the CPU in f32, of a model on its own device in the type of its weights.
   static torch::Tensor run(torch::nn::Module& model) {
-    const torch::Tensor& some = model.parameters().front();
+    const torch::Tensor some = model.parameters().front();
     Inputs inputs;
     for (const torch::Tensor& x : GetParam().inputs)
       inputs.push_back(x.to(some.device()).to(x.is_floating_point() ? some.scalar_type() : x.scalar_type()));

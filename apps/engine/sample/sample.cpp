@@ -13,6 +13,7 @@
 #include "mhla/core/run_failed.h"
 #include "mhla/core/seconds.h"
 #include "mhla/core/threads.h"
+#include "mhla/diffusion/graph_denoiser.h"
 #include "mhla/diffusion/sample.h"
 #include "mhla/train/opening.h"
 #include "mhla/train/stop_signal.h"
@@ -113,7 +114,8 @@ void sample_images(const SampleImagesRequest& r, Observer& observer) {
   generator.network->to(device, dtype);
   PixelMaker pixels(plan, device, dtype, r.tile);
   const auto to_device = [&](const torch::Tensor& x) { return x.to(device); };
-  GuidedDenoiser guided(*generator.denoiser, plan.guidance, conditions.negative.each(to_device));
+  GraphDenoiser network(*generator.denoiser);
+  GuidedDenoiser guided(network, plan.guidance, conditions.negative.each(to_device));
   const std::unique_ptr<Sampler> sampler = plan.make_sampler();
 
   folder.begin();

@@ -268,6 +268,11 @@ Conditioning DitImpl::unconditional(const Conditioning& condition) const {
   return {torch::full_like(condition.labels, null_class()), {}, {}};
 }
 
+bool DitImpl::can_be_recorded() const {  // not scans, whose order is looked up on the host
+  return config_.family == "dit" &&
+         (config_.attention == "mhla" || config_.attention == "linear" || config_.attention == "softmax");
+}
+
 void DitImpl::constrain() {
   for (const AttentionLayer& layer : layers_) layer.attention->constrain();
 }

@@ -100,6 +100,7 @@ class DitImpl : public torch::nn::Module, public Denoiser, public HasParamRoles 
 
   torch::Tensor denoise(const torch::Tensor& x, const torch::Tensor& t, const Conditioning& condition) override;
   [[nodiscard]] Conditioning unconditional(const Conditioning& condition) const override;
+  [[nodiscard]] bool can_be_recorded() const override;
   [[nodiscard]] std::int64_t null_class() const;  // refused where the model has none
 
   void constrain();  // after an optimiser step: what must hold for the weights (MHLA: the range of mix)

@@ -74,6 +74,7 @@ class SanaImpl : public torch::nn::Module, public Denoiser {
   // Refused: guidance takes the text encoder's states of "" or of a negative caption. y_embedding is the caption of
   // dropped ones in training only.
   [[nodiscard]] Conditioning unconditional(const Conditioning& condition) const override;
+  [[nodiscard]] bool can_be_recorded() const override { return true; }
 
   // x [B, channels, rows, columns]; t [B] from 0 to 1000; y [B, T, caption_dim]; mask [B, T], 0 for padding, or
   // undefined. A caption without a single token sees all of its padding.
