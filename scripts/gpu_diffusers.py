@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """A DiT-S/2 of diffusers, as it is and converted by mhla.replace_attention, on a GPU: forward and training step, compiled.
 
-    scripts/gpu_diffusers.py --collect carry/diffusers_src          # where diffusers is installed: its Python files, 13 MB
-    PYTHONPATH=python:carry/diffusers_src MHLA_LIBRARY=.../libmhla_torch.so scripts/gpu_diffusers.py [--json]
+    scripts/gpu_diffusers.py --collect peers                        # where diffusers is installed: its Python files, 14 MB
+    PYTHONPATH=python:peers MHLA_LIBRARY=.../libmhla_torch.so scripts/gpu_diffusers.py [--json]
 
 The second machine needs torch with CUDA, and libmhla_torch.so for that torch (BUILD=... scripts/gpu_torch.sh build). Of
-diffusers only the model runs: packages that it imports and the machine does not have (huggingface_hub, safetensors, PIL, ...)
-are replaced by empty ones. A forward pass is in bf16 without gradients, as a CUDA graph (mode="reduce-overhead"). A training
+diffusers only the model runs: packages that it imports for loading and saving (huggingface_hub, transformers, PIL, ...) are
+replaced by empty ones. A forward pass is in bf16 without gradients, as a CUDA graph (mode="reduce-overhead"). A training
 step has bf16 autocast, clipping and fused AdamW; for mhla also the constraint on mixing matrices. Median wall times.
 Exit code 1 where mhla is slower than softmax by more than 5 % at 256 tokens, or slower at all from 1,024 tokens on.
 """
@@ -51,10 +51,11 @@ class Empty(types.ModuleType):
 
 
 class EmptyPackages:
-    """An importer that comes last, for packages of diffusers that only loading and saving need."""
+    """An importer that comes first, for packages of diffusers that only loading and saving need: what is installed of them may
+    be of any version, or want others that are not."""
 
     NAMES = {"huggingface_hub", "safetensors", "PIL", "requests", "regex", "filelock", "yaml", "tqdm", "httpx", "accelerate",
-             "importlib_metadata"}  # fmt: skip
+             "importlib_metadata", "transformers", "tokenizers", "peft"}  # fmt: skip
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -73,8 +74,8 @@ def import_model():
     """DiTTransformer2DModel, without the check of versions that diffusers makes first."""
     import torch.hub  # noqa: F401  (asks for tqdm, and can do without)
 
-    EmptyPackages.NAMES = {name for name in EmptyPackages.NAMES if importlib.util.find_spec(name) is None}
-    sys.meta_path.append(EmptyPackages)
+    before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in EmptyPackages.NAMES}
+    sys.meta_path.insert(0, EmptyPackages)
     checks = types.ModuleType("diffusers.dependency_versions_check")
     checks.dep_version_check = lambda *_: None
     sys.modules[checks.__name__] = checks
@@ -83,12 +84,14 @@ def import_model():
     sys.meta_path.remove(EmptyPackages)
     for name in [name for name, module in sys.modules.items() if isinstance(module, Empty)]:
         del sys.modules[name]
+    sys.modules.update(before)
     return DiTTransformer2DModel
 
 
 def collect(folder: Path) -> None:
     source = Path(importlib.util.find_spec("diffusers").origin).parent
-    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("diffusers", "packaging"):
+        shutil.rmtree(folder / name, ignore_errors=True)
     # Pipelines are half of the files; the model needs only the names in their package.
     keep = lambda path, names: [n for n in names if n == "__pycache__" or not (n.endswith(".py") or "." not in n) or
                                 (Path(path) == source / "pipelines" and n != "__init__.py" and not n.endswith("utils.py"))]  # fmt: skip
