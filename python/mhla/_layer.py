@@ -177,6 +177,16 @@ class AttentionLayer(nn.Module):
         if self.grid is None and batch is None and not packed and self.beyond_mix == "error" and tokens > self._most_tokens:
             raise RuntimeError(f"MHLA: x has {tokens} tokens{extra}, expected at most max_tokens = {self.max_tokens}")
 
+    def _expect_context(self, context: Tensor, batch: int, cu_seqlens: Tensor | None) -> None:
+        """Keys and values of other tokens, whose places are not those of x."""
+        has = [name for name, there in (("a grid", self.grid is not None), ("causal=True", self.causal), ("rope", self.rope),
+               ("extra_tokens", bool(self.extra_tokens)), ("cu_seqlens", cu_seqlens is not None)) if there]  # fmt: skip
+        if has:
+            raise RuntimeError(f"MHLA: context with {', '.join(has)}, expected a 1D layer (block_size) without")
+        self._expect(context, batch, packed=True)
+        if context.shape[1] > self._most_tokens:
+            raise RuntimeError(f"MHLA: context has {context.shape[1]} tokens, expected at most max_tokens = {self.max_tokens}")
+
     def _refuse(self, others: dict[str, Any]) -> None:
         """Keyword arguments of other attention layers are nothing to us, unless they would change the result."""
         for name, value in others.items():

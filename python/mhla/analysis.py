@@ -115,8 +115,8 @@ def _named_layers(model: nn.Module, running: list[str]) -> Iterator[None]:
 
 def _matrix_of_mhla(q: Tensor, k: Tensor, v: Tensor, mix: Tensor, **options: Any) -> Tensor:
     """``[B, H, N, N]`` in float64."""
-    B, N = q.shape[:2]
-    ones = torch.eye(N, dtype=torch.float64, device=q.device)[None, :, None].expand(B, -1, k.shape[2], -1)
+    B, S = k.shape[:2]
+    ones = torch.eye(S, dtype=torch.float64, device=q.device)[None, :, None].expand(B, -1, k.shape[2], -1)
     den = {name: None if options.get(name) is None else options[name].double() for name in ("q_den", "k_den")}
     options = {**options, **den, "backend": "torch"}
     return functional.attend(q.double(), k.double(), ones, mix.double(), **options).transpose(1, 2)

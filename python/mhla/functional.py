@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import _backend
 from ._blocks import Blocks
+from ._packed import crossed, over_grids
 from ._types import Backend, BeyondMix, FeatureMap, Normalizer
 from .feature_maps import FUSED
 from .rope import is_compiling
@@ -32,6 +33,7 @@ def attention(
     block_size: int | None = None,
     grid: Sequence[int] | None = None,
     blocks: Sequence[int] | None = None,
+    grids: Sequence[Sequence[int]] | None = None,
     causal: bool = False,
     chunk: int | None = None,
     normalizer: Normalizer | None = None,
@@ -53,15 +55,18 @@ def attention(
 
     - ``block_size``: blocks of consecutive tokens, M = ceil(N / block_size);
     - ``grid`` and ``blocks``: tokens and blocks per axis of a 2D or 3D raster, M the product of ``blocks``;
+    - ``grids`` and ``blocks``: images of different grids in one row (B = 1), which do not see each other;
     - ``causal=True`` and ``chunk`` (64): no token sees a later one.
 
     Args:
         q: ``[B, N, H, D]``, before the feature map. Tokens in raster order; the last axis must be dense, other strides
             are free, so slices of a fused projection are not copied.
-        k: ``[B, N, Hkv, D]``, Hkv divides H: query head h reads head h // (H // Hkv).
-        v: ``[B, N, Hkv, E]``.
+        k: ``[B, N, Hkv, D]``, Hkv divides H: query head h reads head h // (H // Hkv). With ``block_size`` it may have another
+            length than q (cross-attention): ``[B, S, Hkv, D]``, cut into blocks of the same size.
+        v: ``[B, N, Hkv, E]``, as long as k.
         mix: ``[M, M]`` or ``[H, M, M]``, float32 (float64 for float64; 16-bit floats are widened). Row i: how query block i
-            weighs every key block. In 1D and causal layouts it may be larger: its leading part is used.
+            weighs every key block; in cross-attention ``[ceil(N / block_size), ceil(S / block_size)]``. In 1D and causal
+            layouts it may be larger: its leading part is used.
         normalizer: ``"paper"`` (default), ``"none"`` (default of the causal form) or ``"official"``, the published code's,
             for blocks of equal size.
         feature_map: a key of ``mhla.feature_maps.FUSED``, applied to q, k, q_den and k_den.
@@ -73,9 +78,9 @@ def attention(
         beyond_mix: what happens in the causal form to chunks beyond the rows of mix: ``"error"`` or ``"extend"``.
         extra_tokens: the first so many tokens (class token, registers) are not on the grid and form block 0 of their own:
             mix is ``[M + 1, M + 1]``. Not for the causal form, packed sequences and ``"official"``.
-        key_padding_mask: ``[B, N]`` bool, True where a token is padding that no query may see, as in
-            ``torch.nn.MultiheadAttention``. Zero-padded keys without a mask are not invisible: ``"relu_eps"`` gives them
-            features of 1e-6.
+        key_padding_mask: ``[B, N]`` bool (``[B, S]`` in cross-attention), True where a token is padding that no query may
+            see, as in ``torch.nn.MultiheadAttention``. Zero-padded keys without a mask are not invisible: ``"relu_eps"``
+            gives them features of 1e-6.
         backend: ``"kernels"``, the compiled library, or ``"torch"``, plain torch code: slower, but twice differentiable, for
             ``torch.func``, ``torch.jit``, ONNX, any device and any D. None: :func:`mhla.get_backend`.
 
@@ -94,21 +99,21 @@ def attention(
     """
     _check_types(q, k, v, mix, grid, blocks)
     if causal:
-        if block_size is not None or grid is not None or blocks is not None:
-            raise RuntimeError("mhla.attention: causal=True with block_size, grid or blocks, expected chunk")
+        if block_size is not None or grid is not None or blocks is not None or grids is not None:
+            raise RuntimeError("mhla.attention: causal=True with block_size, grid, grids or blocks, expected chunk")
         block_size = 64 if chunk is None else chunk
     elif chunk is not None or beyond_mix != "error":
         raise RuntimeError(
             "mhla.attention: chunk and beyond_mix belong to causal=True, expected block_size, or grid and blocks"
         )
-    if grid is None and q.dim() == 4 and not is_compiling() and 1 < q.shape[1] < q.shape[2]:
+    if grid is None and grids is None and q.dim() == 4 and not is_compiling() and 1 < q.shape[1] < q.shape[2]:
         warnings.warn(
             f"mhla.attention: q has {q.shape[1]} tokens and {q.shape[2]} heads: the order is [B, N, H, D], tokens before heads; "
             "transpose(1, 2) if yours is [B, H, N, D]", stacklevel=2)  # fmt: skip
     return attend(
         q, k, v, mix, block_size=block_size, grid=grid, blocks=blocks, causal=causal, normalizer=normalizer,
         feature_map=feature_map, q_den=q_den, k_den=k_den, cu_seqlens=cu_seqlens, eps=eps, scale=scale,
-        beyond_mix=beyond_mix, extra_tokens=extra_tokens, key_padding_mask=key_padding_mask, backend=backend,
+        beyond_mix=beyond_mix, extra_tokens=extra_tokens, key_padding_mask=key_padding_mask, grids=grids, backend=backend,
     )  # fmt: skip
 
 
@@ -132,15 +137,28 @@ def attend(
     beyond_mix: str = "error",
     extra_tokens: int = 0,
     key_padding_mask: Tensor | None = None,
+    grids: Sequence[Sequence[int]] | None = None,
     backend: Backend | None = None,
 ) -> Tensor:
     """:func:`attention` for layers, which know what they pass. In the causal form ``block_size`` is the chunk."""
     normalizer = normalizer or ("none" if causal else "paper")
+    if grids is not None:
+        if cu_seqlens is not None or block_size is not None or grid is not None:
+            raise RuntimeError("mhla.attention: grids beside cu_seqlens, block_size or grid, expected blocks alone")
+        how: dict[str, Any] = dict(block_size=None, blocks=blocks, causal=False, normalizer=normalizer, feature_map=feature_map,
+                                   eps=eps, scale=scale, extra_tokens=extra_tokens, backend=backend)  # fmt: skip
+        row = dict(q=q, k=k, v=v, q_den=q_den, k_den=k_den, key_padding_mask=key_padding_mask)
+
+        def run(own: tuple[int, ...], batch: list[Any]) -> Tensor:
+            return attend(mix=mix, grid=own, **dict(zip(row, batch)), **how)
+
+        return over_grids("mhla.attention", grids, extra_tokens, list(row.values()), run)
     if _watch is not None:
         _watch(q, k, v, mix, block_size=block_size, grid=grid, blocks=blocks, causal=causal, normalizer=normalizer,
                feature_map=feature_map, q_den=q_den, k_den=k_den, cu_seqlens=cu_seqlens, eps=eps, scale=scale,
                beyond_mix=beyond_mix, extra_tokens=extra_tokens, key_padding_mask=key_padding_mask)  # fmt: skip
-    if not extra_tokens and key_padding_mask is None:
+    cross = not causal and block_size is not None and q.dim() == k.dim() == 4 and q.shape[1] != k.shape[1]
+    if not extra_tokens and key_padding_mask is None and not cross:
         return _run(q, k, v, mix, block_size, grid, blocks, causal, normalizer, feature_map, q_den, k_den, cu_seqlens, eps, scale,
                     beyond_mix, backend)  # fmt: skip
     if feature_map not in FUSED:
@@ -150,12 +168,20 @@ def attend(
     if q_den is not None and k_den is not None:
         q_den, k_den = phi(q_den), phi(k_den)
     if key_padding_mask is not None:
-        hidden = _padding(key_padding_mask, q)
+        hidden = _padding(key_padding_mask, k)
         k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
         k_den = None if k_den is None else k_den.masked_fill(hidden, 0.0)
+    tokens = q.shape[1]
+    if cross:
+        if extra_tokens or cu_seqlens is not None or normalizer == "official":
+            what = "extra_tokens" if extra_tokens else "cu_seqlens" if cu_seqlens is not None else "normalizer official"
+            raise RuntimeError(f"mhla.attention: {what} with {tokens} queries and {k.shape[1]} keys, expected as many of both")
+        assert block_size is not None
+        q, k, v, mix, q_den, k_den = crossed(q, k, v, mix, block_size, q_den, k_den)
     if not extra_tokens:
-        return _run(q, k, v, mix, block_size, grid, blocks, causal, normalizer, "identity", q_den, k_den, cu_seqlens, eps, scale,
-                    beyond_mix, backend)  # fmt: skip
+        out = _run(q, k, v, mix, block_size, grid, blocks, causal, normalizer, "identity", q_den, k_den, cu_seqlens, eps, scale,
+                   beyond_mix, backend)  # fmt: skip
+        return out[:, :tokens] if cross else out
     if causal or cu_seqlens is not None or normalizer == "official":
         what = "causal=True" if causal else "cu_seqlens" if cu_seqlens is not None else "normalizer official"
         raise RuntimeError(f"mhla.attention: extra_tokens with {what}, expected block_size, or grid and blocks")
@@ -217,11 +243,11 @@ def _run(
         raise RuntimeError(f"mhla.attention{text[len(entry) :]}") from None
 
 
-def _padding(mask: Tensor, q: Tensor) -> Tensor:
+def _padding(mask: Tensor, k: Tensor) -> Tensor:
     """``[B, N, 1, 1]``."""
-    if mask.dtype != torch.bool or tuple(mask.shape) != tuple(q.shape[:2]):
+    if mask.dtype != torch.bool or tuple(mask.shape) != tuple(k.shape[:2]):
         raise RuntimeError(f"mhla.attention: key_padding_mask has dtype {mask.dtype} and shape {list(mask.shape)}, "
-                           f"expected bool and {list(q.shape[:2])}, True for padding")  # fmt: skip
+                           f"expected bool and {list(k.shape[:2])}, True for padding")  # fmt: skip
     return mask[:, :, None, None]
 
 

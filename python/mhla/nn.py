@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from . import rope as rotary
 from ._constrain import Constrained
 from ._layer import AttentionLayer
+from ._packed import over_grids
 from ._parts import RMSNorm, ShortConv
 from .functional import attend
 from .mixing import constrain_mix_, resample_mix
@@ -138,24 +140,38 @@ class MHLA(AttentionLayer, Constrained):
     # ---- Forward
 
     def forward(
-        self, x: Tensor, cu_seqlens: Tensor | None = None, key_padding_mask: Tensor | None = None, **others: Any
+        self,
+        x: Tensor,
+        cu_seqlens: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        context: Tensor | None = None,
+        grids: Sequence[Sequence[int]] | None = None,
+        **others: Any,
     ) -> Tensor:
         """x ``[B, N, dim]`` to ``[B, N, dim]``; N counts ``extra_tokens`` too, which come first.
 
         Args:
             x: the tokens, in raster order.
             cu_seqlens: ``[S + 1]``: B = 1 holds packed sequences (1D and causal).
-            key_padding_mask: ``[B, N]`` bool, True for padding that no token may see.
+            key_padding_mask: ``[B, N]`` bool, True for padding that no token may see; of ``context``, where it is given.
+            context: ``[B, S, dim]``: keys and values come from these tokens (cross-attention; 1D layers without rope).
+            grids: x ``[1, N, dim]`` holds an image of each of these grids, one after the other, instead of ``grid``. They do
+                not see each other; all have ``blocks``.
             others: what blocks of timm, diffusers and transformers pass along (``attn_mask``, ``attention_mask``, ...),
                 accepted where it is None.
         """
-        self._expect(x, packed=cu_seqlens is not None)
         self._refuse(others)
+        if grids is not None:
+            return self._packed(x, grids, cu_seqlens, key_padding_mask, context)
+        self._expect(x, packed=cu_seqlens is not None)
         self._clamp()
         positions = None
         if cu_seqlens is not None and (self.rope or self.short_conv):
             positions = rotary.packed_positions(x.shape[1], cu_seqlens, x.device)
         y, q, k, v = self._project(x, positions)
+        if context is not None:
+            self._expect_context(context, x.shape[0], cu_seqlens)
+            _, _, k, v = self._project(context)
         out = attend(
             v=v, mix=self.mix, block_size=self.chunk if self.causal else self.block_size, grid=self.grid, blocks=self.blocks,
             causal=self.causal, beyond_mix=self.beyond_mix, normalizer=self.normalizer, eps=self.eps, scale=self.scale,
@@ -163,6 +179,25 @@ class MHLA(AttentionLayer, Constrained):
             **self._features(q, k, positions),
         )  # fmt: skip
         return self._finish(y, v, out)
+
+    def _packed(
+        self,
+        x: Tensor,
+        grids: Sequence[Sequence[int]],
+        cu_seqlens: Tensor | None,
+        key_padding_mask: Tensor | None,
+        context: Tensor | None,
+    ) -> Tensor:
+        """Images of one grid are a batch of a layer that has the same parameters and that grid."""
+        if self.grid is None or cu_seqlens is not None or context is not None:
+            raise RuntimeError("MHLA: grids is given, expected a layer with grid and blocks, and neither cu_seqlens nor context")
+
+        def run(grid: tuple[int, ...], batch: list[Any]) -> Tensor:
+            layer = copy.copy(self)
+            layer.grid, layer._tables = grid, {}
+            return layer.forward(batch[0], key_padding_mask=batch[1])
+
+        return over_grids("MHLA", grids, self.extra_tokens, [x, key_padding_mask], run)
 
     def resize(self, grid: Sequence[int], blocks: Sequence[int] | None = None) -> MHLA:
         """Another grid of tokens, in place: a layer trained at one resolution for another. Returns the layer.
