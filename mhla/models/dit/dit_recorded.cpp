@@ -133,7 +133,7 @@ Weights dit(const RecordedCase& c) {
                  "hidden_size", "depth",     "num_heads",   "num_classes", "learn_sigma", "mlp_ratio",
                  "cfg_scale",   "cfg_note",  "freq_shift",  "norm2_eps",   "block_size",  "blocks",
                  "transform",   "exp_sigma", "local_thres", "qk_norm",     "dwconv",      "lepe",
-                 "gate",        "head_norm", "normalizer",  "features",    "eps"});
+                 "gate",        "head_norm", "normalizer",  "features",    "eps",         "own_embedders"});
   DitConfig config;
   config.model = "DiT", config.attention = c.text("attention", "softmax"), config.official = c.flag("official", false);
   set_sizes(c, config);
@@ -141,7 +141,7 @@ Weights dit(const RecordedCase& c) {
   const bool diffusers = c.text("names", "original") == "diffusers";
   config.freq_shift = static_cast<std::int64_t>(c.number("freq_shift", diffusers ? 1.0 : 0.0));
   config.norm2_eps = c.number("norm2_eps", diffusers ? 1e-5 : 1e-6);
-  config.own_embedders = diffusers;
+  config.own_embedders = c.flag("own_embedders", diffusers);
   return run(c, config, diffusers ? DitNames::kDiffusers : DitNames::kOriginal);
 }
 

@@ -60,7 +60,7 @@ WanSelfAttentionImpl::WanSelfAttentionImpl(const WanConfig& c, std::int64_t laye
   norm_q_ = register_module("norm_q", RmsNorm(c.dim, c.eps)),
   norm_k_ = register_module("norm_k", RmsNorm(c.dim, c.eps));
   if (attention_ == "softmax") return;
-  g_norm_ = register_module("g_norm", RmsNorm(c.dim / c.heads, 1e-6));
+  if (c.head_norm) g_norm_ = register_module("g_norm", RmsNorm(c.dim / c.heads, 1e-6));
   if (c.gate == "silu") g_ = register_module("g", torch::nn::Linear(c.dim, c.dim));
   if (c.lepe != 0) {
     const auto folder = add_folder(*this, "lepe");
@@ -153,7 +153,12 @@ torch::Tensor WanSelfAttentionImpl::forward(const torch::Tensor& x, const std::v
   if (grids.size() != 1)
     fail(kWanEntry, ": videos of different grids in one batch with ", attention_, " attention, expected one by one");
   const torch::Tensor gate = g_.is_empty() ? torch::Tensor() : heads_of(apply_linear(g_, x), c.heads);
-  torch::Tensor out = g_norm_(attend(q, k, v, grids[0]), gate).flatten(-2);
+  torch::Tensor out = attend(q, k, v, grids[0]);
+  if (c.head_norm)
+    out = g_norm_(out, gate);
+  else if (gate.defined())
+    out = out * torch::silu(gate);
+  out = out.flatten(-2);
   if (c.lepe != 0) {
     const std::vector<std::int64_t> grid(grids[0].begin(), grids[0].end());
     out = ops::grid_conv({v.flatten(-2), lepe_weight_, lepe_bias_, out, {}}, grid);

@@ -180,8 +180,8 @@ ModelSize size_of(const WanConfig& c, const std::array<std::int64_t, 3>& latent)
     }
     const double M = own == "mhla" ? static_cast<double>(c.blocks[0] * c.blocks[1] * c.blocks[2]) : 0.0;
     const auto taps = static_cast<double>(c.lepe * c.lepe * c.lepe);
-    size.parameters += M * M + dim / heads + (c.gate == "silu" ? linear_size(dim, dim, true) : 0.0) +
-                       (c.lepe != 0 ? dim * (taps + 1) : 0.0);
+    size.parameters += M * M + (c.head_norm ? dim / heads : 0.0) +
+                       (c.gate == "silu" ? linear_size(dim, dim, true) : 0.0) + (c.lepe != 0 ? dim * (taps + 1) : 0.0);
   }
   double places = 1;
   for (std::size_t axis = 0; axis < 3; ++axis)

@@ -33,6 +33,7 @@ struct WanConfig {
   std::string features = "relu_eps";
   std::string normalizer = "none";  // none (as published), paper or official
   double normalizer_eps = 1e-6;
+  bool head_norm = true;      // RMSNorm of every head's output, as published; a model converted in Python has none
   std::string gate = "none";  // none or silu
   std::int64_t lepe = 0;      // kernel of the convolution on v, 0 for none
   std::string mix_init = "linear";
@@ -64,6 +65,7 @@ struct WanConfig {
     visit("features", c.features, "feature map (mhla, linear)");
     visit("normalizer", c.normalizer, "mhla, linear: none (as published), paper or official");
     visit("normalizer_eps", c.normalizer_eps, "added to the denominator where there is one");
+    visit("head_norm", c.head_norm, "RMSNorm of every head's output before the gate (mhla, linear)");
     visit("gate", c.gate, "output gate (mhla, linear): none or silu");
     visit("lepe", c.lepe, "kernel of the convolution on v (mhla, linear), 0 for none");
     visit("mix_init", c.mix_init, "initial mixing matrix: linear, uniform, cos, exp, gaussian or local");

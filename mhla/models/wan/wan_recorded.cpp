@@ -35,6 +35,12 @@ WanConfig wan_config_of(const RecordedCase& c) {
       config.lepe = m.value.as_bool() ? 3 : 0;
     else if (m.key == "normalize_out")
       config.normalizer = m.value.as_bool() ? "official" : "none";
+    else if (m.key == "normalizer")
+      config.normalizer = m.value.as_string();
+    else if (m.key == "head_norm")
+      config.head_norm = m.value.as_bool();
+    else if (m.key == "official")
+      config.official = m.value.as_bool();
     else
       fail("metadata 'mhla' has '", m.key, "', which is no option of this family");
   }

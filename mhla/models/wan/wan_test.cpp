@@ -66,10 +66,13 @@ TEST(Wan, PublishedModelsHaveTheirParameters) {
     WanConfig c = small(attention);
     c.gate = "silu", c.lepe = 3;
     if (c.attention == "mhla") c.layers = {0, 2};
-    const Wan model(c);
-    double count = 0;
-    for (const torch::Tensor& parameter : model->parameters()) count += static_cast<double>(parameter.numel());
-    EXPECT_EQ(size_of(c, {3, 4, 6}).parameters, count) << attention;
+    for (const bool head_norm : {true, false}) {
+      c.head_norm = head_norm;
+      const Wan model(c);
+      double count = 0;
+      for (const torch::Tensor& parameter : model->parameters()) count += static_cast<double>(parameter.numel());
+      EXPECT_EQ(size_of(c, {3, 4, 6}).parameters, count) << attention << head_norm;
+    }
   }
 }
 
@@ -85,6 +88,23 @@ TEST(Wan, AnyGridThatThePatchDivides) {
 }
 
 // ---- Attentions
+
+// The norm of a head makes its scale vanish; without it the values go through as they are.
+TEST(Wan, HeadsWithoutANormKeepTheScaleOfTheirValues) {
+  for (const bool head_norm : {true, false}) {
+    WanConfig c = small("mhla");
+    c.normalizer = "paper", c.head_norm = head_norm, c.layers = {0};
+    const Wan model = make(c);
+    const torch::Tensor before = run(model);
+    {
+      const torch::NoGradGuard no_gradient;
+      Weights state = weights_of(*model);
+      for (const char* name : {"blocks.0.self_attn.v.weight", "blocks.0.self_attn.v.bias"}) state.at(name).mul_(8.0);
+    }
+    const double moved = distance(run(model), before);
+    EXPECT_EQ(moved < 1e-4, head_norm) << moved;
+  }
+}
 
 TEST(Wan, AHybridHasMhlaInTheLayersListed) {
   WanConfig c = small("mhla");
@@ -134,7 +154,7 @@ TEST(Wan, BothNamingsComeBack) {
   const fs::path folder = fs::path(testing::TempDir()) / "wan_files";
   for (const char* attention : {"softmax", "mhla"}) {
     WanConfig c = small(attention);
-    if (c.attention == "mhla") c.gate = "silu", c.lepe = 3;
+    if (c.attention == "mhla") c.gate = "silu", c.lepe = 3, c.head_norm = false;
     c.pad_text = c.wide_time = false;
     const Wan model = make(c);
     for (const WanNames names : {WanNames::kOriginal, WanNames::kDiffusers}) {
