@@ -50,6 +50,12 @@ _VIDEO = Family(
     mix=("block_attn.conv.weight", 2),
 )  # fmt: skip
 _LM_PROJECTIONS = {"qkv.weight": ("q_proj.weight", "k_proj.weight", "v_proj.weight"), "out.weight": ("o_proj.weight",)}
+_LM_BIASES: tuple[Names, ...] = ({"qkv.bias": ("q_proj.bias", "k_proj.bias", "v_proj.bias")}, {"out.bias": ("o_proj.bias",)})
+_DIFFUSERS = {"qkv.weight": ("to_q.weight", "to_k.weight", "to_v.weight"), **_both("out", "to_out.0")}
+_DIFFUSERS_OPTIONS: tuple[Names, ...] = (
+    {"qkv.bias": ("to_q.bias", "to_k.bias", "to_v.bias")},
+    {"q_norm.weight": ("norm_q.weight",), "k_norm.weight": ("norm_k.weight",)},
+)
 # Short convolutions, and the feature maps that learn: t2r has a weight, hedgehog its bias too, hadamard two layers.
 _LM_OPTIONS: tuple[Names, ...] = (
     {f"{part}_conv.weight": (f"{part}_conv1d.weight",) for part in "qkv"},
@@ -71,6 +77,12 @@ FAMILIES: dict[str, Family] = {
                                  "head_norm.weight": ("g_norm_swish_gate.weight",)},
                        optional=_LM_OPTIONS, mix=("mixing_matrix", 4)),  # fmt: skip
     "dit_base": Family(required={**_both("qkv", "qkv"), **_both("out", "proj")}),
+    "diffusers": Family(required=_DIFFUSERS, optional=_DIFFUSERS_OPTIONS, mix=("processor.mix", 0)),  # after replace_attention
+    "diffusers_base": Family(required=_DIFFUSERS, optional=_DIFFUSERS_OPTIONS),
+    "timm": Family(required={"qkv.weight": ("qkv.weight",), **_both("out", "proj")}, optional=({"qkv.bias": ("qkv.bias",)},),
+                   mix=("mix", 0)),  # without mix the names are those of dit_base
+    "transformers": Family(required=_LM_PROJECTIONS, optional=_LM_BIASES, mix=("mix", 0)),  # ViT and Llama
+    "transformers_base": Family(required=_LM_PROJECTIONS, optional=_LM_BIASES),
     "wan_base": Family(required={**_both("qkv", "q", "k", "v"), **_both("out", "o"), "q_norm.weight": ("norm_q.weight",),
                                  "k_norm.weight": ("norm_k.weight",)}),  # fmt: skip
 }
