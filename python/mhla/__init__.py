@@ -16,7 +16,7 @@ from ._backend import get_backend, set_backend  # noqa: E402
 from ._bench import bench  # noqa: E402
 from ._constrain import constrain_, constrain_after_step  # noqa: E402
 from .analysis import analyze  # noqa: E402
-from .families import replace_attention, restore_attention  # noqa: E402
+from .families import load_denoiser, replace_attention, restore_attention, save_denoiser  # noqa: E402
 from .functional import attention, get_num_threads, set_num_threads  # noqa: E402
 from .mixing import constrain_mix_, init_causal_mix, init_mix, resample_mix  # noqa: E402
 from .runs import Run, open_run  # noqa: E402
@@ -37,11 +37,13 @@ __all__ = [
     "get_num_threads",
     "init_causal_mix",
     "init_mix",
+    "load_denoiser",
     "nn",
     "open_run",
     "replace_attention",
     "resample_mix",
     "restore_attention",
+    "save_denoiser",
     "set_backend",
     "set_num_threads",
 ]

@@ -14,9 +14,10 @@ from .._types import Backend, FeatureMap, Normalizer
 from .core import Grid, NoteGrid, Replaced, Settings
 from .denoisers import DiTProcessor, SanaProcessor, WanProcessor
 from .language import LlamaAttention
+from .program import load_denoiser, save_denoiser
 from .vision import TimmAttention, ViTAttention
 
-__all__ = ["FAMILIES", "Report", "replace_attention", "restore_attention"]
+__all__ = ["FAMILIES", "Report", "load_denoiser", "replace_attention", "restore_attention", "save_denoiser"]
 
 
 class Family(NamedTuple):

@@ -15,12 +15,23 @@ from .core import Grid, GridAttention, Settings, turn
 from .vision import device_of
 
 
+class Layer:
+    """The attention layer that a processor is called for. Hooks that move the arguments of a module to a device
+    (offloading of accelerate) must not move a layer, whose weights may be nowhere yet."""
+
+    def __init__(self, attn: Any) -> None:
+        self.attn = attn
+
+
 class Processor(GridAttention):
-    """An attention processor; :meth:`forward` is called with the layer that it belongs to."""
+    """An attention processor, called with the layer that it belongs to."""
 
     def __init__(self, attn: Any, grid: Grid, settings: Settings, extra: int) -> None:
         super().__init__(grid, settings, extra, device_of(attn))
         self.keep(attn.processor)
+
+    def __call__(self, attn: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(Layer(attn), *args, **kwargs)
 
     @staticmethod
     def refuse(encoder_hidden_states: Tensor | None, attention_mask: Tensor | None) -> None:
@@ -40,7 +51,7 @@ class DiTProcessor(Processor):
 
     def forward(
         self,
-        attn: Any,
+        layer: Layer,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -49,6 +60,7 @@ class DiTProcessor(Processor):
     ) -> Tensor:
         """``[B, N, dim]`` to ``[B, N, dim]``."""
         self.refuse(encoder_hidden_states, attention_mask)
+        attn = layer.attn
         q, k, v = (part(hidden_states).unflatten(-1, (attn.heads, -1)) for part in (attn.to_q, attn.to_k, attn.to_v))
         q = q if attn.norm_q is None else attn.norm_q(q)
         k = k if attn.norm_k is None else attn.norm_k(k)
@@ -63,7 +75,7 @@ class SanaProcessor(Processor):
 
     def forward(
         self,
-        attn: Any,
+        layer: Layer,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -71,6 +83,7 @@ class SanaProcessor(Processor):
     ) -> Tensor:
         """``[B, N, dim]`` to ``[B, N, dim]``."""
         self.refuse(encoder_hidden_states, attention_mask)
+        attn = layer.attn
         q, k, v = (part(hidden_states) for part in (attn.to_q, attn.to_k, attn.to_v))
         q = q if attn.norm_q is None else attn.norm_q(q)
         k = k if attn.norm_k is None else attn.norm_k(k)
@@ -82,7 +95,7 @@ class WanProcessor(Processor):
 
     def forward(
         self,
-        attn: Any,
+        layer: Layer,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -91,6 +104,7 @@ class WanProcessor(Processor):
     ) -> Tensor:
         """``[B, N, dim]`` to ``[B, N, dim]``; cos and sin ``[1, N, 1, D]``, each value twice."""
         self.refuse(encoder_hidden_states, attention_mask)
+        attn = layer.attn
         if getattr(attn, "fused_projections", False):
             q, k, v = attn.to_qkv(hidden_states).chunk(3, -1)
         else:
