@@ -72,7 +72,7 @@ test-python:  ## the Python package, compiled and as plain torch, with timm, tra
 	  $(PYTHON_VENV)/bin/pip install --quiet --disable-pip-version-check -r python/tests/packages/requirements.txt; }
 	@cmake/packages.sh build
 	@cmake -S . -B build/python-torch -G Ninja $(CONFIGURE) -DCMAKE_BUILD_TYPE=Release -DMHLA_APPS=OFF -DMHLA_TESTS=OFF \
-	  -DMHLA_INSTALL=OFF -DMHLA_CUDA=$(or $(CUDA),off) \
+	  -DMHLA_INSTALL=OFF -DMHLA_CUDA=$(or $(CUDA),off) -DMHLA_NATIVE=$(or $(NATIVE),off) \
 	  -DMHLA_TORCH_DIR=$$($(PYTHON_VENV)/bin/python -c 'import torch; print(torch.__path__[0])') >/dev/null
 	@cmake/quietly.sh build/python-torch/build.log "make test-python: building the library" \
 	  cmake --build build/python-torch --parallel $(JOBS) --target mhla_torch

@@ -29,19 +29,21 @@ import torch.nn.functional as F
 
 import mhla
 
+MEAN, SPREAD = 0.286, 0.353  # of the pixels
+
 
 def read(folder: Path, part: str, count: int | None, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Images ``[n, 1, 28, 28]``, scaled, and labels ``[n]``."""
     images, labels = (numpy.frombuffer(gzip.decompress((folder / f"{part}-{name}-ubyte.gz").read_bytes()), numpy.uint8, offset=skip)
                       for name, skip in (("images-idx3", 16), ("labels-idx1", 8)))  # fmt: skip
-    x = torch.from_numpy(images.copy()).view(-1, 1, 28, 28)[:count].to(device).float().div_(255).sub_(0.286).div_(0.353)
+    x = torch.from_numpy(images.copy()).view(-1, 1, 28, 28)[:count].to(device).float().div_(255).sub_(MEAN).div_(SPREAD)
     return x, torch.from_numpy(labels.copy()).long()[:count].to(device)
 
 
 def varied(x: torch.Tensor) -> torch.Tensor:
     """Each image flipped or not, and moved by up to two pixels."""
     x = torch.where(torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5, x.flip(-1), x)
-    padded = F.pad(x, (2, 2, 2, 2), value=x.min().item())
+    padded = F.pad(x, (2, 2, 2, 2), value=-MEAN / SPREAD)
     rows, columns = (torch.randint(5, (len(x), 1), device=x.device) + torch.arange(28, device=x.device) for _ in range(2))
     return padded[torch.arange(len(x), device=x.device)[:, None, None], 0, rows[:, :, None], columns[:, None]][:, None]
 

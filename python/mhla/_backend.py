@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _fake, _flops, _library
+from . import _fake, _library, flop_counter
 from ._types import Backend
 
 NAMES: tuple[Backend, ...] = ("kernels", "torch")
@@ -40,7 +40,7 @@ def load() -> None:
         _reason = str(error)
         return
     _fake.register()
-    _flops.register()
+    flop_counter.register()
     ops = torch.ops.mhla
     _loaded = Kernels(ops.bidirectional.default, ops.chunkwise.default, ops.norm.default, ops.rope.default)
 

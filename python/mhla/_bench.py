@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _backend, _flops
+from . import _backend, flop_counter
 from .functional import attend
 from .mixing import init_mix
 
@@ -101,9 +101,9 @@ def bench(
         calls["softmax"] = lambda q, k, v: softmax(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
 
     want = mhla_call("torch")(*(x.double() for x in (q, k, v)))
-    flops = _flops.bidirectional(shape, shape, shape, mix.shape, 0, tuple(grid), tuple(blocks))
+    flops = flop_counter.bidirectional(shape, shape, shape, mix.shape, 0, tuple(grid), tuple(blocks))
     if backward:
-        flops += _flops.bidirectional(shape, shape, shape, mix.shape, 0, tuple(grid), tuple(blocks), backward=True)
+        flops += flop_counter.bidirectional(shape, shape, shape, mix.shape, 0, tuple(grid), tuple(blocks), backward=True)
     allowed = {torch.float64: 1e-9, torch.float32: 1e-4}.get(dtype, 0.05)
     rows = Times()
     for name, call in calls.items():

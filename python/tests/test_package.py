@@ -46,6 +46,20 @@ def test_the_flop_counter_is_not_imported_and_counts():
     assert said.stdout.strip() in ("none", str(2 * (2 * 2 * 16 * 16) + 2 * 2 * 4 * 16)), said.stderr
 
 
+def test_the_profiler_names_every_operator():
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    import mhla
+
+    lm, image = mhla.nn.MHLA.lm(16, 2, chunk=8, max_tokens=32), mhla.nn.MHLA(16, 2, grid=(4, 4), blocks=(2, 2), rope=True)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        (lm(torch.randn(1, 16, 16)).sum() + image(torch.randn(1, 16, 16)).sum()).backward()
+    names = {event.key for event in seen.key_averages() if event.key.startswith("mhla::")}
+    wanted = {f"mhla::{name}{pass_}" for name in ("bidirectional", "chunkwise", "norm", "rope") for pass_ in ("", "_backward")}
+    assert names >= wanted, wanted - names
+
+
 def test_the_choice_of_a_candidate_is_logged():
     said = python(USE.format(""), MHLA_LOG="1")
     assert "mhla: bidirectional_forward: " in said.stderr and "runs" in said.stderr

@@ -5,7 +5,7 @@ import torch
 from test_families import images, timm_vit
 
 import mhla
-from mhla import _flops
+from mhla import flop_counter
 from mhla.nn import MHLA
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
@@ -83,10 +83,10 @@ def test_flops_are_counted():
     for name in ("bidirectional", "chunkwise"):
         library.impl(name, lambda q, k, v, mix, *_, **__: torch.zeros_like(q), "CPU")
         library.impl(f"{name}_backward", lambda dout, *_: torch.zeros_like(dout), "CPU")
-    _flops.register()
+    flop_counter.register()
     q, mix = torch.randn(2, 40, 2, 8), torch.rand(5, 5)
-    for op, back, formula in ((torch.ops.mhla.bidirectional, torch.ops.mhla.bidirectional_backward, _flops.bidirectional),
-                              (torch.ops.mhla.chunkwise, torch.ops.mhla.chunkwise_backward, _flops.chunkwise)):  # fmt: skip
+    for op, back, formula in ((torch.ops.mhla.bidirectional, torch.ops.mhla.bidirectional_backward, flop_counter.bidirectional),
+                              (torch.ops.mhla.chunkwise, torch.ops.mhla.chunkwise_backward, flop_counter.chunkwise)):  # fmt: skip
         with FlopCounterMode(display=False) as counter:
             op(q, q, q, mix, 8)
         assert counter.get_total_flops() == formula(q.shape, q.shape, q.shape, mix.shape, 8) > 0

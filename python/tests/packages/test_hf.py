@@ -69,6 +69,62 @@ def test_beams_padding_and_assisted_decoding():
     assert torch.equal(together[1, 13:], ask(model, long)[0, 13:])
 
 
+def test_sampling():
+    model, tokens = made(), prompt(9, batch=2)
+    drawn = []
+    for options in (dict(), dict(use_cache=False), dict(top_k=5), dict(temperature=3.0)):
+        torch.manual_seed(3)
+        drawn.append(ask(model, tokens, do_sample=True, top_k=options.pop("top_k", 0), **options))
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], ask(model, tokens))
+    assert not torch.equal(drawn[2], drawn[0]) and not torch.equal(drawn[3], drawn[0])
+
+
+def test_beams_of_batches_and_sampled_beams():
+    model, tokens = made(), prompt(9, batch=2)
+    together = ask(model, tokens, num_beams=3, num_return_sequences=2)
+    assert together.shape == (4, 25)
+    for row in range(2):
+        assert torch.equal(together[2 * row : 2 * row + 2], ask(model, tokens[row : row + 1], num_beams=3, num_return_sequences=2))
+    torch.manual_seed(1)
+    assert ask(model, tokens, num_beams=2, do_sample=True).shape == (2, 25)
+
+
+def test_compiled():
+    model, tokens = made(), prompt(24, batch=2)
+    model.train()
+    want = model(tokens, labels=tokens)
+    want.loss.backward()
+    gradient = model.model.layers[0].attn.mix.grad.clone()
+    model.zero_grad()
+    got = torch.compile(model, backend="aot_eager")(tokens, labels=tokens)
+    torch.testing.assert_close(got.logits, want.logits)
+    got.loss.backward()
+    torch.testing.assert_close(model.model.layers[0].attn.mix.grad, gradient)
+
+
+def test_accelerate(tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = made().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+    mhla.constrain_after_step(optimizer, model)
+    data = torch.utils.data.DataLoader([prompt(16, seed)[0] for seed in range(8)], batch_size=2)
+    model, optimizer, data = accelerator.prepare(model, optimizer, data)
+    before = accelerator.unwrap_model(model).model.layers[0].attn.mix.detach().clone()
+    for tokens in data:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(tokens, labels=tokens).loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    mix = accelerator.unwrap_model(model).model.layers[0].attn.mix.detach()
+    assert not torch.equal(mix, before) and 0 <= mix.min() and mix.max() <= 1 and mix.triu(1).abs().sum() == 0
+    accelerator.save_state(str(tmp_path))
+    with torch.no_grad():
+        mix.zero_()
+    accelerator.load_state(str(tmp_path))
+    assert accelerator.unwrap_model(model).model.layers[0].attn.mix.abs().sum() > 0
+
+
 def test_states_and_features_are_two_caches():
     model, tokens = made(), prompt(30, batch=2)
     with torch.no_grad():
@@ -131,8 +187,11 @@ def test_trainer(tmp_path):
     arguments = transformers.TrainingArguments(output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=2, report_to=[], use_cpu=True)
     model = made()
     before = model.model.layers[0].attn.mix.clone()
-    transformers.Trainer(model, arguments, train_dataset=data).train()
+    trainer = transformers.Trainer(model, arguments, train_dataset=data)
+    trainer.train()
     assert not torch.equal(model.model.layers[0].attn.mix, before)
+    saved = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-3")
+    torch.testing.assert_close(saved.model.layers[0].attn.mix, model.model.layers[0].attn.mix)
 
 
 def test_lora():
