@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A DiT-S/2 of diffusers, as it is and converted by mhla.replace_attention, on a GPU: forward and training step, compiled.
 
-    scripts/gpu_diffusers.py --collect peers                        # where diffusers is installed: its Python files, 14 MB
+    scripts/gpu_diffusers.py --collect peers                        # where diffusers is installed: its Python files, 10 MB
     PYTHONPATH=python:peers MHLA_LIBRARY=.../libmhla_torch.so scripts/gpu_diffusers.py [--json]
 
 The second machine needs torch with CUDA, and libmhla_torch.so for that torch (BUILD=... scripts/gpu_torch.sh build). Of
@@ -94,7 +94,8 @@ def collect(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
     # Pipelines are half of the files; the model needs only the names in their package.
     keep = lambda path, names: [n for n in names if n == "__pycache__" or not (n.endswith(".py") or "." not in n) or
-                                (Path(path) == source / "pipelines" and n != "__init__.py" and not n.endswith("utils.py"))]  # fmt: skip
+                                (Path(path).parent == source and Path(path).name in ("pipelines", "modular_pipelines") and
+                                 n != "__init__.py" and not n.endswith("utils.py"))]  # fmt: skip
     shutil.copytree(source, folder / "diffusers", ignore=keep)
     shutil.copytree(Path(importlib.util.find_spec("packaging").origin).parent, folder / "packaging", ignore=keep)
     size = sum(f.stat().st_size for f in folder.rglob("*.py")) / 1e6
