@@ -29,7 +29,7 @@ class Backward {
         executor_(executor),
         row_(p, p.E, p.D),
         units_(p, row_, executor.concurrency(), /*copies=*/2, /*even=*/false) {
-    if (p.layout.rank > 1) table_ = BlockTable(p.layout, p.N, ws);
+    table_ = shared_table(p, ws);
     const std::int64_t mix_size = p.Hm * packed_mix_size(p.M);
     mix_ = ws.take<float>(mix_size, "packed mix");
     mix_transposed_ = ws.take<float>(mix_size, "packed mix, transposed");
@@ -63,7 +63,7 @@ class Backward {
     if (dmix_) sum_dmix();
   }
 
- private:
+ protected:  // bidirectional_backward_part-inl.h has the phases apart
   // Partial sums of dmix. A slot is a visit of a run of sequences, taken in order; slots are summed in order. Their
   // number depends on the shape alone, so dmix has the same bits for every number of threads.
   struct Slots {
@@ -138,33 +138,39 @@ class Backward {
   // Phases 2 to 5 for query heads [h0, h1): all of the unit, or one of a group with coefficients of its own.
   template <class Cut>
   void mixed_phases(const Unit& u, const Cut& cut, std::int64_t h0, std::int64_t h1, bool accumulate) {
-    const std::int64_t M = u.table.blocks(), group = p_.group();
+    query_phases(u, cut, h0, h1);
+    for (std::int64_t j = 0; j < u.heads && wants_grads_; ++j) {
+      const std::int64_t offset = j * units_.head_floats;
+      mix(u, cut, mix_transposed_, u.G + offset, u.sums + offset, h0 + j, accumulate);
+    }
+  }
+
+  // Phases 2 to 4.
+  template <class Cut>
+  void query_phases(const Unit& u, const Cut& cut, std::int64_t h0, std::int64_t h1) {
+    const std::int64_t rows = u.table.blocks(), M = p_.part.given() ? p_.M : rows, group = p_.group();
     for (std::int64_t j = 0; j < u.heads; ++j) {
       mix(u, cut, mix_, u.S + j * units_.head_floats, u.G + j * units_.head_floats, h0 + j, false);
     }
     over_blocks(u, cut,
                 [&](std::int64_t b0, std::int64_t b1, int worker) HWY_ATTR { query_side(u, b0, b1, h0, h1, worker); });
-    if (!wants_grads_) return;
-    for (std::int64_t j = 0; j < u.heads; ++j) {
+    for (std::int64_t j = 0; j < u.heads && u.dmix && wants_grads_; ++j) {
       const std::int64_t offset = j * units_.head_floats;
-      if (u.dmix) {
-        float* dm = u.dmix + (p_.Hm == 1 ? 0 : h0 + j - u.head * group) * p_.M * p_.M;
-        cut.over(M, kDotRows, [&](std::int64_t i0, std::int64_t i1, int) HWY_ATTR {
-          for (std::int64_t b = 0; b < M; b += kDotRows) {
-            const auto add = [&](std::int64_t x, std::int64_t columns) HWY_ATTR {
-              mix_gradient(u.G + offset + x, u.S + offset + x, row_.stride, columns, i0, i1, b,
-                           HWY_MIN(b + kDotRows, M), dm, p_.M);
-            };
-            if (units_.own_mix && p_.normalizer == Normalizer::kOfficial) {
-              add(0, row_.tail);  // and of the tail only this head's part: a NaN in another head's stays there
-              add(row_.tail + (h0 - u.head * group) * row_.position_stride, row_.position_stride);
-            } else {
-              add(0, row_.used);
-            }
+      float* dm = u.dmix + (p_.Hm == 1 ? 0 : h0 + j - u.head * group) * p_.M * p_.M + p_.part.first * p_.M;
+      cut.over(rows, kDotRows, [&](std::int64_t i0, std::int64_t i1, int) HWY_ATTR {
+        for (std::int64_t b = 0; b < M; b += kDotRows) {
+          const auto add = [&](std::int64_t x, std::int64_t columns) HWY_ATTR {
+            mix_gradient(u.G + offset + x, u.S + offset + x, row_.stride, columns, i0, i1, b, HWY_MIN(b + kDotRows, M),
+                         dm, p_.M);
+          };
+          if (units_.own_mix && p_.normalizer == Normalizer::kOfficial) {
+            add(0, row_.tail);  // and of the tail only this head's part: a NaN in another head's stays there
+            add(row_.tail + (h0 - u.head * group) * row_.position_stride, row_.position_stride);
+          } else {
+            add(0, row_.used);
           }
-        });
-      }
-      mix(u, cut, mix_transposed_, u.G + offset, u.sums + offset, h0 + j, accumulate);
+        }
+      });
     }
   }
 
@@ -177,8 +183,9 @@ class Backward {
   void mix(const Unit& u, const Cut& cut, const float* packed, const float* from, float* to, std::int64_t h,
            bool accumulate) {
     const PackedMix mix{packed + (p_.Hm > 1 ? h : 0) * packed_mix_size(p_.M), p_.M};
+    const std::int64_t rows = u.table.blocks(), M = p_.part.given() ? p_.M : rows;
     cut.over(row_.used, kTaskColumns, [&](std::int64_t x0, std::int64_t x1, int worker) HWY_ATTR {
-      mix_columns(from, to, row_.stride, u.table.blocks(), mix, accumulate, x0, x1, scratch(worker).strip);
+      mix_columns(from, to, row_.stride, M, rows, mix, accumulate, x0, x1, scratch(worker).strip);
     });
   }
 
@@ -452,12 +459,6 @@ class Backward {
   float *mix_ = nullptr, *mix_transposed_ = nullptr, *summaries_ = nullptr, *mixed_ = nullptr, *sums_ = nullptr;
   float *dmix_ = nullptr, *scratch_ = nullptr;
 };
-
-template <class T>
-void backward(const Problem& p, Workspace& ws, Executor& executor) {
-  Backward<T> pass(p, ws, executor);
-  if (!ws.counting()) pass.run();
-}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace mhla

@@ -3,7 +3,7 @@
 #define HWY_TARGET_INCLUDE "mhla/kernels/bidirectional/bidirectional_backward_bf16_simd.cpp"
 #include "hwy/foreach_target.h"
 // foreach_target.h first: it includes this file once per instruction set
-#include "mhla/kernels/bidirectional/bidirectional_backward-inl.h"
+#include "mhla/kernels/bidirectional/bidirectional_backward_part-inl.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -4,7 +4,7 @@
 #include "hwy/foreach_target.h"
 // foreach_target.h first: it includes this file once per instruction set
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
-#include "mhla/kernels/bidirectional/bidirectional_forward-inl.h"
+#include "mhla/kernels/bidirectional/bidirectional_forward_part-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mhla {

@@ -22,7 +22,7 @@ class Forward {
         executor_(executor),
         row_(p, p.D, p.E),
         units_(p, row_, executor.concurrency(), /*copies=*/1, /*even=*/true) {
-    if (p.layout.rank > 1) table_ = BlockTable(p.layout, p.N, ws);
+    table_ = shared_table(p, ws);
     mix_ = ws.take<float>(p.Hm * packed_mix_size(p.M), "packed mix");
     summaries_ = ws.take<float>(units_.buffers * units_.floats(), "summaries");
     if (units_.own_mix) mixed_ = ws.take<float>(units_.buffers * p.M * row_.stride, "mixed summaries");
@@ -40,7 +40,7 @@ class Forward {
     }
   }
 
- private:
+ protected:  // bidirectional_forward_part-inl.h has the phases apart
   struct Unit {
     Sequence sequence;
     BlockTable table;
@@ -79,19 +79,29 @@ class Forward {
   }
 
   void run_phases(const Unit& u) {
+    share_summaries(u);
+    share_outputs(u);
+  }
+
+  template <class F>
+  void over_blocks(const Unit& u, F&& work) {
     const std::int64_t M = u.table.blocks();
     const std::int64_t blocks = HWY_MAX(std::int64_t{1}, kTaskTokens / HWY_MAX(p_.C, std::int64_t{1}));
-    const auto over_blocks = [&](auto&& work) HWY_ATTR {
-      executor_.run((M + blocks - 1) / blocks, [&](std::int64_t task, int worker) HWY_ATTR {
-        work(task * blocks, HWY_MIN((task + 1) * blocks, M), worker);
-      });
-    };
+    executor_.run((M + blocks - 1) / blocks, [&](std::int64_t task, int worker) HWY_ATTR {
+      work(task * blocks, HWY_MIN((task + 1) * blocks, M), worker);
+    });
+  }
+
+  void share_summaries(const Unit& u) {
+    over_blocks(u, [&](std::int64_t b0, std::int64_t b1, int worker) HWY_ATTR { summarize(u, b0, b1, worker); });
+  }
+
+  void share_outputs(const Unit& u) {
     const auto mix_all = [&](float* S, float* to, std::int64_t h) HWY_ATTR {
       executor_.run((row_.used + kTaskColumns - 1) / kTaskColumns, [&](std::int64_t task, int worker) HWY_ATTR {
         mix(u, S, to, h, task * kTaskColumns, HWY_MIN((task + 1) * kTaskColumns, row_.used), worker);
       });
     };
-    over_blocks([&](std::int64_t b0, std::int64_t b1, int worker) HWY_ATTR { summarize(u, b0, b1, worker); });
     for (std::int64_t j = 0; j < u.heads; ++j) {
       float* S = u.S + j * units_.head_floats;
       if (!units_.own_mix) {
@@ -101,19 +111,20 @@ class Forward {
       for (std::int64_t g = 0; g < p_.group(); ++g) {
         const std::int64_t h = (u.head + j) * p_.group() + g;
         mix_all(S, u.mixed, h);
-        over_blocks([&](std::int64_t b0, std::int64_t b1, int worker)
-                        HWY_ATTR { read_out(u, b0, b1, h, h + 1, worker); });
+        over_blocks(
+            u, [&](std::int64_t b0, std::int64_t b1, int worker) HWY_ATTR { read_out(u, b0, b1, h, h + 1, worker); });
       }
     }
     if (units_.own_mix) return;
-    over_blocks([&](std::int64_t b0, std::int64_t b1, int worker)
-                    HWY_ATTR { read_out(u, b0, b1, u.head * p_.group(), (u.head + u.heads) * p_.group(), worker); });
+    over_blocks(u, [&](std::int64_t b0, std::int64_t b1, int worker)
+                       HWY_ATTR { read_out(u, b0, b1, u.head * p_.group(), (u.head + u.heads) * p_.group(), worker); });
   }
 
   // S~ of query head h (its own coefficients, or the shared ones).
   void mix(const Unit& u, const float* S, float* to, std::int64_t h, std::int64_t x0, std::int64_t x1, int worker) {
     const PackedMix packed{mix_ + (p_.Hm > 1 ? h : 0) * packed_mix_size(p_.M), p_.M};
-    mix_columns(S, to, row_.stride, u.table.blocks(), packed, false, x0, x1, worker_scratch(worker) + kStripAt);
+    const std::int64_t rows = u.table.blocks(), M = p_.part.given() ? p_.M : rows;
+    mix_columns(S, to, row_.stride, M, rows, packed, false, x0, x1, worker_scratch(worker) + kStripAt);
   }
 
   // S_b and z_b of blocks [b0, b1) for the unit's kv heads.
@@ -204,12 +215,6 @@ class Forward {
   bool streamed_ = false;  // out goes past the caches
   float *mix_ = nullptr, *summaries_ = nullptr, *mixed_ = nullptr, *scratch_ = nullptr;
 };
-
-template <class T>
-void forward(const Problem& p, Workspace& ws, Executor& executor) {
-  Forward<T> pass(p, ws, executor);
-  if (!ws.counting()) pass.run();
-}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace mhla

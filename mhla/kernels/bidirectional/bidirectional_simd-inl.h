@@ -1,6 +1,7 @@
 // What forward and backward of the bidirectional form share on CPU vectors: the row of memory that holds a block's
 // summary, the walk over token tiles, and where the rows of a tile lie.
 #include "mhla/kernels/common/simd/mix-inl.h"
+#include "mhla/kernels/common/simd/plain-inl.h"
 
 #if defined(MHLA_KERNELS_BIDIRECTIONAL_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MHLA_KERNELS_BIDIRECTIONAL_SIMD_INL_H_
@@ -36,6 +37,11 @@ struct BlockRow {
     used = tail + extra;
     stride = round_up(used, 16);
     if (stride / 16 % 2 == 0) stride += 16;
+  }
+
+  // The same row between processes; `transposed`: it holds S^T.
+  [[nodiscard]] PanelRow plain(const Problem& p, bool transposed) const {
+    return {rows, columns, tail, p.normalized() ? p.D : 0, used, transposed};
   }
 };
 
@@ -187,19 +193,27 @@ HWY_INLINE void query_products(const Problem& p, const BlockTable& table, const 
   }
 }
 
+// The table that all sequences share: in one dimension there is none.
+HWY_INLINE BlockTable shared_table(const Problem& p, Workspace& ws) {
+  if (p.layout.rank == 1) return {};
+  return p.part.given() ? BlockTable(p.layout, p.part, p.N, ws) : BlockTable(p.layout, p.N, ws);
+}
+
 // The blocks of one sequence: the shared table, or in one dimension a table without memory.
 HWY_INLINE BlockTable table_of(const Problem& p, const BlockTable& shared, const Sequence& s) {
   Workspace none;
   return p.layout.rank > 1 ? shared : BlockTable(p.layout, s.length, none);
 }
 
-// Coefficients of all heads, packed for the longest sequence; transposed for the backward pass.
+// Coefficients of all heads, packed for the longest sequence; transposed for the backward pass. Of a part only the rows
+// of the local blocks, which become rows 0, 1, ...
 HWY_INLINE void pack_mixes(const Problem& p, bool transposed, float* to) {
   const std::int64_t row = p.mix.stride[transposed ? 2 : 1], column = p.mix.stride[transposed ? 1 : 2];
+  const std::int64_t rows = p.part.given() ? p.part.blocks : p.M;
   for (std::int64_t h = 0; h < p.Hm; ++h) {
-    const float* mix = data_as<float>(p.mix) + h * p.mix.stride[0];
+    const float* mix = data_as<float>(p.mix) + h * p.mix.stride[0] + p.part.first * row;
     pack_mix(
-        p.M, [&](std::int64_t i, std::int64_t b) HWY_ATTR { return mix[i * row + b * column]; },
+        rows, p.M, [&](std::int64_t i, std::int64_t b) HWY_ATTR { return mix[i * row + b * column]; },
         to + h * packed_mix_size(p.M));
   }
 }

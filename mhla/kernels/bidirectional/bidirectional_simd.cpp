@@ -7,7 +7,7 @@
 // foreach_target.h first: it includes this file once per instruction set
 #include "mhla/core/error.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
-#include "mhla/kernels/bidirectional/bidirectional_forward-inl.h"
+#include "mhla/kernels/bidirectional/bidirectional_forward_part-inl.h"
 #include "mhla/kernels/bidirectional/bidirectional_plan.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -42,7 +42,8 @@ void bidirectional_forward_simd(const Problem& p, Workspace& workspace, Executor
   quadratic.sequences.clear();
   for (const Sequence& s : p.sequences) {
     const std::int64_t M = BlockMap(p.layout, s.length).blocks();
-    const bool small = bidirectional_way(s.length, M, p.D, p.E, p.normalizer) == BidirectionalWay::kQuadratic;
+    const bool small =
+        !p.part.given() && bidirectional_way(s.length, M, p.D, p.E, p.normalizer) == BidirectionalWay::kQuadratic;
     (small ? quadratic : by_summaries).sequences.push_back(s);
   }
   if (!quadratic.sequences.empty()) bidirectional_quadratic_simd(quadratic, workspace, executor);

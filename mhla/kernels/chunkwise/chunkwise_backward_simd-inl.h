@@ -40,7 +40,7 @@ struct BackwardSizes {
         z(round_up(E * padded_columns(D), kLanes)),
         size(z + (normalized ? Dp : 0)),
         stride((round_up(size, 16) / 16 | 1) * 16),
-        early(normalized || prefixes > 1) {}
+        early(normalized || prefixes > 1 || p.part.given()) {}
 };
 
 struct BackwardScratch {

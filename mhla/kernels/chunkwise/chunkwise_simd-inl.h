@@ -257,6 +257,7 @@ struct CausalUnit {
   std::int64_t tokens = 0;          // the last chunk may be short
   bool goes_on = false;             // the prefix of chunk `end` is wanted too
   SummaryStore store;
+  bool summarized = false;               // the summaries of all chunks are in the store already
   std::int64_t back = 1;                 // with `extend`: chunks whose summaries stay apart beyond those needed
   const float* maybe_first_P = nullptr;  // [prefixes][stride] of chunk `first`
   std::int64_t prefixes = 1;             // 1 when the heads share their mix, else one per head
@@ -310,7 +311,7 @@ HWY_NOINLINE void run_chunks(const CausalSizes& s, CausalUnit<T>& unit, Executor
       next.add(unit.keys.k, t, tokens, s.D), next.add(unit.keys.v, t, tokens, s.E);
       if (queries) next.add(unit.heads[0].q, t, tokens, s.D);
     };
-    inner.run(last_row - g0, [&](std::int64_t index, int worker) HWY_ATTR {
+    inner.run(unit.summarized ? 0 : last_row - g0, [&](std::int64_t index, int worker) HWY_ATTR {
       const std::int64_t b = g0 + index, t = (b - unit.first) * s.C;
       float* S = unit.store.block(b);
       float* z = s.normalized ? S + s.z : nullptr;

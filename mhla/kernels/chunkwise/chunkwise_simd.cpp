@@ -9,6 +9,7 @@
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_simd-inl.h"
 #include "mhla/kernels/common/schedule.h"
+#include "mhla/kernels/common/simd/plain-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mhla {
@@ -38,7 +39,37 @@ void set_unit(const Problem& p, const Sequence& sequence, std::int64_t kv_head, 
         {data_as<float>(p.mix) + (p.Hm > 1 ? h : 0) * p.mix.stride[0], p.mix.stride[1], p.mix.stride[2], p.L});
   }
   unit.tokens = sequence.length;
-  unit.end = (sequence.length + p.layout.block_size - 1) / p.layout.block_size;
+  unit.first = p.part.first;
+  unit.end = unit.first + (sequence.length + p.layout.block_size - 1) / p.layout.block_size;
+}
+
+// A phase of the forward for the local chunks (common/part.h): their summaries, or the output from all summaries, which
+// goes on like a stream that is at chunk `first`.
+template <class T>
+void run_part(const Problem& p, const CausalSizes& s, const Sequence& sequence, std::int64_t kv_head, CausalUnit<T>& u,
+              float* first_P, Executor& inner, CausalScratch* x) {
+  const PanelRow row{s.D, s.E, s.z, s.normalized ? s.D : 0, s.size, /*transposed=*/false};
+  const std::int64_t size = p.summary_size();
+  const auto place = [&](std::int64_t b) { return ((b * p.B + sequence.batch) * p.Hkv + kv_head) * size; };
+  if (p.part.phase == Phase::kSummaries) {
+    inner.run(u.end - u.first, [&](std::int64_t b, int worker) HWY_ATTR {
+      float* S = u.store.slot(u.first + b);
+      float* z = s.normalized ? S + s.z : nullptr;
+      if (z) set_zero(z, s.layout.z_size());
+      NextRows none;
+      chunk_summary(s, u.keys, b * s.C, HWY_MIN((b + 1) * s.C, u.tokens), S, z, x[worker], none);
+      to_plain(row, S, data_as<float>(p.part.own) + place(b));
+    });
+    return;
+  }
+  inner.run(u.end - 1, [&](std::int64_t b, int)
+                           HWY_ATTR { from_plain(row, data_as<float>(p.part.gathered) + place(b), u.store.slot(b)); });
+  u.summarized = true;
+  u.maybe_first_P = u.first > 0 ? first_P : nullptr;
+  for (std::int64_t m = 0; m < u.prefixes && u.first > 0; ++m) {
+    mix_row(u.store, u.mixes[static_cast<std::size_t>(m)], u.first, u.first, 0, s.size, first_P + m * s.stride);
+  }
+  run_chunks(s, u, inner, x);
 }
 
 template <class T>
@@ -52,7 +83,8 @@ void forward(const Problem& p, Workspace& workspace, Executor& executor) {
   const std::int64_t prefixes = p.Hm > 1 ? p.group() : 1;
   // 16 prefixes of 128 x 256 are 2 MiB. Summaries of all chunks before a group are read once per group.
   const std::int64_t group = HWY_MIN(p.M, HWY_MAX(4, (unit_tasks ? 16 : 64) / prefixes));
-  const std::int64_t slots = HWY_MAX(1, HWY_MIN(p.M - 1, extended ? most_blocks(p.L, 1) : p.M));
+  const std::int64_t slots = p.part.given() ? p.M : HWY_MAX(1, HWY_MIN(p.M - 1, extended ? most_blocks(p.L, 1) : p.M));
+  std::vector<float*> first_P;
   std::vector<CausalUnit<T>> unit(static_cast<std::size_t>(unit_tasks ? workers : 1));
   for (CausalUnit<T>& u : unit) {
     u.prefixes = prefixes;
@@ -61,6 +93,8 @@ void forward(const Problem& p, Workspace& workspace, Executor& executor) {
     u.store.slots = workspace.take<float>(slots * s.stride, "summaries");
     if (extended) u.store.maybe_sum = workspace.take<float>(s.stride, "sum of old summaries");
     take_unit(workspace, s, group, p.M, extended, u);
+    first_P.push_back(p.part.given() ? workspace.take<float>(prefixes * s.stride, "prefix of the first chunk")
+                                     : nullptr);
   }
   std::vector<CausalScratch> scratch;
   for (int worker = 0; worker < workers; ++worker) {
@@ -74,7 +108,10 @@ void forward(const Problem& p, Workspace& workspace, Executor& executor) {
     set_unit(p, sequence, index % p.Hkv, u);
     u.store.base = 0;
     if (extended) set_zero(u.store.maybe_sum, s.size);
-    run_chunks(s, u, inner, x);
+    if (p.part.given())
+      run_part(p, s, sequence, index % p.Hkv, u, first_P[static_cast<std::size_t>(&u - unit.data())], inner, x);
+    else
+      run_chunks(s, u, inner, x);
   };
   if (unit_tasks) {
     executor.run(units, [&](std::int64_t index, int worker) HWY_ATTR {

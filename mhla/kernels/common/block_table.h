@@ -6,6 +6,7 @@
 
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/common/layout.h"
+#include "mhla/kernels/common/part.h"
 
 namespace mhla {
 
@@ -14,6 +15,8 @@ class BlockTable {
   BlockTable() = default;
   // Over a counting workspace only sizes are taken.
   BlockTable(const Layout& layout, std::int64_t N, Workspace& workspace);
+  // Of the local blocks of a part; tokens are numbered as tokens_of_blocks() lists them.
+  BlockTable(const Layout& layout, const Part& part, std::int64_t tokens, Workspace& workspace);
 
   [[nodiscard]] std::int64_t blocks() const { return M_; }
   [[nodiscard]] std::int64_t begin(std::int64_t block) const {
@@ -24,6 +27,8 @@ class BlockTable {
   [[nodiscard]] std::int64_t token(std::int64_t index) const { return maybe_order_ ? maybe_order_[index] : index; }
 
  private:
+  std::int64_t* fill(const BlockMap& map, std::int64_t first, Workspace& workspace);
+
   std::int64_t N_ = 0, M_ = 0, C_ = 0;
   const std::int64_t* maybe_order_ = nullptr;  // [N]
   const std::int64_t* maybe_begin_ = nullptr;  // [M + 1]

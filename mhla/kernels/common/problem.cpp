@@ -157,6 +157,51 @@ void find_sequences(Problem& p) {
   if (last != p.N) fail(p.entry, ": cu_seqlens ends at ", last, ", expected N = ", p.N);
 }
 
+// The local blocks and the number of their tokens.
+void check_part(const Problem& p) {
+  const Part& part = p.part;
+  if (part.first < 0 || part.blocks < 0 || part.blocks > p.M || part.first > p.M - part.blocks) {
+    fail(p.entry, ": blocks ", part.first, " to ", part.first + part.blocks, " are asked for, expected blocks of 0 to ",
+         p.M);
+  }
+  const BlockMap map(p.layout, part.tokens);
+  std::int64_t tokens = 0;
+  for (std::int64_t b = part.first; b < part.first + part.blocks; ++b) tokens += map.size(b);
+  if (tokens != p.N) {
+    fail(p.entry, ": q has ", p.N, " tokens, expected ", tokens, ", those of blocks ", part.first, " to ",
+         part.first + part.blocks, " of ", p.M);
+  }
+}
+
+void check_part_tensors(const Problem& p, const Checker& check) {
+  const Part& part = p.part;
+  const std::int64_t X = p.summary_size();
+  const DType dtype = p.mix.dtype;
+  const auto dense = [&](const auto& view, const char* name) {
+    if (!view.contiguous()) fail(p.entry, ": ", name, " is not contiguous");
+  };
+  const bool terms = p.causal && p.normalized();
+  if (part.phase == Phase::kSummaries) {
+    check.output(part.own, "summaries", {part.blocks, p.B, p.Hkv, X}, dtype, p.q.device);
+    dense(part.own, "summaries");
+    return;
+  }
+  const bool keys = part.phase == Phase::kKeys;
+  const char* gathered = keys ? "dP" : "summaries";
+  check.tensor(part.gathered, gathered, {p.M, p.B, keys ? p.gradient_heads() : p.Hkv, X}, dtype, p.q.device);
+  dense(part.gathered, gathered);
+  if (part.phase == Phase::kQueries) {
+    check.output(part.own, "dP", {part.blocks, p.B, p.gradient_heads(), X}, dtype, p.q.device);
+    dense(part.own, "dP");
+    if (terms) check.output(part.own_terms, "terms", {p.B, p.N, p.H, 2}, dtype, p.q.device);
+    if (terms) dense(part.own_terms, "terms");
+  }
+  if (keys && terms) {
+    check.tensor(part.terms, "terms", {p.B, p.N, p.H, 2}, dtype, p.q.device);
+    dense(part.terms, "terms");
+  }
+}
+
 }  // namespace
 
 std::string Problem::describe() const {
@@ -197,7 +242,8 @@ void check_problem(Problem& p) {
   if (!std::isfinite(p.eps)) fail(p.entry, ": eps is ", p.eps, ", expected a finite number");
   if (!std::isfinite(p.scale)) fail(p.entry, ": scale is ", p.scale, ", expected a finite number");
   if (p.causal && p.layout.block_size < 1) fail(p.entry, ": chunk is ", p.layout.block_size, ", expected at least 1");
-  check_layout(p.layout, p.N, p.entry);
+  const std::int64_t whole = p.part.given() ? p.part.tokens : p.N;
+  check_layout(p.layout, whole, p.entry);
   find_sequences(p);
   p.M = p.C = 0;
   const auto measure = [&p](std::int64_t length) {
@@ -205,8 +251,9 @@ void check_problem(Problem& p) {
     p.M = std::max(p.M, map.blocks());
     p.C = std::max(p.C, map.largest());
   };
-  if (!p.maybe_cu_seqlens.given()) measure(p.N);  // an empty batch needs the same mix as a full one
-  for (const Sequence& s : p.sequences) measure(s.length);
+  if (!p.maybe_cu_seqlens.given()) measure(whole);  // an empty batch needs the same mix as a full one
+  for (const Sequence& s : p.sequences) measure(p.part.given() ? whole : s.length);
+  if (p.part.given()) check_part(p);
   if (p.normalizer == Normalizer::kOfficial) {
     if (p.causal) fail(p.entry, ": normalizer is official, expected none or paper in the causal form");
     for (const Sequence& s : p.sequences) {
@@ -218,6 +265,8 @@ void check_problem(Problem& p) {
     }
   }
   check_mix(p, check, dtype == DType::kF64 ? DType::kF64 : DType::kF32);
+  if (p.part.given()) check_part_tensors(p, check);
+  if (p.part.phase == Phase::kSummaries) return;
   if (!p.backward) {
     check.output(p.out, "out", {p.B, p.N, p.H, p.E}, dtype, device);
     return;

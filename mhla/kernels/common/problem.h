@@ -9,6 +9,7 @@
 #include "mhla/core/view.h"
 #include "mhla/kernels/common/layout.h"
 #include "mhla/kernels/common/options.h"
+#include "mhla/kernels/common/part.h"
 
 namespace mhla {
 
@@ -37,12 +38,13 @@ struct Problem {
   double eps = 1e-6;
   double scale = 1.0;
   void* stream = nullptr;  // cudaStream_t of a problem in device memory
+  Part part;               // not given: the whole operator
 
   // Derived by check_problem.
   std::int64_t B = 0, N = 0, H = 0, Hkv = 0, D = 0, E = 0;
   std::int64_t Hm = 0;              // 1 or H
   std::int64_t L = 0;               // rows of mix
-  std::int64_t M = 0;               // blocks of the longest sequence
+  std::int64_t M = 0;               // blocks of the longest sequence; with a part, of the whole one
   std::int64_t C = 0;               // tokens of the largest block
   std::vector<Sequence> sequences;  // B of them, or one per cu_seqlens interval
 
@@ -52,6 +54,9 @@ struct Problem {
   [[nodiscard]] std::int64_t group() const { return H / Hkv; }  // query heads per kv head
   [[nodiscard]] bool normalized() const { return normalizer != Normalizer::kNone; }
   [[nodiscard]] bool has_den() const { return maybe_q_den.given(); }
+  // Heads of dP: query heads that share their coefficients also share it.
+  [[nodiscard]] std::int64_t gradient_heads() const { return Hm > 1 ? H : Hkv; }
+  [[nodiscard]] std::int64_t summary_size() const { return D * E + (normalized() ? D : 0); }  // X of common/part.h
   [[nodiscard]] std::string describe() const;  // "f32 B=2 N=64 H=4 Hkv=4 D=32 E=32 M=4 on cpu"
 };
 

@@ -27,6 +27,19 @@ Positions::Positions(const Layout& layout, std::int64_t length) {
   }
 }
 
+Positions::Positions(const Layout& layout, const Part& part) {
+  const BlockMap map(layout, part.tokens);
+  const std::vector<std::int64_t> held = tokens_of_blocks(map, part.first, part.blocks);
+  const Positions whole(layout, part.tokens);
+  begin.push_back(0);
+  for (std::int64_t block = part.first; block < part.first + part.blocks; ++block) {
+    for (std::int64_t t = whole.begin[block]; t < whole.begin[block + 1]; ++t) {
+      token.push_back(std::lower_bound(held.begin(), held.end(), whole.token[t]) - held.begin());
+    }
+    begin.push_back(tokens());
+  }
+}
+
 Array gather(const ConstView& x, const Sequence& sequence, const Positions& positions, std::int64_t head) {
   const std::int64_t size = x.shape[3];
   Array rows(static_cast<std::size_t>(positions.tokens() * size));
@@ -100,7 +113,7 @@ void add_matrix_vector(double* out, const double* S, std::int64_t D, const doubl
 
 MixGradient::MixGradient(const Problem& p) : p_(p) {
   for (const Sequence& sequence : p.sequences) {
-    rows_.push_back(std::min(p.L, BlockMap(p.layout, sequence.length).blocks()));
+    rows_.push_back(p.part.given() ? p.M : std::min(p.L, BlockMap(p.layout, sequence.length).blocks()));
   }
   parts_.resize(p.sequences.size() * static_cast<std::size_t>(p.H));
   for (std::size_t index = 0; index < parts_.size() && p.dmix.given(); ++index) {

@@ -18,6 +18,7 @@ struct Positions {
   std::vector<std::int64_t> token;  // [n]      token of each position, counted from the start of the sequence
   std::vector<std::int64_t> begin;  // [M + 1]
   Positions(const Layout& layout, std::int64_t length);
+  Positions(const Layout& layout, const Part& part);  // of the local blocks, tokens as tokens_of_blocks() numbers them
   [[nodiscard]] std::int64_t tokens() const { return static_cast<std::int64_t>(token.size()); }
   [[nodiscard]] std::int64_t blocks() const { return static_cast<std::int64_t>(begin.size()) - 1; }
 };

@@ -25,20 +25,21 @@ struct PackedMix {
   HWY_INLINE const float* row(std::int64_t i) const { return data + i / kMixRows * kMixRows * M + i % kMixRows; }
 };
 
-// weight(i, b) is the coefficient of source block b in destination block i.
+// weight(i, b) is the coefficient of source block b of M in destination block i of `rows`.
 template <class Weight>
-HWY_INLINE void pack_mix(std::int64_t M, const Weight& weight, float* to) {
-  for (std::int64_t i0 = 0; i0 < M; i0 += kMixRows) {
+HWY_INLINE void pack_mix(std::int64_t rows, std::int64_t M, const Weight& weight, float* to) {
+  for (std::int64_t i0 = 0; i0 < rows; i0 += kMixRows) {
     for (std::int64_t b = 0; b < M; ++b) {
-      for (std::int64_t r = 0; r < kMixRows; ++r) *to++ = i0 + r < M ? weight(i0 + r, b) : 0.0f;
+      for (std::int64_t r = 0; r < kMixRows; ++r) *to++ = i0 + r < rows ? weight(i0 + r, b) : 0.0f;
     }
   }
 }
 
-// One strip of V vectors at column x: gathered into `strip` [M][V * kLanes], mixed, written to dst (which may be src).
+// One strip of V vectors at column x: gathered into `strip` [M][V * kLanes], mixed, written to the `rows` blocks of dst
+// (which may be src).
 template <int V>
-HWY_INLINE void mix_strip(const float* src, float* dst, std::int64_t stride, std::int64_t M, const PackedMix& mix,
-                          bool accumulate, std::int64_t x, float* strip) {
+HWY_INLINE void mix_strip(const float* src, float* dst, std::int64_t stride, std::int64_t M, std::int64_t rows,
+                          const PackedMix& mix, bool accumulate, std::int64_t x, float* strip) {
   const Full d;
   constexpr std::int64_t kWidth = V * kLanes;
   for (std::int64_t b = 0; b < M; ++b) {
@@ -61,22 +62,22 @@ HWY_INLINE void mix_strip(const float* src, float* dst, std::int64_t stride, std
           d, M, a, strip, kWidth, [&](int, int) HWY_ATTR { return hn::Zero(d); }, finish, NoPrefetch());
     }
   };
-  for_each_row_tile<V>(M, rows_of);
+  for_each_row_tile<V>(rows, rows_of);
 }
 
 // Floats of the strip buffer of one worker. Strips are two vectors wide while they fit half the first-level cache.
 constexpr std::int64_t mix_strip_width(std::int64_t M) { return (M <= 128 ? 2 : 1) * kLanes; }
 
-// Columns [x0, x1) of all blocks; x0 a multiple of 2 * kLanes. dst may be src.
+// Columns [x0, x1) of `rows` blocks of dst from M blocks of src; x0 a multiple of 2 * kLanes. dst may be src.
 inline HWY_NOINLINE void mix_columns(const float* src, float* dst, std::int64_t stride, std::int64_t M,
-                                     const PackedMix& mix, bool accumulate, std::int64_t x0, std::int64_t x1,
-                                     float* strip) {
+                                     std::int64_t rows, const PackedMix& mix, bool accumulate, std::int64_t x0,
+                                     std::int64_t x1, float* strip) {
   const std::int64_t width = mix_strip_width(M);
   std::int64_t x = x0;
   if (width == 2 * kLanes) {
-    for (; x + width <= x1; x += width) mix_strip<2>(src, dst, stride, M, mix, accumulate, x, strip);
+    for (; x + width <= x1; x += width) mix_strip<2>(src, dst, stride, M, rows, mix, accumulate, x, strip);
   }
-  for (; x < x1; x += kLanes) mix_strip<1>(src, dst, stride, M, mix, accumulate, x, strip);
+  for (; x < x1; x += kLanes) mix_strip<1>(src, dst, stride, M, rows, mix, accumulate, x, strip);
 }
 
 // dm[i][b] += <d_i, s_b> for i in [i0, i1), b in [b0, b1), over Z columns in spans of kDotSpan: the 2 x 32 rows of

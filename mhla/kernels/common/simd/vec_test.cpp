@@ -151,10 +151,10 @@ void mixing() {
     for (float& x : S) x = static_cast<float>(random.normal());
     for (float& x : mix) x = static_cast<float>(random.normal());
     pack_mix(
-        M, [&](std::int64_t i, std::int64_t b) HWY_ATTR { return mix[static_cast<std::size_t>(i * M + b)]; },
+        M, M, [&](std::int64_t i, std::int64_t b) HWY_ATTR { return mix[static_cast<std::size_t>(i * M + b)]; },
         packed.data());
     std::vector<float> in_place = S, dm(static_cast<std::size_t>(M * M), 1.0f);
-    mix_columns(in_place.data(), in_place.data(), stride, M, {packed.data(), M}, false, 0, Z, strip.data());
+    mix_columns(in_place.data(), in_place.data(), stride, M, M, {packed.data(), M}, false, 0, Z, strip.data());
     mix_gradient(in_place.data(), S.data(), stride, Z, 0, M, 0, M, dm.data(), M);
     for (std::int64_t i = 0; i < M; ++i) {
       for (std::int64_t x = 0; x < Z; ++x) {
