@@ -25,6 +25,23 @@ namespace mhla::ops {
 inline constexpr std::size_t kGradients = 6;
 using Wanted = std::array<bool, kGradients>;
 
+using Ints = at::IntArrayRef;
+
+// A layout as the schemas spell it: block_size (1D), or grid and blocks (2D, 3D).
+inline Layout layout_of(std::int64_t block_size, Ints grid, Ints blocks, const char* entry) {
+  if (grid.empty() && blocks.empty()) {
+    if (block_size == 0) fail(entry, ": no layout is given, expected block_size, or grid and blocks");
+    return Layout::line(block_size);
+  }
+  if (block_size != 0)
+    fail(entry, ": block_size is ", block_size, " beside grid and blocks, expected one or the other");
+  if (grid.size() != blocks.size() || (grid.size() != 2 && grid.size() != 3)) {
+    fail(entry, ": grid has ", grid.size(), " axes and blocks has ", blocks.size(), ", expected 2 or 3 of each");
+  }
+  if (grid.size() == 2) return Layout::grid2d(grid[0], grid[1], blocks[0], blocks[1]);
+  return Layout::grid3d({grid[0], grid[1], grid[2]}, {blocks[0], blocks[1], blocks[2]});
+}
+
 inline at::Tensor value_or_undefined(const Optional<at::Tensor>& x) { return x.has_value() ? *x : at::Tensor(); }
 inline Optional<at::Tensor> maybe(const at::Tensor& x) { return x.defined() ? Optional<at::Tensor>(x) : kNone; }
 

@@ -13,7 +13,6 @@ constexpr const char* kBackwardSchema =
     "int[] blocks, Tensor? q_den, Tensor? k_den, Tensor? cu_seqlens, str feature_map, str normalizer, float eps, "
     "float scale, bool[6] wanted) -> Tensor[]";
 
-using Ints = at::IntArrayRef;
 using MaybeTensor = const Optional<at::Tensor>&;
 
 // The schemas' arguments, spelled once for both.
@@ -24,21 +23,6 @@ using BackwardSignature = std::vector<at::Tensor>(const at::Tensor&, const at::T
                                                   const at::Tensor&, const at::Tensor&, std::int64_t, Ints, Ints,
                                                   MaybeTensor, MaybeTensor, MaybeTensor, Text, Text, double, double,
                                                   Wanted);
-
-Layout layout_of(std::int64_t block_size, Ints grid, Ints blocks) {
-  constexpr const char* kEntry = "bidirectional_forward";
-  if (grid.empty() && blocks.empty()) {
-    if (block_size == 0) fail(kEntry, ": no layout is given, expected block_size, or grid and blocks");
-    return Layout::line(block_size);
-  }
-  if (block_size != 0)
-    fail(kEntry, ": block_size is ", block_size, " beside grid and blocks, expected one or the other");
-  if (grid.size() != blocks.size() || (grid.size() != 2 && grid.size() != 3)) {
-    fail(kEntry, ": grid has ", grid.size(), " axes and blocks has ", blocks.size(), ", expected 2 or 3 of each");
-  }
-  if (grid.size() == 2) return Layout::grid2d(grid[0], grid[1], blocks[0], blocks[1]);
-  return Layout::grid3d({grid[0], grid[1], grid[2]}, {blocks[0], blocks[1], blocks[2]});
-}
 
 // A layout as the schemas spell it.
 struct LayoutArguments {
@@ -64,7 +48,7 @@ struct Bidirectional {
 
   static Options options(std::int64_t block_size, Ints grid, Ints blocks, Text feature_map, Text normalizer, double eps,
                          double scale) {
-    return {.layout = layout_of(block_size, grid, blocks),
+    return {.layout = layout_of(block_size, grid, blocks, kForwardEntry),
             .feature_map = parse_feature_map(view_of(feature_map)),
             .normalizer = parse_normalizer(view_of(normalizer)),
             .eps = eps,
