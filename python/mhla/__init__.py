@@ -11,7 +11,7 @@ from . import _backend
 
 _backend.load()
 
-from . import _library, convert, nn  # noqa: E402  (the library first)
+from . import _library, convert, distributed, nn  # noqa: E402  (the library first)
 from ._backend import get_backend, set_backend  # noqa: E402
 from ._bench import bench  # noqa: E402
 from ._constrain import constrain_, constrain_after_step  # noqa: E402
@@ -33,6 +33,7 @@ __all__ = [
     "constrain_after_step",
     "constrain_mix_",
     "convert",
+    "distributed",
     "get_backend",
     "get_num_threads",
     "init_causal_mix",
