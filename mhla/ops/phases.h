@@ -1,5 +1,6 @@
 // The phases of the operator on LibTorch tensors (mhla/kernels/phases): what processes that share a sequence call
-// between their exchanges. No autograd here: who exchanges also differentiates (mhla.distributed in Python).
+// between their exchanges. No autograd here: who exchanges also differentiates (context_parallel.h, mhla.distributed in
+// Python).
 #pragma once
 
 #include <array>
