@@ -8,12 +8,14 @@
 #include "mhla/io/json_events.h"
 #include "mhla/io/safetensors.h"
 #include "mhla/io/safetensors_header.h"
+#include "mhla/io/safetensors_stream.h"
 #include "mhla/io/utf8.h"
 
 namespace mhla {
 namespace {
 
-std::vector<NamedView> checked_and_sorted(std::vector<NamedView> tensors, const Metadata& metadata) {
+// `some_later`: data may be null.
+std::vector<NamedView> checked_and_sorted(std::vector<NamedView> tensors, const Metadata& metadata, bool some_later) {
   const auto refuse = [](const NamedView& tensor, const auto&... parts) {
     fail("write_safetensors: tensor ", quoted_excerpt(tensor.name), ": ", parts...);
   };
@@ -23,7 +25,8 @@ std::vector<NamedView> checked_and_sorted(std::vector<NamedView> tensors, const 
     if (tensor.name == "__metadata__") refuse(tensor, "the name is reserved");
     if (!view.given()) refuse(tensor, "the view is not given (rank 0), expected a rank of 1 to ", kMaxRank);
     if (view.device != kCpu) refuse(tensor, "the data is on device ", view.device, ", expected host memory");
-    if (view.numel() > 0 && view.data == nullptr) refuse(tensor, "data is null, shape is ", shape_text(view));
+    if (!some_later && view.numel() > 0 && view.data == nullptr)
+      refuse(tensor, "data is null, shape is ", shape_text(view));
   }
   for (const auto& [key, value] : metadata)
     if (!is_utf8(key) || !is_utf8(value)) fail("write_safetensors: metadata ", quoted_excerpt(key), " is not UTF-8");
@@ -114,26 +117,47 @@ void write_elements(const ConstView& view, Sink& sink) {
 }
 
 template <class Sink>
-void write_all(const std::vector<NamedView>& tensors, const std::string& header, Sink&& sink) {
+void write_later(const NamedView& tensor, const LaterBytes& later, Sink& sink) {
+  const auto due = static_cast<std::size_t>(bytes_of(tensor.view, tensor.name));
+  std::size_t given = 0;
+  later(tensor, [&](std::span<const std::byte> bytes) { given += bytes.size(), sink(bytes); });
+  if (given != due)
+    fail("write_safetensors: tensor ", quoted_excerpt(tensor.name), ": ", given, " bytes came, expected ", due);
+}
+
+template <class Sink>
+void write_all(const std::vector<NamedView>& tensors, const std::string& header, Sink&& sink,
+               const LaterBytes& later = {}) {
   const std::uint64_t length = header.size();
   sink(std::as_bytes(std::span(&length, 1)));
   sink(std::as_bytes(std::span(header.data(), header.size())));
-  for (const NamedView& tensor : tensors) write_elements(tensor.view, sink);
+  for (const NamedView& tensor : tensors) {
+    if (tensor.view.data == nullptr && tensor.view.numel() > 0)
+      write_later(tensor, later, sink);
+    else
+      write_elements(tensor.view, sink);
+  }
 }
 
 }  // namespace
 
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedView>& tensors,
                        const Metadata& metadata) {
-  const std::vector<NamedView> sorted = checked_and_sorted(tensors, metadata);
+  write_safetensors(path, tensors, metadata, {});
+}
+
+void write_safetensors(const std::filesystem::path& path, const std::vector<NamedView>& tensors,
+                       const Metadata& metadata, const LaterBytes& later) {
+  const std::vector<NamedView> sorted = checked_and_sorted(tensors, metadata, static_cast<bool>(later));
   const std::string header = header_text(sorted, metadata);
   AtomicFile file(path);
-  write_all(sorted, header, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+  write_all(
+      sorted, header, [&](std::span<const std::byte> bytes) { file.write(bytes); }, later);
   file.commit();
 }
 
 std::vector<std::byte> safetensors_bytes(const std::vector<NamedView>& tensors, const Metadata& metadata) {
-  const std::vector<NamedView> sorted = checked_and_sorted(tensors, metadata);
+  const std::vector<NamedView> sorted = checked_and_sorted(tensors, metadata, /*some_later=*/false);
   const std::string header = header_text(sorted, metadata);
   std::size_t total = 8 + header.size();
   for (const NamedView& tensor : sorted) total += static_cast<std::size_t>(bytes_of(tensor.view, tensor.name));
