@@ -23,6 +23,7 @@ include(python)
 include(cuda)
 include(deps)
 include(torch)
+include(nccl)
 
 add_library(mhla_flags INTERFACE)
 # No contraction: a*b+c must round the same in main and remainder loops; kernels spell fma where they want it.

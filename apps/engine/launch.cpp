@@ -15,7 +15,7 @@
 #include "apps/engine/training.h"
 #include "mhla/core/error.h"
 #include "mhla/core/seconds.h"
-#include "mhla/train/distributed/gloo.h"
+#include "mhla/train/distributed/collectives.h"
 #include "mhla/train/distributed/watch.h"
 
 extern char** environ;

@@ -80,8 +80,13 @@ void in_team(TrainOptions& options, Observer& observer, const std::function<void
   const auto silence = [&](const std::exception& error, bool my_own, int code) {
     if (!team.leave_with(ops::short_reason(error), my_own)) throw SaidElsewhere{code};
   };
+  Observer& heard = world.leads() ? observer : quiet;
   try {
-    work(world.leads() ? observer : quiet);
+    const torch::Device device = device_of(options.device);
+    const std::string no_nccl = team.use_device(device);
+    if (device.is_cuda() && !no_nccl.empty())
+      warn(heard, str("tensors of a GPU go through host memory: NCCL is not used: ", no_nccl));
+    work(heard);
   } catch (const Error& error) {
     silence(error, true, kCallersMistake);
     throw;

@@ -1,5 +1,6 @@
-// Gloo through c10d, behind an interface that is the same for LibTorch 1.13 and PyTorch 2: there ProcessGroupGloo is a
-// ProcessGroup, here a Backend. All tensors are contiguous; every process makes the same calls in the same order.
+// Collectives of c10d, Gloo's and NCCL's, behind an interface that is the same for LibTorch 1.13 and PyTorch 2: there a
+// ProcessGroupGloo is a ProcessGroup, here a Backend. All tensors are contiguous; every process makes the same calls in
+// the same order.
 #pragma once
 
 #include <memory>
@@ -17,10 +18,10 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 // Text as a store keeps it.
 inline std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
-class Gloo {
+class Collectives {
  public:
-  virtual ~Gloo() = default;
-  // Collectives start here and end in a thread of Gloo.
+  virtual ~Collectives() = default;
+  // They start here and end in a thread of Gloo, or on a stream of NCCL.
   virtual WorkPtr all_reduce(at::Tensor& sum) = 0;
   virtual WorkPtr all_reduce_max(at::Tensor& most) = 0;
   virtual WorkPtr broadcast(at::Tensor& tensor, int from) = 0;
@@ -34,6 +35,12 @@ StorePtr open_store(const World& world, double timeout_s, bool serve);
 // A store that serves other processes of this machine, at a port that the system chooses.
 StorePtr serve_store(int& port);
 StorePtr prefixed(const std::string& prefix, const StorePtr& store);
-std::unique_ptr<Gloo> open_gloo(const World& world, const StorePtr& store, double timeout_s);
+// For tensors anywhere: those of a GPU go through host memory.
+std::unique_ptr<Collectives> open_gloo(const World& world, const StorePtr& store, double timeout_s);
+
+// For tensors of a GPU, of which every rank has one of its own.
+std::unique_ptr<Collectives> open_nccl(const World& world, const StorePtr& store, double timeout_s);
+std::string nccl_missing();                     // why this build has no NCCL; empty: it has
+std::string card_of(const at::Device& device);  // a name that no other card has, on this machine or another
 
 }  // namespace mhla::distributed

@@ -83,7 +83,7 @@ struct GradientSum::State {
 
   void begin(std::int64_t of_passes) {
     passes = of_passes, microbatch = 0, next_bucket = 0, armed = false;
-    branches.clear();
+    branches.clear(), own.clear();
     held.assign(passes > 1 && options.leaves > 1 ? static_cast<std::size_t>(options.leaves) : 0, {});
     start_buffers.clear();
     for (const at::Tensor& buffer : buffers) start_buffers.push_back(buffer.clone());
@@ -234,6 +234,7 @@ struct GradientSum::State {
         throw RunFailed(str(names[i], " has a gradient now, and had none in the first step"));
     while (next_bucket < buckets.size()) send(buckets[next_bucket++]);
     if (team != nullptr) receive();
+    keep_own();
     const double share = 1.0 / static_cast<double>(options.leaves * ranks());
     for (const Bucket& bucket : buckets) {
       for (std::size_t j = 0; j < bucket.values.size(); ++j) {
@@ -245,6 +246,18 @@ struct GradientSum::State {
       }
     }
     branches.clear();
+  }
+
+  // They are in memory until now anyway: to keep them costs nothing but time to live.
+  void keep_own() {
+    own.clear();
+    if (team == nullptr) return;
+    const auto keep = [&](const at::Tensor& gradient) {
+      if (gradient.defined()) own.push_back(gradient);
+    };
+    for (const at::Tensor& param : params) keep(param.grad());
+    for (const Branch& branch : branches)
+      for (std::size_t i = 0; i < params.size(); ++i) keep(branch.values[i]);
   }
 
   void receive() {
@@ -281,6 +294,7 @@ struct GradientSum::State {
   std::vector<Branch> branches;  // of the last pass, each at least twice as large as the next
   std::vector<Values> held;      // by leaf, between passes
   Values start_buffers;
+  Values own;                         // gradients of this rank alone
   std::vector<NodePtr> accumulators;  // kept: a parameter itself only knows a live one
 };
 
@@ -306,5 +320,12 @@ void GradientSum::begin(std::int64_t passes) { state_->begin(passes); }
 void GradientSum::before_microbatch() { state_->before(); }
 void GradientSum::after_microbatch() { state_->after(); }
 void GradientSum::finish() { state_->finish(); }
+void GradientSum::forget_own() { state_->own.clear(); }
+
+at::Tensor GradientSum::own_norm() const {
+  const at::NoGradGuard no_gradient;
+  if (state_->own.empty()) return at::zeros({});
+  return at::stack(at::_foreach_norm(state_->own, 2)).to(at::kFloat).norm();
+}
 
 }  // namespace mhla::distributed

@@ -41,6 +41,10 @@ class GradientSum {
   void after_microbatch();
   // Waits for the others: gradients are the sums over all microbatches now.
   void finish();
+  // Of this rank's own gradients, as they were before the sum: [] f32, no finite number where one of them is none. From
+  // finish() to forget_own(), until when they are kept.
+  [[nodiscard]] at::Tensor own_norm() const;
+  void forget_own();
 
  private:
   struct State;

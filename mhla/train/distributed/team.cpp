@@ -1,5 +1,5 @@
 // Failures travel through the store (watch.h), not through Gloo: a rank that waits in a collective learns within half a
-// second why it will never end, and leaves. Gloo's own timeout is longer than ours and never comes first.
+// second why it will never end, and leaves. The timeouts of Gloo and NCCL are longer than ours and never come first.
 #include "mhla/train/distributed/team.h"
 
 #include <algorithm>
@@ -42,22 +42,41 @@ at::Tensor bytes_view(void* data, std::int64_t count) {
 
 Team::Team(const World& world, double timeout_s, double meet_s) : world_(world), timeout_s_(timeout_s) {
   const auto store_at = [&] { return str("the store at ", world_.address, ":", world_.port); };
-  const std::string prefix = str("mhla/", world_.restarts);  // a job that was started again finds nothing of before
+  prefix_ = str("mhla/", world_.restarts);  // a job that was started again finds nothing of before
   const bool serves = world_.leads() && !world_.store_is_served;
   try {
     store_ = open_store(world_, kMeet, serves);
-    watch_ = std::make_unique<Watch>(world_, prefixed(prefix, open_store(world_, kMeet, /*serve=*/false)));
+    watch_ = std::make_unique<Watch>(world_, prefixed(prefix_, open_store(world_, kMeet, /*serve=*/false)));
   } catch (const std::exception& error) {
     throw RankFailed(str("rank ", world_.rank, ": ", store_at(),
                          serves ? " cannot be served: " : " does not answer: ", ops::short_reason(error)));
   }
   meet(meet_s);
   try {
-    gloo_ = open_gloo(world_, prefixed(prefix + "/gloo", store_), timeout_s_ + 60.0);
+    gloo_ = open_gloo(world_, prefixed(prefix_ + "/gloo", store_), timeout_s_ + 60.0);
   } catch (const std::exception& error) {
     fail_lost("the first connection", ops::short_reason(error));
   }
 }
+
+std::string Team::use_device(const at::Device& device) {
+  // What each rank has: its card, or why not.
+  const std::string missing = device.is_cuda() ? nccl_missing() : "the device is no GPU";
+  const std::vector<std::string> all = gather_text(missing.empty() ? card_of(device) : "-" + missing, "devices");
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].rfind('-', 0) == 0) return all[rank].substr(1);
+    for (std::size_t other = 0; other < rank; ++other)
+      if (all[other] == all[rank]) return str("ranks ", other, " and ", rank, " have one card, expected one for each");
+  }
+  try {
+    nccl_ = open_nccl(world_, prefixed(prefix_ + "/nccl", store_), timeout_s_ + 60.0);
+  } catch (const std::exception& error) {
+    fail_lost("the first connection", ops::short_reason(error));
+  }
+  return {};
+}
+
+Collectives& Team::for_tensor(const at::Tensor& tensor) const { return nccl_ && tensor.is_cuda() ? *nccl_ : *gloo_; }
 
 void Team::meet(double meet_s) {
   const auto start = Clock::now();
@@ -99,7 +118,7 @@ Team::~Team() {
     answers = watch_->ask(count(0), 2.0);
   }
   // Collectives that can never end: their threads stay, and the process ends around them.
-  if (failed_) static_cast<void>(gloo_.release());
+  if (failed_) static_cast<void>(gloo_.release()), static_cast<void>(nccl_.release());
 }
 
 // ---- Waiting
@@ -178,17 +197,17 @@ bool Team::leave_with(const std::string& reason, bool my_own) {
 
 Team::Pending Team::start_sum(at::Tensor& tensor, const char* what) {
   watch_->begin_collective();
-  return {*this, gloo_->all_reduce(tensor), what};
+  return {*this, for_tensor(tensor).all_reduce(tensor), what};
 }
 
 Team::Pending Team::start_all_gather(std::vector<at::Tensor>& all, at::Tensor& mine, const char* what) {
   watch_->begin_collective();
-  return {*this, gloo_->all_gather(all, mine), what};
+  return {*this, for_tensor(mine).all_gather(all, mine), what};
 }
 
 Team::Pending Team::start_all_to_all(at::Tensor& theirs, at::Tensor& mine, const char* what) {
   watch_->begin_collective();
-  return {*this, gloo_->all_to_all(theirs, mine), what};
+  return {*this, for_tensor(mine).all_to_all(theirs, mine), what};
 }
 
 void Team::barrier() {
@@ -198,7 +217,7 @@ void Team::barrier() {
 
 void Team::max(at::Tensor& tensor, const char* what) {
   watch_->begin_collective();
-  Pending(*this, gloo_->all_reduce_max(tensor), what).wait();
+  Pending(*this, for_tensor(tensor).all_reduce_max(tensor), what).wait();
 }
 
 void Team::copy_from_first(const std::vector<at::Tensor>& tensors, const char* what) {
@@ -207,10 +226,14 @@ void Team::copy_from_first(const std::vector<at::Tensor>& tensors, const char* w
     if (tensor.numel() == 0) continue;
     const at::Tensor host = tensor.detach().cpu().contiguous();
     at::Tensor bytes = bytes_view(host.data_ptr(), static_cast<std::int64_t>(host.nbytes()));
-    watch_->begin_collective();
-    Pending(*this, gloo_->broadcast(bytes, 0), what).wait();
+    copy_from(0, bytes, what);
     if (!leads() && host.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(host);
   }
+}
+
+void Team::copy_from(int rank, at::Tensor& tensor, const char* what) {
+  watch_->begin_collective();
+  Pending(*this, for_tensor(tensor).broadcast(tensor, rank), what).wait();
 }
 
 std::string Team::text_from_first(const std::string& text, const char* what) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "mhla/core/run_failed.h"
-#include "mhla/train/distributed/gloo.h"
+#include "mhla/train/distributed/collectives.h"
 
 namespace mhla::distributed {
 
@@ -35,6 +35,10 @@ class Team {
   [[nodiscard]] bool leads() const { return world_.leads(); }
   [[nodiscard]] const World& world() const { return world_; }
 
+  // Tensors on `device`, a GPU, go by NCCL from now on, where this build has it and every rank has a card of its own.
+  // All ranks call it. Returns why they go through host memory instead, or nothing.
+  std::string use_device(const at::Device& device);
+
   // ---- Collectives that are started and waited for; tensors are contiguous, and untouched in between
 
   class Pending {
@@ -59,6 +63,8 @@ class Team {
   void max(at::Tensor& tensor, const char* what);
   // Overwrites the tensors of the other ranks with those of rank 0, byte by byte, wherever they are.
   void copy_from_first(const std::vector<at::Tensor>& tensors, const char* what);
+  // The same for one tensor of any rank, which is in host memory.
+  void copy_from(int rank, at::Tensor& tensor, const char* what);
   std::string text_from_first(const std::string& text, const char* what);
   std::vector<std::string> gather_text(const std::string& mine, const char* what);  // by rank, the same everywhere
   std::vector<std::vector<double>> gather(const std::vector<double>& mine, const char* what);
@@ -79,6 +85,7 @@ class Team {
  private:
   friend class Pending;
   void meet(double meet_s);
+  [[nodiscard]] Collectives& for_tensor(const at::Tensor& tensor) const;
   void wait(c10d::Work& work, const char* what);
   [[noreturn]] void fail_late(const char* what, double seconds);
   [[noreturn]] void fail_lost(const char* what, const std::string& reason);
@@ -86,10 +93,11 @@ class Team {
 
   World world_;
   double timeout_s_;
-  StorePtr store_;  // the connection of the group; rank 0 may serve it
+  std::string prefix_;  // of the keys in the store
+  StorePtr store_;      // the connection of the group; rank 0 may serve it
   std::unique_ptr<Watch> watch_;
-  std::unique_ptr<Gloo> gloo_;
-  std::int64_t firsts_ = 0;  // on_first() so far
+  std::unique_ptr<Collectives> gloo_, nccl_;  // NCCL: where use_device() has opened it
+  std::int64_t firsts_ = 0;                   // on_first() so far
   bool failed_ = false;
 };
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "mhla/train/distributed/gloo.h"
+#include "mhla/train/distributed/collectives.h"
 
 namespace mhla::distributed {
 
