@@ -195,7 +195,8 @@ Options train_options_of(const TrainFlags& given, const TrainRequest<Options>& r
   if (given.flags.count("epochs") != 0 && given.flags.count("max_steps") == 0) options.train.max_steps = 0;
   std::set<std::string> free = also_free;
   free.insert({"epochs", "max_steps", "threads", "checkpoint_every", "checkpoint_minutes", "keep", "keep_best",
-               "log_every", "eval_every", "eval_steps", "device", "cuda_graph", "timeout", "origin"});
+               "log_every", "eval_every", "eval_steps", "device", "cuda_graph", "shard_optimizer", "timeout",
+               "origin"});
   if (by_file) free.insert({"model", "attention", "official", "network"});
   if (goes_on) expect_same_run(options, before, given.task, saved.string(), free);
   return options;

@@ -1,6 +1,7 @@
 #include "mhla/train/adamw.h"
 
 #include <cmath>
+#include <map>
 
 #include "mhla/core/error.h"
 
@@ -39,22 +40,29 @@ void update_on_cpu(T* p, const T* g, T* m, T* v, std::int64_t count, double grad
   });
 }
 
+// The numbers of p from `begin` on, as many as m has.
 void update_one(const torch::Tensor& p, const torch::Tensor& grad, const torch::Tensor& m, const torch::Tensor& v,
-                double grad_scale, const Rates& rates) {
+                std::int64_t begin, double grad_scale, const Rates& rates) {
   const torch::Tensor g = grad.contiguous();
   if (p.scalar_type() == torch::kFloat) {
-    update_on_cpu(p.data_ptr<float>(), g.data_ptr<float>(), m.data_ptr<float>(), v.data_ptr<float>(), p.numel(),
-                  grad_scale, rates);
+    update_on_cpu(p.data_ptr<float>() + begin, g.data_ptr<float>() + begin, m.data_ptr<float>(), v.data_ptr<float>(),
+                  m.numel(), grad_scale, rates);
   } else {
-    update_on_cpu(p.data_ptr<double>(), g.data_ptr<double>(), m.data_ptr<double>(), v.data_ptr<double>(), p.numel(),
-                  grad_scale, rates);
+    update_on_cpu(p.data_ptr<double>() + begin, g.data_ptr<double>() + begin, m.data_ptr<double>(),
+                  v.data_ptr<double>(), m.numel(), grad_scale, rates);
   }
+}
+
+// The same numbers as a tensor.
+torch::Tensor part_of(const torch::Tensor& x, std::int64_t begin, const torch::Tensor& m) {
+  return m.numel() == x.numel() ? x : x.detach().reshape({-1}).narrow(0, begin, m.numel());
 }
 
 }  // namespace
 
-AdamW::AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options)
-    : options_(options), groups_(std::move(groups)) {
+AdamW::AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options, const Place& shared_by)
+    : options_(options), groups_(std::move(groups)), place_(shared_by) {
+  const bool shared = place_.ranks > 1;
   for (const ParamGroup& group : groups_) {
     Moments moments;
     for (std::size_t i = 0; i < group.params.size(); ++i) {
@@ -62,10 +70,30 @@ AdamW::AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options)
       if (p.scalar_type() != torch::kFloat && p.scalar_type() != torch::kDouble)
         fail("AdamW: ", group.names[i], " is ", c10::toString(p.scalar_type()), ", expected f32 (or f64)");
       if (!p.is_contiguous()) fail("AdamW: ", group.names[i], " is strided, expected contiguous memory");
-      moments.m.push_back(torch::zeros_like(p));
-      moments.v.push_back(torch::zeros_like(p));
+      moments.m.push_back(shared ? torch::Tensor() : torch::zeros_like(p));
+      moments.v.push_back(shared ? torch::Tensor() : torch::zeros_like(p));
+      moments.begin.push_back(0);
     }
     moments_.push_back(std::move(moments));
+  }
+  if (shared) share();
+}
+
+void AdamW::share() {
+  NamedTensors weights;
+  std::map<std::string, std::pair<std::size_t, std::size_t>> places;  // group, and place in it
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    for (std::size_t j = 0; j < groups_[i].params.size(); ++j) {
+      weights.emplace_back(groups_[i].names[j], groups_[i].params[j]);
+      places[groups_[i].names[j]] = {i, j};
+    }
+  }
+  m_.emplace(weights, place_), v_.emplace(weights, place_);
+  for (const auto& part : m_->cut.parts(place_.rank)) {
+    const auto [i, j] = places.at(m_->names[part.tensor]);
+    moments_[i].m[j] = m_->mine.narrow(0, part.at, part.count);
+    moments_[i].v[j] = v_->mine.narrow(0, part.at, part.count);
+    moments_[i].begin[j] = part.begin;
   }
 }
 
@@ -88,16 +116,18 @@ void AdamW::step(double lr, const std::vector<torch::Tensor>& scales) {
                         .beta2 = options_.beta2,
                         .eps = options_.eps};
       for (std::size_t j = 0; j < group.params.size(); ++j) {
-        if (group.params[j].grad().defined())
-          update_one(group.params[j], group.params[j].grad(), moments_[i].m[j], moments_[i].v[j], scale, rates);
+        if (group.params[j].grad().defined() && moments_[i].m[j].defined())
+          update_one(group.params[j], group.params[j].grad(), moments_[i].m[j], moments_[i].v[j], moments_[i].begin[j],
+                     scale, rates);
       }
       continue;
     }
     std::vector<torch::Tensor> params, grads, m, v;
     for (std::size_t j = 0; j < group.params.size(); ++j) {
-      if (!group.params[j].grad().defined()) continue;
-      params.push_back(group.params[j]), grads.push_back(group.params[j].grad());
+      if (!group.params[j].grad().defined() || !moments_[i].m[j].defined()) continue;
       m.push_back(moments_[i].m[j]), v.push_back(moments_[i].v[j]);
+      params.push_back(part_of(group.params[j], moments_[i].begin[j], m.back()));
+      grads.push_back(part_of(group.params[j].grad(), moments_[i].begin[j], m.back()));
     }
     if (!params.empty())
       ops::fused_adamw(params, grads, m, v,
@@ -109,6 +139,7 @@ void AdamW::step(double lr, const std::vector<torch::Tensor>& scales) {
                         .t = steps_},
                        scales[i]);
   }
+  if (m_) distributed::complete(*place_.maybe_team, m_->cut, m_->weights, "weights");
 }
 
 void AdamW::zero_grad() {
@@ -117,14 +148,26 @@ void AdamW::zero_grad() {
   }
 }
 
-std::vector<std::pair<std::string, torch::Tensor>> AdamW::state() const {
-  std::vector<std::pair<std::string, torch::Tensor>> all;
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
+NamedTensors AdamW::state() const {
+  NamedTensors all;
+  for (std::size_t i = 0; i < groups_.size() && !m_; ++i) {
     for (std::size_t j = 0; j < groups_[i].params.size(); ++j) {
       all.emplace_back("m." + groups_[i].names[j], moments_[i].m[j]);
       all.emplace_back("v." + groups_[i].names[j], moments_[i].v[j]);
     }
   }
+  return all;
+}
+
+PrefixedRows AdamW::rows() const {
+  if (!m_) return {};
+  return {{"m.", &*m_}, {"v.", &*v_}};
+}
+
+NamedTensors AdamW::shapes() const {
+  NamedTensors all = state();
+  for (const auto& [prefix, row] : rows())
+    for (std::size_t i = 0; i < row->names.size(); ++i) all.emplace_back(prefix + row->names[i], row->weights[i]);
   return all;
 }
 

@@ -29,12 +29,11 @@ bool is_better(const MainMetric& metric, const Best& found, const Best& kept) {
   return beats(metric, found.value, kept.value) || (found.step == kept.step && found.value == kept.value);
 }
 
-void write_best(const std::filesystem::path& file, const Best& best, const NamedTensors& tensors) {
-  write_tensors(file, tensors,
-                {{kMetric, best.metric},
-                 {kValue, write_json(best.value)},
-                 {kStep, std::to_string(best.step)},
-                 {kWhich, best.weights}});
+Metadata metadata_of(const Best& best) {
+  return {{kMetric, best.metric},
+          {kValue, write_json(best.value)},
+          {kStep, std::to_string(best.step)},
+          {kWhich, best.weights}};
 }
 
 std::optional<Best> read_best(const std::filesystem::path& file, const std::string& metric) {

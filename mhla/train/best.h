@@ -22,7 +22,8 @@ std::optional<Best> best_of(const MainMetric& metric, std::int64_t step, const M
 // earlier checkpoint.
 bool is_better(const MainMetric& metric, const Best& found, const Best& kept);
 
-void write_best(const std::filesystem::path& file, const Best& best, const NamedTensors& tensors);
+// What the file of its weights says.
+Metadata metadata_of(const Best& best);
 // None where there is no such file, or one of another metric.
 std::optional<Best> read_best(const std::filesystem::path& file, const std::string& metric);
 

@@ -21,9 +21,11 @@ void expect_training_fits(const std::string& what, const ModelSize& size, const 
   const torch::Device device = device_of(o.device);
   const double weights = kNumber * size.parameters;
   MemoryEstimate needed, host;
-  needed.add("weights", weights).add("gradients", weights).add("AdamW", 2 * weights);
-  if (o.ema > 0) needed.add("EMA", weights);
-  needed.add("activations", activation_bytes(o) * static_cast<double>(o.batch) * size.kept);
+  const double keepers = keepers_of(o).ranks;
+  needed.add("weights", weights).add("gradients", weights).add("AdamW", 2 * weights / keepers);
+  if (o.ema > 0) needed.add("EMA", weights / keepers);
+  if (o.place.ranks > 1) needed.add("gradients on their way", (o.deterministic_reduce ? 2 : 1) * weights);
+  needed.add("activations", activation_bytes(o) * static_cast<double>(share_of(o).each) * size.kept);
   MemoryEstimate& loader = device.is_cuda() ? host : needed;
   if (device.is_cuda()) host.add("weights", weights);  // models are made on the host
   loader.add("batches", kNumber * loaded);

@@ -53,6 +53,7 @@ struct TrainOptions {
   bool cuda_graph = false;
   bool deterministic_reduce = false;
   std::int64_t reduce_leaves = 8;
+  bool shard_optimizer = false;
   double timeout = 600;
   Place place;  // where the process runs, no option of its own
 
@@ -99,6 +100,8 @@ struct TrainOptions {
     visit("deterministic_reduce", o.deterministic_reduce,
           "the same bits for every number of processes that divides reduce_leaves (with the same threads; 0: 1)");
     visit("reduce_leaves", o.reduce_leaves, "deterministic_reduce: parts of a batch, a power of two");
+    visit("shard_optimizer", o.shard_optimizer,
+          "each process keeps its share of AdamW's moments and of the EMA, instead of all of them");
     visit("timeout", o.timeout, "seconds that one process may keep the others waiting");
     visit("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: only by minutes and at the end");
     visit("checkpoint_minutes", o.checkpoint_minutes, "minutes between checkpoints, at most; 0: off");
@@ -119,6 +122,8 @@ struct Share {
   int first = 0, count = 1, parts = 1;
 };
 Share share_of(const TrainOptions& options);
+// Who keeps the moments of AdamW and the EMA: all processes together, or this one for itself.
+inline Place keepers_of(const TrainOptions& options) { return options.shard_optimizer ? options.place : Place{}; }
 // What the batches of a loader are then: the loaders of data/ have these fields.
 template <class LoaderOptions>
 void set_share(LoaderOptions& loader, const TrainOptions& options) {

@@ -72,8 +72,9 @@ class TinyTask : public Task {
     torch::Tensor logits = model_->forward(batch.inputs[0]);
     if (now_ == poison_at) logits = logits * std::numeric_limits<double>::quiet_NaN();
     if (now_ == raise_at) raise_at = -1, std::raise(SIGTERM);
-    return {.loss = torch::cross_entropy_loss(logits, label),
-            .sums = {{"accuracy", (logits.argmax(-1) == label).sum()}}};
+    torch::Tensor loss = torch::cross_entropy_loss(logits, label);
+    if (now_ == poison_gradient_at) loss = loss + (logits * 0.0).sqrt().sum();  // 0 * inf in backward alone
+    return {.loss = loss, .sums = {{"accuracy", (logits.argmax(-1) == label).sum()}}};
   }
   [[nodiscard]] JsonValue cursor() const override { return JsonValue().set("next", next_); }
   void seek(const JsonValue& cursor) override { next_ = cursor.at("next").as_int(); }
@@ -93,8 +94,8 @@ class TinyTask : public Task {
 
   [[nodiscard]] Metrics derived(double loss, double) const override { return {{"twice_loss", 2 * loss}}; }
 
-  std::int64_t poison_at = -1, raise_at = -1, kill_at = -1;  // batches
-  std::int64_t raise_in_evaluation = 0;                      // counted from 1, those of the average too
+  std::int64_t poison_at = -1, poison_gradient_at = -1, raise_at = -1, kill_at = -1;  // batches
+  std::int64_t raise_in_evaluation = 0;  // counted from 1, those of the average too
 
  private:
   [[nodiscard]] std::pair<torch::Tensor, torch::Tensor> data(std::int64_t number) const {

@@ -46,10 +46,10 @@ Trainer::Loop::Loop(Task& given, const TrainOptions& train_options, fs::path run
       total(mhla::train::total_steps(given, options)),
       schedule(options, total),
       optimizer(param_groups(given.model(), options),
-                {.beta1 = options.beta1, .beta2 = options.beta2, .eps = options.adam_eps}),
+                {.beta1 = options.beta1, .beta2 = options.beta2, .eps = options.adam_eps}, keepers_of(options)),
       checkpoints(folder / "checkpoints", options.keep),
       pass(given, options, device) {
-  if (options.ema > 0) ema.emplace(task.model(), options.ema);
+  if (options.ema > 0) ema.emplace(task.model(), options.ema, keepers_of(options));
   if (share_of(options).parts == 1) return;
   std::vector<std::string> names;
   std::vector<torch::Tensor> params, buffers;
@@ -85,6 +85,7 @@ Launched Trainer::Loop::next_step() const {
           .sum_names = {},
           .grad_names = {},
           .where = {},
+          .own_norm = {},
           .stats = StepStats(torch::zeros({1}))};
 }
 
@@ -118,6 +119,7 @@ void Trainer::Loop::update(Launched& now, const torch::Tensor& loss, const std::
   values.insert(values.end(), sums.begin(), sums.end());
   now.stats = StepStats(at::cat({at::stack(values), norms.each / divisor}));
   if (!device.is_cuda()) judge(now);
+  if (gradient_sum) gradient_sum->forget_own();
   optimizer.step(now.lr, gradient_scales(norms, divisor, options.clip_norm));
   optimizer.zero_grad();
   {
@@ -133,6 +135,7 @@ void Trainer::Loop::judge(Launched& done) {
   const std::size_t sums = done.sum_names.size();
   const double loss = values[0] / done.weight, norm = values[1];
   if (!std::isfinite(loss) || !std::isfinite(norm)) {
+    if (std::isfinite(loss) && team != nullptr) done.where = ranks_to_blame(done);
     const std::vector<double> each(values.begin() + 2 + static_cast<std::ptrdiff_t>(sums), values.end());
     const std::string message =
         str("train: ", std::isfinite(loss) ? "the gradient is not finite" : "the loss is not finite", " at step ",
@@ -220,10 +223,11 @@ bool Trainer::Loop::draw_here() {
   const auto start = Clock::now();
   const torch::NoGradGuard no_gradient;
   task.model().eval();
-  if (ema) ema->swap();
+  const bool swaps = ema && !ema->shared();  // shared: all ranks do (draw)
+  if (swaps) ema->swap();
   std::optional<Image> picture;
   const auto back = [&] {
-    if (ema) ema->swap();
+    if (swaps) ema->swap();
     task.model().train();
     timed_from = Clock::now(), samples_timed = 0, steps_timed = 0;
   };

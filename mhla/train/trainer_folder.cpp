@@ -105,16 +105,16 @@ auto to_folder(const Work& work) {
 void Trainer::Loop::save() {
   if (last_saved == step) return;
   const JsonValue cursor = shared_cursor();
+  NamedTensors state;
+  for (const auto& [name, tensor] : optimizer.state()) state.emplace_back("adamw." + name, tensor);
+  if (ema) {
+    for (const auto& [name, tensor] : ema->state()) state.emplace_back("ema." + name, tensor);
+  }
+  state.emplace_back("rng.cpu", generator_state(torch::kCPU));
+  if (device.is_cuda()) state.emplace_back("rng.cuda", generator_state(device));
   const auto write = [&](const fs::path& to) {
     write_tensors(to / "model.safetensors", tensors_of(task.model()));
-    NamedTensors state;
-    for (const auto& [name, tensor] : optimizer.state()) state.emplace_back("adamw." + name, tensor);
-    if (ema) {
-      for (const auto& [name, tensor] : ema->state()) state.emplace_back("ema." + name, tensor);
-    }
-    state.emplace_back("rng.cpu", generator_state(torch::kCPU));
-    if (device.is_cuda()) state.emplace_back("rng.cuda", generator_state(device));
-    write_tensors(to / "trainer.safetensors", state);
+    if (rows().empty()) write_tensors(to / kStateFile, state);
     write_file(to / "config.json", write_json(for_transformers(task.model_config()), 2) + "\n");
     write_file(to / "train.json", write_json(run_config, 2) + "\n");
     write_file(to / "state.json", write_json(JsonValue()
@@ -126,8 +126,19 @@ void Trainer::Loop::save() {
                                              2) +
                                       "\n");
   };
-  only_first([&] { last_good = to_folder([&] { return checkpoints.save(step, write); }).path.string(); },
-             "a checkpoint");
+  const auto save_with = [&](const auto& how) {
+    last_good = to_folder([&] { return checkpoints.save(step, how); }).path.string();
+  };
+  if (rows().empty()) {
+    only_first([&] { save_with(write); }, "a checkpoint");
+  } else {  // rank 0 alone, then all ranks for what they keep together, then rank 0 alone
+    const auto write_together = [&](const fs::path& to) {
+      only_first([&] { to_folder([&] { write(to); }); }, "a checkpoint");
+      write_with_rows(*team, to / kStateFile, state, rows());
+    };
+    place.leads() ? save_with(write_together) : write_together({});
+    only_first([] {}, "a checkpoint");
+  }
   if (team != nullptr) last_good = team->text_from_first(last_good, "a checkpoint");
   last_saved = step, saved_at = Clock::now();
   note(JsonValue().set("kind", "checkpoint").set("step", step).set("path", last_good));
@@ -137,13 +148,15 @@ std::uint64_t Trainer::Loop::restore(const Checkpoint& checkpoint) {
   const fs::path network = checkpoint.path / "config.json";
   if (!(without_transformers(read_json(network), network.string()) == task.model_config()))
     fail(checkpoint.path.string(), ": is a checkpoint of another model");
-  const Safetensors trainer = Safetensors::read(checkpoint.path / "trainer.safetensors");
+  const Safetensors trainer = Safetensors::read(checkpoint.path / kStateFile);
   if (ema.has_value() != (trainer.size() > 0 && has_average(trainer)))
     fail(checkpoint.path.string(), ": ema is ", options.ema, ", but the checkpoint has ",
          ema ? "no average" : "an average");
   read_tensors(Safetensors::read(checkpoint.path / "model.safetensors"), "", tensors_of(task.model()));
-  read_tensors(trainer, "adamw.", optimizer.state());
-  if (ema) read_tensors(trainer, "ema.", ema->state());
+  expect_tensors(trainer, "adamw.", optimizer.shapes());
+  if (ema) expect_tensors(trainer, "ema.", ema->shapes());
+  read_tensors(trainer, "adamw.", optimizer.state(), /*all=*/false);
+  if (ema) read_tensors(trainer, "ema.", ema->state(), /*all=*/false);
   restore_generator(trainer, "rng.cpu", torch::kCPU);
   if (device.is_cuda() && trainer.contains("rng.cuda")) restore_generator(trainer, "rng.cuda", device);
   const fs::path file = checkpoint.path / "state.json";
@@ -164,19 +177,30 @@ std::uint64_t Trainer::Loop::restore(const Checkpoint& checkpoint) {
 }
 
 void Trainer::Loop::finish() {
-  if (!place.leads()) return;
+  only_first([&] { to_folder([&] { write_tensors(folder / "model.safetensors", tensors_of(task.model())); }); },
+             "the weights");
+  if (ema) write_average(folder / "ema.safetensors");
+}
+
+void Trainer::Loop::write_average(const fs::path& file, const Metadata& metadata) {
   to_folder([&] {
-    write_tensors(folder / "model.safetensors", tensors_of(task.model()));
-    if (ema) write_tensors(folder / "ema.safetensors", ema->state());
+    if (ema->shared())
+      write_with_rows(*team, file, ema->state(), ema->rows(), metadata);
+    else if (place.leads())
+      write_tensors(file, ema->state(), metadata);
   });
 }
 
 void Trainer::Loop::keep_best(const Metrics& now, const Metrics& average) {
-  if (!place.leads()) return;
-  const std::optional<Best> found = best_of(task.main_metric(), step, now, average);
-  if (!found || (best && !is_better(task.main_metric(), *found, *best))) return;
+  std::optional<Best> found;  // by rank 0, which knows the best so far
+  if (place.leads()) found = best_of(task.main_metric(), step, now, average);
+  if (found && best && !is_better(task.main_metric(), *found, *best)) found.reset();
   const fs::path file = folder / kBestFile;
-  to_folder([&] { write_best(file, *found, found->weights == "ema" ? ema->state() : tensors_of(task.model())); });
+  const bool is_average = found && found->weights == "ema";
+  const bool shared = ema && ema->shared() && team->gather({is_average ? 1.0 : 0.0}, "the best weights")[0][0] != 0.0;
+  if (is_average || shared) write_average(file, found ? metadata_of(*found) : Metadata());
+  if (!found) return;
+  if (!is_average) to_folder([&] { write_tensors(file, tensors_of(task.model()), metadata_of(*found)); });
   best = found;
   note(JsonValue()
            .set("kind", "best")

@@ -31,7 +31,8 @@ struct Launched {
   std::int64_t step = 0;  // done when it is
   double lr = 0, weight = 0;
   std::vector<std::string> sum_names, grad_names;
-  std::string where;  // the ranks whose loss is not finite, as part of a message
+  std::string where;       // the ranks whose loss is not finite, as part of a message
+  torch::Tensor own_norm;  // [] of this rank's gradients before the sum; on the CPU it is asked for when needed
   StepStats stats;
 };
 
@@ -53,6 +54,7 @@ struct Trainer::Loop {
   // Returns how much of the log belongs to the checkpoint.
   std::uint64_t restore(const Checkpoint& checkpoint);
   void finish();
+  void write_average(const std::filesystem::path& file, const Metadata& metadata = {});
   // best.safetensors, where this evaluation beats those before: the weights or their average, whichever is better.
   void keep_best(const Metrics& now, const Metrics& average);
   void keep_picture(const Image& picture, double seconds);
@@ -74,7 +76,7 @@ struct Trainer::Loop {
   Metrics evaluate_once();
   // samples/step-00000500.png, made by the task with the average of the weights; false as with evaluate().
   bool draw(bool unless_there = false);
-  bool draw_here();
+  bool draw_here();  // in this process
   TrainResult train();
   [[nodiscard]] bool evaluation_is_due() const;
   [[nodiscard]] bool checkpoint_is_due() const;
@@ -86,11 +88,14 @@ struct Trainer::Loop {
   // with the same mind about signals and checkpoints.
   Launched launch_shared();
   void exchange(Launched& now, const std::vector<torch::Tensor>& leaves);
+  // The same for ranks whose gradients are not finite, though their loss is. All ranks ask.
+  std::string ranks_to_blame(const Launched& done);
   void only_first(const std::function<void()>& work, const char* what);  // rank 0, while the others wait
   void expect_agreement();                                               // on options, model and data
   void share_start();                                                    // where rank 0 begins, all begin
-  JsonValue shared_cursor();                                             // and a look at everybody's weights
-  [[nodiscard]] int stopped_by() const;                                  // the signal that all know of, or 0
+  [[nodiscard]] PrefixedRows rows() const;  // of a checkpoint, where its ranks keep them together
+  JsonValue shared_cursor();                // and a look at everybody's weights
+  [[nodiscard]] int stopped_by() const;     // the signal that all know of, or 0
 
   Task& task;
   const TrainOptions options;

@@ -83,6 +83,7 @@ Launched Trainer::Loop::launch_shared() {
     gradient_sum->after_microbatch();
   }
   gradient_sum->finish();
+  if (team != nullptr && device.is_cuda()) now.own_norm = gradient_sum->own_norm();  // judged a step later
   torch::manual_seed(microbatch_seed(options.seed, step, -1, -1));  // what a checkpoint keeps, whoever writes it
   exchange(now, leaves);
   return now;
@@ -135,6 +136,15 @@ void Trainer::Loop::exchange(Launched& now, const std::vector<torch::Tensor>& le
   update(now, torch::full({}, numbers[1], where), sums, now.weight);
 }
 
+std::string Trainer::Loop::ranks_to_blame(const Launched& done) {
+  const torch::Tensor own = done.own_norm.defined() ? done.own_norm : gradient_sum->own_norm();
+  const std::vector<std::vector<double>> norms = team->gather({own.item<double>()}, "the norms of gradients");
+  std::string where;
+  for (std::size_t rank = 0; rank < norms.size(); ++rank)
+    if (!std::isfinite(norms[rank][0])) where += str(where.empty() ? " on rank " : ", ", rank);
+  return where;
+}
+
 void Trainer::Loop::open(const RunStart& how) {
   if (team != nullptr) expect_agreement();
   only_first([&] { open_here(how); }, "the folder of the run");
@@ -176,12 +186,25 @@ void Trainer::Loop::share_start() {
   add(tensors_of(task.model())), add(optimizer.state());
   if (ema) add(ema->state());
   team->copy_from_first(tensors, "weights");
+  if (!rows().empty()) {
+    const std::string saved = start.at("last_good").as_string();
+    if (!saved.empty()) read_rows(Safetensors::read(std::filesystem::path(saved) / kStateFile), rows());
+    if (saved.empty() && ema) ema->restart();
+  }
   if (place.leads()) return;
   step = start.at("step").as_int(), last_saved = start.at("last_saved").as_int();
   evaluated_at = start.at("evaluated_at").as_int(), last_good = start.at("last_good").as_string();
   window = Window::from_json(start.at("window"));
   optimizer.set_steps(step);
   if (last_saved >= 0) task.seek(start.at("cursor"));
+}
+
+PrefixedRows Trainer::Loop::rows() const {
+  PrefixedRows all;
+  for (const auto& [prefix, row] : optimizer.rows()) all.emplace_back("adamw." + prefix, row);
+  if (ema)
+    for (const auto& [prefix, row] : ema->rows()) all.emplace_back("ema." + prefix, row);
+  return all;
 }
 
 JsonValue Trainer::Loop::shared_cursor() {
@@ -206,7 +229,10 @@ JsonValue Trainer::Loop::shared_cursor() {
 
 bool Trainer::Loop::draw(bool unless_there) {
   bool done = true;
+  const bool swaps = ema && ema->shared();
+  if (swaps) ema->swap();
   only_first([&] { done = (unless_there && std::filesystem::exists(picture_file())) || draw_here(); }, "a picture");
+  if (swaps) ema->swap();
   if (team == nullptr) return done;
   const double by = done || signal == nullptr ? 0.0 : static_cast<double>(signal->number());
   if (const double first = team->gather({by}, "a picture")[0][0]; first != 0.0) agreed_signal = static_cast<int>(first);

@@ -4,6 +4,8 @@
 
 #include "mhla/io/file.h"
 #include "mhla/train/distributed/team_fixture.h"
+#include "mhla/train/ema.h"
+#include "mhla/train/runs/run.h"
 #include "mhla/train/tiny_task_fixture.h"
 
 namespace mhla::train {
@@ -29,7 +31,7 @@ struct TeamRun {
   bool resume = false;
   std::function<void(TinyTask&, const World&)> change = {};
   std::function<void(TrainOptions&, const World&)> differ = {};
-  JsonValue config = JsonValue().set("seed", 7).set("batch", 16);
+  std::function<JsonValue(const World&)> config_of = {};  // the options as they are compared
 };
 
 // As the program does it.
@@ -43,7 +45,8 @@ std::string train_as(const World& world, const TeamRun& run) {
     TinyTask task(options);
     if (run.change) run.change(task, world);
     Rows rows;
-    Trainer trainer(task, options, run.folder, JsonValue(run.config).set("max_steps", options.max_steps), rows);
+    JsonValue config = run.config_of ? run.config_of(world) : JsonValue().set("seed", 7).set("batch", 16);
+    Trainer trainer(task, options, run.folder, config.set("max_steps", options.max_steps), rows);
     return trainer.run(run.resume).stopped;
   } catch (const distributed::RankFailed& error) {
     if (team) team->leave_with(error.what(), false);
@@ -134,6 +137,100 @@ TEST(TrainerTeam, NotANumberNamesItsRank) {
   }
 }
 
+TEST(TrainerTeam, AGradientThatIsNotANumberNamesItsRank) {
+  for (const bool deterministic : {true, false}) {
+    const TemporaryRun folder;
+    TeamRun run{.folder = folder.path("run")};
+    run.options.deterministic_reduce = deterministic, run.options.accumulate = 2;
+    run.change = [](TinyTask& task, const World& world) {
+      if (world.rank >= 2) task.poison_gradient_at = 20;
+    };
+    for (const RankEnd& end : train_on(4, run)) {
+      EXPECT_EQ(end.code, 1);
+      EXPECT_TRUE(says(end.said, "train: the gradient is not finite at step 11 on rank 2, 3 (loss ")) << end.said;
+      EXPECT_TRUE(says(end.said, "step-00000008")) << end.said;
+    }
+  }
+}
+
+// Options of a run whose optimiser the ranks keep together.
+TeamRun sharded(fs::path folder) {
+  TeamRun run{.folder = std::move(folder)};
+  run.options.shard_optimizer = true;
+  return run;
+}
+
+TEST(TrainerTeam, AShardedOptimizerHasTheBitsOfAWholeOne) {
+  const TemporaryRun folder;
+  TeamRun whole{.folder = folder.path("whole")};
+  expect_done(1, whole);
+  for (const int ranks : {2, 4, 8}) {
+    const TeamRun many = sharded(folder.path("sharded" + std::to_string(ranks)));
+    expect_done(ranks, many);
+    expect_same_weights(whole.folder, many.folder);
+    EXPECT_TRUE(read_file(whole.folder / kBestFile) == read_file(many.folder / kBestFile)) << ranks;
+  }
+  // Any number of ranks; with plain sums the bits are those of as many ranks.
+  for (const bool shards : {false, true}) {
+    TeamRun three{.folder = folder.path(shards ? "three-sharded" : "three")};
+    three.options.deterministic_reduce = false, three.options.batch = 18, three.options.shard_optimizer = shards;
+    expect_done(3, three);
+  }
+  expect_same_weights(folder.path("three"), folder.path("three-sharded"));
+}
+
+TEST(TrainerTeam, ASharedAverageIsInAllWeightsWhileItIsEvaluated) {
+  TeamProcesses team(3, [](const World& world) {
+    Team all(world, 60);
+    torch::manual_seed(3);
+    TinyModel model;
+    Ema whole(*model, 0.5);
+    Ema shared(*model, 0.5, {.rank = world.rank, .ranks = 3, .local_ranks = 3, .maybe_team = &all});
+    {
+      const torch::NoGradGuard no_gradient;
+      for (const torch::Tensor& weight : model->parameters()) weight.add_(torch::randn_like(weight));
+    }
+    whole.update(20), shared.update(20);
+    const auto now = [&] {
+      std::vector<torch::Tensor> copies;
+      for (const torch::Tensor& weight : model->parameters()) copies.push_back(weight.detach().reshape({-1}).clone());
+      return torch::cat(copies);
+    };
+    const torch::Tensor live = now();
+    whole.swap();
+    const torch::Tensor average = now();
+    whole.swap();
+    shared.swap();
+    const torch::Tensor swapped = now();
+    shared.swap();
+    if (average.equal(live)) return std::string("nothing was averaged");
+    if (!swapped.equal(average)) return std::string("not the average");
+    return std::string(now().equal(live) ? "good" : "not the weights");
+  });
+  for (const RankEnd& end : team.wait(kTeamLimit)) EXPECT_EQ(end.said, "good");
+}
+
+TEST(TrainerTeam, AShardedRunGoesOnWithMoreOrFewerProcesses) {
+  const TemporaryRun folder;
+  TeamRun whole{.folder = folder.path("whole")};
+  expect_done(1, whole);
+  struct Case {
+    int before;
+    bool sharded_before;
+    int then;
+    bool sharded_then;
+  };
+  for (const Case& at : {Case{4, true, 1, true}, {4, true, 2, false}, {4, true, 8, true}, {2, false, 4, true}}) {
+    TeamRun part{.folder = folder.path(str("part", at.before, at.sharded_before, at.then, at.sharded_then))};
+    part.options.shard_optimizer = at.sharded_before;
+    part.change = [](TinyTask& task, const World& world) { task.raise_at = world.rank == 1 ? 9 : -1; };
+    for (const RankEnd& end : train_on(at.before, part)) ASSERT_EQ(end.said, "SIGTERM");
+    part.change = {}, part.resume = true, part.options.shard_optimizer = at.sharded_then;
+    expect_done(at.then, part);
+    expect_same_weights(whole.folder, part.folder);
+  }
+}
+
 TEST(TrainerTeam, AKilledRankEndsTheOthersAndTheRunGoesOn) {
   const TemporaryRun folder;
   TeamRun whole{.folder = folder.path("whole")}, run{.folder = folder.path("run")};
@@ -174,7 +271,11 @@ TEST(TrainerTeam, WhatDoesNotFitIsRefusedBeforeTheFirstStep) {
   refused(3, run, "train: batch is 16, expected a multiple of the 3 processes");
   run.differ = [](TrainOptions& options, const World& world) { options.max_steps = world.rank == 1 ? 30 : 20; };
   refused(2, run, "train: ranks differ in their options: max_steps is 30 on rank 1 and 20 on rank 0");
-  run.differ = {};
+  run.differ = {}, run.config_of = [](const World& world) {
+    return JsonValue().set("batch", 16).set("shard_optimizer", world.rank == 1);
+  };
+  refused(2, run, "train: ranks differ in their options: shard_optimizer is true on rank 1 and false on rank 0");
+  run.config_of = {};
   run.change = [](TinyTask& task, const World& world) {
     if (world.rank == 1) task.seek(JsonValue().set("next", 5));
   };

@@ -7,15 +7,12 @@
 #include "mhla/ops/tensor_view.h"
 
 namespace mhla::train {
-namespace {
 
 torch::Tensor tensor_in(const Safetensors& file, std::size_t index) {
   const ConstView view = file.view(index);
   const Safetensors::Entry entry = file.entry(index);
   return torch::from_blob(const_cast<void*>(view.data), entry.shape, ops::scalar_type_of(view.dtype));
 }
-
-}  // namespace
 
 NamedTensors tensors_of(const torch::nn::Module& model) {
   NamedTensors all;
@@ -28,7 +25,8 @@ void write_tensors(const std::filesystem::path& path, const NamedTensors& tensor
   write_weights(path, Weights(tensors.begin(), tensors.end()), metadata);
 }
 
-void read_tensors(const Safetensors& file, const std::string& prefix, const NamedTensors& tensors, bool all) {
+std::vector<std::size_t> expect_tensors(const Safetensors& file, const std::string& prefix, const NamedTensors& tensors,
+                                        bool all) {
   std::set<std::string> wanted;
   std::vector<std::size_t> found;
   for (const auto& [name, tensor] : tensors) {
@@ -50,6 +48,11 @@ void read_tensors(const Safetensors& file, const std::string& prefix, const Name
     if (name.rfind(prefix, 0) == 0 && wanted.count(name) == 0)
       fail(file.label(), ": tensor '", name, "' is no part of this model");
   }
+  return found;
+}
+
+void read_tensors(const Safetensors& file, const std::string& prefix, const NamedTensors& tensors, bool all) {
+  const std::vector<std::size_t> found = expect_tensors(file, prefix, tensors, all);
   const torch::NoGradGuard no_gradient;
   for (std::size_t i = 0; i < found.size(); ++i) {
     torch::Tensor target = tensors[i].second;

@@ -53,7 +53,7 @@ RunWeights Run::weights(const std::string& which) const {
   found.warnings.push_back(str("the run is not at its end: these are the weights of ", newest->path.string()));
   const bool average = which == "ema";
   found.folder = newest->path;
-  found.file = newest->path / (average ? "trainer.safetensors" : "model.safetensors");
+  found.file = newest->path / (average ? kStateFile : "model.safetensors");
   found.prefix = average ? "ema." : "";
   return found;
 }

@@ -15,6 +15,7 @@ namespace mhla::train {
 
 inline constexpr const char* kOptionsFile = "train.json";
 inline constexpr const char* kBestFile = "best.safetensors";
+inline constexpr const char* kStateFile = "trainer.safetensors";  // of a checkpoint: optimiser, averages, generators
 
 // A file of weights of a run.
 struct RunWeights {
