@@ -18,6 +18,7 @@
 #include "apps/commands.h"
 #include "apps/commands/bench_data.h"
 #include "apps/commands/bench_model.h"
+#include "apps/commands/bench_scale.h"
 #include "apps/commands/bench_text.h"
 #include "mhla/core/memory.h"
 #include "mhla/io/file.h"
@@ -342,11 +343,12 @@ int run_bench(const BenchOptions& options) {
 }  // namespace
 
 void add_bench(CLI::App& app, Job& job) {
-  CLI::App* bench = app.add_subcommand("bench", "time the operator, whole models, data and tokenizers");
+  CLI::App* bench = app.add_subcommand("bench", "time the operator, whole models, teams of processes, data and tokenizers");
   bench->require_subcommand(1);
   add_bench_data(*bench, job);
   add_bench_text(*bench, job);
   add_bench_model(*bench, job);
+  add_bench_scale(*bench, job);
   CLI::App* op = bench->add_subcommand(
       "op", "verify, then time the operator, and compare it with the machine's limits and with rivals");
   static BenchOptions o;

@@ -75,6 +75,7 @@ struct Engine {
   Outcome (*analyze)(const AnalyzeRequest&, PictureObserver&);
   Outcome (*bench_classifier)(const BenchClassifierRequest&, train::Observer&);
   Outcome (*bench_lm)(const BenchLmRequest&, train::Observer&);
+  Outcome (*bench_scale)(const BenchScaleRequest&, train::Observer&);
 
   Outcome (*convert_model)(const ConvertRequest&, ConvertResult&);
   Outcome (*convert_layers)(const ConvertLayersRequest&, ConvertLayersResult&);
@@ -109,6 +110,7 @@ inline std::uint64_t engine_layout() {
   add_fields(ExportRequest()), add_fields(GenerateRequest()), add_fields(AnalyzeRequest());
   add_fields(SampleImagesRequest());
   add_fields(BenchClassifierRequest()), add_fields(BenchLmRequest());
+  add_fields(BenchScaleRequest());
   add_fields(ConvertRequest()), add_fields(ConvertResult());
   add_fields(ConvertLayersRequest()), add_fields(ConvertLayersResult());
   for (const std::size_t size : {sizeof(LaunchRequest), sizeof(NamedShape), sizeof(LayerName), sizeof(Picture),

@@ -9,12 +9,14 @@
 #include <csignal>
 #include <cstring>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "apps/commands.h"
 #include "apps/engine/training.h"
 #include "mhla/core/error.h"
 #include "mhla/core/seconds.h"
+#include "mhla/io/json.h"
 #include "mhla/train/distributed/collectives.h"
 #include "mhla/train/distributed/watch.h"
 
@@ -52,7 +54,38 @@ class PassedSignals {
   }, kept_term_{};
 };
 
-std::vector<std::string> environment_of(std::int64_t rank, std::int64_t size, int port) {
+// What the processes tell: lines in a pipe, read when all have ended. They fit its buffer, or a process would wait.
+class Told {
+ public:
+  explicit Told(bool listens) {
+    if (listens && ::pipe(ends_) != 0) throw RunFailed(str("no pipe: ", std::strerror(errno)));
+  }
+  ~Told() { close_writer(), close_end(ends_[0]); }
+  Told(const Told&) = delete;
+  Told& operator=(const Told&) = delete;
+  [[nodiscard]] int writer() const { return ends_[1]; }  // -1: none
+
+  // All of it, as rows.
+  void give(train::Observer& observer) {
+    if (ends_[0] < 0) return;
+    close_writer();
+    std::string text;
+    char piece[4096];
+    for (ssize_t n = 0; (n = ::read(ends_[0], piece, sizeof piece)) > 0;)
+      text.append(piece, static_cast<std::size_t>(n));
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) observer.row(parse_json(line, "a process"));
+  }
+
+ private:
+  static void close_end(int& end) {
+    if (end >= 0) ::close(std::exchange(end, -1));
+  }
+  void close_writer() { close_end(ends_[1]); }
+  int ends_[2] = {-1, -1};
+};
+
+std::vector<std::string> environment_of(std::int64_t rank, std::int64_t size, int port, int told) {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
@@ -63,6 +96,7 @@ std::vector<std::string> environment_of(std::int64_t rank, std::int64_t size, in
   variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = of_size;
   variables["MASTER_ADDR"] = "127.0.0.1", variables["MASTER_PORT"] = std::to_string(port);
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True", variables["TORCHELASTIC_RESTART_COUNT"] = "0";
+  if (told >= 0) variables[kTellVariable] = std::to_string(told);
   std::vector<std::string> all;
   for (const auto& [name, value] : variables) all.push_back(str(name, "=", value));
   return all;
@@ -75,8 +109,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return list;
 }
 
-pid_t start_process(const std::vector<std::string>& words, std::int64_t rank, std::int64_t size, int port) {
-  std::vector<std::string> arguments = words, variables = environment_of(rank, size, port);
+pid_t start_process(const LaunchRequest& request, std::int64_t rank, int port, int told) {
+  std::vector<std::string> arguments = request.words, variables = environment_of(rank, request.nproc, port, told);
   const std::vector<char*> argv = pointers(arguments), envp = pointers(variables);
   const pid_t child = fork();
   if (child != 0) return child;
@@ -97,16 +131,17 @@ struct Child {
 
 }  // namespace
 
-void launch(const LaunchRequest& request, train::Observer&) {
+void launch(const LaunchRequest& request, train::Observer& observer) {
   const std::int64_t size = request.nproc;
   int port = 0;
   const dist::StorePtr store = dist::serve_store(port);
   const dist::StorePtr team_store = dist::prefixed("mhla/0", store);
   const PassedSignals signals;
+  Told told(request.listens);
   std::vector<Child> children(static_cast<std::size_t>(size));
   for (std::int64_t rank = 0; rank < size; ++rank) {
     Child& child = children[static_cast<std::size_t>(rank)];
-    child.process = start_process(request.words, rank, size, port);
+    child.process = start_process(request, rank, port, told.writer());
     if (child.process < 0) {
       const std::string why = std::strerror(errno);
       for (const Child& other : children)
@@ -141,7 +176,7 @@ void launch(const LaunchRequest& request, train::Observer&) {
         kill(child.process, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  if (!failed_at) return;
+  if (!failed_at) return told.give(observer);
   int code = kFailed;
   for (const Child& child : children)
     if (child.code == kCallersMistake && killed.empty()) code = kCallersMistake;

@@ -1,4 +1,5 @@
-// mhla train --nproc N: N processes of this machine that train together, as torchrun would start them.
+// mhla train --nproc N: N processes of this machine that train together, as torchrun would start them. And those of
+// `mhla bench scale`, whose rows go to the observer.
 #pragma once
 
 #include "apps/engine/requests.h"

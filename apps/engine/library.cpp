@@ -3,6 +3,7 @@
 #include "apps/engine/analyze.h"
 #include "apps/engine/bench_lm.h"
 #include "apps/engine/bench_model.h"
+#include "apps/engine/bench_scale.h"
 #include "apps/engine/classify.h"
 #include "apps/engine/diffusion.h"
 #include "apps/engine/encode/encode.h"
@@ -82,6 +83,7 @@ const mhla::apps::Engine* mhla_engine(void) {
       .analyze = guarded<apps::analyze>,
       .bench_classifier = guarded<apps::bench_classifier>,
       .bench_lm = guarded<apps::bench_lm>,
+      .bench_scale = guarded<apps::bench_scale>,
       .convert_model = guarded<weights::convert_model>,
       .convert_layers = guarded<weights::convert_layers>,
       .name_layers = guarded<weights::name_layers>,

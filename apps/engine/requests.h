@@ -31,11 +31,13 @@ struct TrainRequest {
   }
 };
 
-// `mhla train TASK --nproc N`: the same command, N times.
+// `mhla train TASK --nproc N`: the same command, N times; `mhla bench scale`, which listens to what they tell.
 struct LaunchRequest {
   std::int64_t nproc = 0;
   std::vector<std::string> words;  // the program's name and its arguments, without --nproc
+  bool listens = false;            // to JSON lines that the processes write to the descriptor that kTellVariable names
 };
+inline constexpr const char* kTellVariable = "MHLA_TELL";
 
 struct EvalClassifyRequest {
   train::OpenOptions open;
@@ -375,6 +377,27 @@ struct BenchLmRequest {
     visit("chunk", r.chunk, "tokens of one of MHLA's chunks; 0: the model's");
     visit("recompute", r.recompute, "recompute blocks in the backward pass to save memory");
     visit("exact", r.exact, "results that do not depend on the batch or on how a text is split");
+  }
+};
+
+// `mhla bench scale` in a process of a team; `threads` are its own.
+struct BenchScaleRequest {
+  std::string model = "mhla_10m", device = "cpu", precision = "f32";
+  std::int64_t batch = 8, length = 512, steps = 10, threads = 0;
+  bool deterministic_reduce = false, shard_optimizer = false, ema = false;
+
+  template <class Self, class Visit>
+  static void fields(Self& r, Visit&& visit) {
+    visit("model", r.model, "language model or classifier to train");
+    visit("batch", r.batch, "sequences or images of a step, of all processes together");
+    visit("length", r.length, "language models: tokens of a sequence");
+    visit("steps", r.steps, "timed steps");
+    visit("device", r.device, "cpu, cuda or cuda:N");
+    visit("precision", r.precision, "f32, or bf16: autocast on a GPU");
+    visit("threads", r.threads, "CPU threads; 0: all");
+    visit("deterministic_reduce", r.deterministic_reduce, "the same bits for any number of processes");
+    visit("shard_optimizer", r.shard_optimizer, "each process keeps its share of AdamW's moments and of the EMA");
+    visit("ema", r.ema, "with a running average of the weights");
   }
 };
 

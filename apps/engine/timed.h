@@ -27,22 +27,30 @@ struct Timed {
   std::int64_t runs = 0;
 };
 
+// The median of so many milliseconds, and the spread of the middle half.
+inline Timed timed_of(std::vector<double> ms) {
+  std::sort(ms.begin(), ms.end());
+  const auto at = [&](double part) { return ms[static_cast<std::size_t>(part * static_cast<double>(ms.size() - 1))]; };
+  return {at(0.5), (at(0.75) - at(0.25)) / at(0.5), static_cast<std::int64_t>(ms.size())};
+}
+
+template <class Work>
+double milliseconds_of(const torch::Device& device, const Work& work) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  work();
+  if (device.is_cuda()) torch::cuda::synchronize(device.index());
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
 template <class Work>
 Timed time_of(const torch::Device& device, double min_seconds, const Work& work) {
-  using Clock = std::chrono::steady_clock;
-  const auto once = [&] {
-    const Clock::time_point begin = Clock::now();
-    work();
-    if (device.is_cuda()) torch::cuda::synchronize(device.index());
-    return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-  };
+  const auto once = [&] { return milliseconds_of(device, work); };
   once(), once();
   std::vector<double> ms;
   double total = 0;
   while (total < 1e3 * min_seconds || ms.size() < 5) ms.push_back(once()), total += ms.back();
-  std::sort(ms.begin(), ms.end());
-  const auto at = [&](double part) { return ms[static_cast<std::size_t>(part * static_cast<double>(ms.size() - 1))]; };
-  return {at(0.5), (at(0.75) - at(0.25)) / at(0.5), static_cast<std::int64_t>(ms.size())};
+  return timed_of(ms);
 }
 
 }  // namespace mhla::apps

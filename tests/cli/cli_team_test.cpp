@@ -121,6 +121,8 @@ TEST_F(CliLmTeam, TheSameBitsOn1And2And4And8Processes) {
     EXPECT_NEAR(rows_of(many, "eval").back().at("loss").as_double(), rows_of(one, "eval").back().at("loss").as_double(),
                 1e-9);
   }
+  for (const char* nproc : {"2", "4"})
+    expect_equal_weights(one, train(std::string("sharded") + nproc, {"--nproc", nproc, "--shard-optimizer"}).first);
 }
 
 TEST_F(CliTeam, AClassifierToo) {
@@ -132,6 +134,21 @@ TEST_F(CliTeam, AClassifierToo) {
   const JsonValue a = rows_of(one, "eval").back(), b = rows_of(two, "eval").back();
   EXPECT_EQ(a.at("top1").as_double(), b.at("top1").as_double());
   EXPECT_NEAR(a.at("loss").as_double(), b.at("loss").as_double(), 1e-9);
+  for (const char* nproc : {"2", "4"}) {
+    const std::string sharded = folder.path(std::string("sharded") + nproc);
+    const ProgramRun shared =
+        run_program(changed(words(sharded), joined(kSameBits, {"--nproc", nproc, "--shard-optimizer"})));
+    ASSERT_EQ(shared.code, 0) << shared.err;
+    expect_equal_weights(one, sharded);
+    EXPECT_TRUE(read_file(one + "/best.safetensors") == read_file(sharded + "/best.safetensors"));
+  }
+  // Saved by 4, goes on with 1, whose optimiser is whole.
+  const std::string cut = folder.path("sharded4");
+  const ProgramRun more = run_program({"train", "classify", "--resume", "--out", cut, "--max-steps", "30"});
+  ASSERT_EQ(more.code, 0) << more.err;
+  const ProgramRun alone = run_program({"train", "classify", "--resume", "--out", one, "--max-steps", "30"});
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  EXPECT_TRUE(read_file(one + "/model.safetensors") == read_file(cut + "/model.safetensors"));
 }
 
 TEST_F(CliTeam, ADiffusionModelToo) {
@@ -165,7 +182,7 @@ TEST_F(CliTeam, ADiffusionModelToo) {
     EXPECT_EQ(run.code, 0) << run.err;
     return out;
   };
-  const std::string one = train("one", {}), two = train("two", {"--nproc", "2"});
+  const std::string one = train("one", {}), two = train("two", {"--nproc", "2", "--shard-optimizer"});
   expect_equal_weights(one, two);
   EXPECT_NEAR(rows_of(one, "eval").back().at("mse").as_double(), rows_of(two, "eval").back().at("mse").as_double(),
               1e-9);
@@ -211,6 +228,40 @@ TEST_F(CliTeam, AStoppedProcessEndsTheOthersAfterTheTimeout) {
   EXPECT_TRUE(has(run.err, "; last good checkpoint: ")) << run.err;
 }
 
+// The bytes that the kernel counts are those of the formula, and the optimiser's share is one.
+TEST_F(CliTeam, BenchScaleCountsWhatTheFormulaSays) {
+  const auto rows = [&](const std::vector<std::string>& more) {
+    const ProgramRun run = run_program(joined({"bench", "scale", "--model", "vit_demo", "--ranks", "1,2,4", "--batch",
+                                               "8", "--steps", "3", "--rounds", "1", "--threads", "2", "--json"},
+                                              more));
+    EXPECT_EQ(run.code, 0) << run.err;
+    std::vector<JsonValue> all;
+    for (const std::string& line : lines_of(run.out)) all.push_back(parse_json(line, "row"));
+    return all;
+  };
+  const std::vector<JsonValue> whole = rows({"--ema"});
+  const std::vector<JsonValue> sharded = rows({"--ema", "--shard-optimizer", "--deterministic-reduce"});
+  ASSERT_EQ(whole.size(), 3u);
+  ASSERT_EQ(sharded.size(), 3u);
+  const double n = whole[0].at("parameters").as_double();
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto ranks = static_cast<double>(1 << i);
+    EXPECT_EQ(whole[i].at("ranks").as_double(), ranks);
+    EXPECT_GT(whole[i].at("ms").as_double(), 0.0);
+    EXPECT_GT(whole[i].at("of_one").as_double(), 0.0);
+    EXPECT_EQ(whole[i].at("sent_formula").as_double(), 2 * (1 - 1 / ranks) * 4 * n);
+    EXPECT_EQ(sharded[i].at("sent_formula").as_double(), 3 * (1 - 1 / ranks) * 4 * n);
+    EXPECT_NEAR(whole[i].at("state_bytes").as_double(), 12 * n, 0.01 * n);
+    EXPECT_NEAR(sharded[i].at("state_bytes").as_double(), 12 * n / ranks, 0.3 * n);  // 64 numbers for a bias of 96
+    for (const std::vector<JsonValue>* some : {&whole, &sharded}) {
+      const JsonValue& row = (*some)[i];
+      if (!row.contains("sent")) continue;  // a kernel that does not count
+      const double formula = row.at("sent_formula").as_double();
+      EXPECT_NEAR(row.at("sent").as_double(), formula, 0.02 * formula + 20000) << write_json(row);
+    }
+  }
+}
+
 TEST_F(CliTeam, MistakesAreSaidOnce) {
   const auto refused = [&](const std::vector<std::string>& more, const std::string& line) {
     const ProgramRun run = run_program(changed(words(folder.path("run")), more));
@@ -230,6 +281,15 @@ TEST_F(CliTeam, MistakesAreSaidOnce) {
   setenv("RANK", "0", 1), setenv("MASTER_ADDR", "127.0.0.1", 1), setenv("MASTER_PORT", "29555", 1);
   refused({"--nproc", "2"}, "train classify: --nproc is given, but torchrun has started this process already");
   for (const char* name : {"WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"}) unsetenv(name);
+  const auto not_timed = [&](const std::vector<std::string>& words, const std::string& line) {
+    const ProgramRun run = run_program(joined({"bench", "scale"}, words));
+    EXPECT_EQ(run.code, 2) << run.err;
+    EXPECT_TRUE(has(run.err, line)) << run.err;
+  };
+  not_timed({"--batch", "8", "--ranks", "1,3"}, "bench scale: --batch is 8, expected a multiple of the 3 processes");
+  not_timed({"--model", "dit_d32"}, "bench scale: --model is 'dit_d32', expected ");
+  not_timed({"--ranks", "0"}, "--ranks");
+  not_timed({"--batch", "4", "--deterministic-reduce"}, "bench scale: --deterministic-reduce with 1 processes");
 }
 
 }  // namespace

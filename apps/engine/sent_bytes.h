@@ -1,0 +1,13 @@
+// Bytes that this process has sent over TCP so far, as the kernel counts them for each of its connections: what
+// `mhla bench scale` holds against the formula.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace mhla::apps {
+
+// Connections to the port `but` of the other end are left out: those to the store. None where the system does not say.
+std::optional<std::int64_t> tcp_bytes_sent(int but);
+
+}  // namespace mhla::apps
