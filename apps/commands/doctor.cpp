@@ -54,6 +54,23 @@ void report_machine(const Output& out, JsonValue& row) {
   row.set("simd", JsonValue().set("target", in_use).set("supported", json_list(targets)));
 }
 
+// How processes that train together reach each other. What this build can was settled when it was configured.
+void report_backends(const Output& out, JsonValue& row, const std::string& no_libtorch) {
+  const char* needs = "training needs LibTorch";
+  std::string no_nccl = MHLA_NCCL_MISSING;
+  if (!no_libtorch.empty()) no_nccl = needs;
+  if (no_nccl.empty() && cuda_device_count() == 0) no_nccl = "there is no CUDA device";
+  const std::string gloo = no_libtorch.empty() ? "Gloo" : fmt::format("Gloo: not available: {}", needs);
+  const std::string nccl = no_nccl.empty() ? "NCCL, where every process has a CUDA device of its own"
+                                           : fmt::format("NCCL: not available: {}", no_nccl);
+  out.line(fmt::format("processes   {}; {}", gloo, nccl));
+  JsonValue backends;
+  backends.set("gloo", no_libtorch.empty()).set("nccl", no_nccl.empty());
+  if (!no_libtorch.empty()) backends.set("gloo_reason", needs);
+  if (!no_nccl.empty()) backends.set("nccl_reason", no_nccl);
+  row.set("backends", backends);
+}
+
 void report_libraries(const Output& out, JsonValue& row) {
   const OpenBlas blas;
   out.line(
@@ -73,10 +90,7 @@ void report_libraries(const Output& out, JsonValue& row) {
   if (!reason.empty()) torch_row.set("reason", reason);
   row.set("libtorch_rivals", torch_row);
 
-  const char* no_nccl = "gradients of a GPU go through host memory";
-  out.line(fmt::format("processes   {}", reason.empty() ? fmt::format("Gloo; NCCL: not used, {}", no_nccl)
-                                                        : "one: training needs LibTorch"));
-  row.set("backends", JsonValue().set("gloo", reason.empty()).set("nccl", false).set("nccl_reason", no_nccl));
+  report_backends(out, row, reason);
 
   JsonValue images;
   std::string missing;

@@ -21,6 +21,7 @@ TEST(CliCommands, HelpOfEveryCommandGoesToStdout) {
                                    {"bench"},
                                    {"bench", "op"},
                                    {"bench", "data"},
+                                   {"bench", "scale"},
                                    {"data"},
                                    {"data", "info"},
                                    {"analyze"},
@@ -44,6 +45,7 @@ TEST(CliCommands, EveryCommandHasJson) {
                                    {"verify"},
                                    {"bench", "op"},
                                    {"bench", "data"},
+                                   {"bench", "scale"},
                                    {"data", "info"},
                                    {"analyze"},
                                    {"report"},
@@ -120,6 +122,14 @@ TEST(CliCommands, DoctorTellsWhatIsThereAndWhatIsNot) {
   for (const char* format : {"WebP", "GIF", "TIFF"}) EXPECT_TRUE(row.at("images").contains(format)) << format;
   const bool device = !row.at("cuda").at("devices").items().empty();
   EXPECT_NE(device, row.at("cuda").contains("reason"));
+  const JsonValue& backends = row.at("backends");
+  EXPECT_EQ(backends.at("gloo").as_bool(), MHLA_TORCH_BUILT != 0);
+  for (const char* name : {"gloo", "nccl"}) {  // there, or with a reason
+    const JsonValue* reason = backends.find(std::string(name) + "_reason");
+    EXPECT_NE(backends.at(name).as_bool(), reason != nullptr && reason->as_string().size() > 10) << name;
+  }
+  EXPECT_TRUE(device || !backends.at("nccl").as_bool());
+  EXPECT_NE(run.err.find("NCCL"), std::string::npos) << run.err;
   int ref = 0, cuda = 0;
   for (const JsonValue& candidate : row.at("candidates").items()) {
     const std::string& name = candidate.at("name").as_string();
