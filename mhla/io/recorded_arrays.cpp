@@ -6,11 +6,17 @@
 namespace mhla {
 namespace {
 
+double number_at(const ConstView& view, std::int64_t index) {
+  switch (view.dtype) {
+    case DType::kI64: return static_cast<double>(data_as<std::int64_t>(view)[index]);
+    case DType::kU8: return static_cast<double>(data_as<std::uint8_t>(view)[index]);
+    default: return load_f64(view.data, view.dtype, index);
+  }
+}
+
 RecordedArray array_of(const ConstView& view) {
   RecordedArray array{{view.shape.begin(), view.shape.begin() + view.rank}, {}};
-  for (std::int64_t i = 0; i < view.numel(); ++i)
-    array.values.push_back(view.dtype == DType::kU8 ? static_cast<double>(data_as<std::uint8_t>(view)[i])
-                                                    : load_f64(view.data, view.dtype, i));
+  for (std::int64_t i = 0; i < view.numel(); ++i) array.values.push_back(number_at(view, i));
   return array;
 }
 

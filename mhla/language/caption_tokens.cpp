@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mhla/core/error.h"
+#include "mhla/io/text/prompt_cleaning.h"
 
 namespace mhla {
 namespace {
@@ -52,6 +53,15 @@ CaptionTokens caption_tokens(const Tokenizer& tokenizer, const std::vector<std::
     result.mask.insert(result.mask.end(), rest, 0);
   }
   return result;
+}
+
+std::vector<std::int64_t> umt5_caption(const Tokenizer& tokenizer, const std::string& prompt) {
+  const std::optional<std::uint32_t> end = tokenizer.find_special("</s>");
+  if (!end) fail("umt5_caption: the tokenizer has no </s>, expected umT5's");
+  const std::vector<std::uint32_t> ids = tokenizer.encode(clean_prompt(prompt));
+  std::vector<std::int64_t> caption(ids.begin(), ids.end());
+  caption.push_back(*end);
+  return caption;
 }
 
 }  // namespace mhla

@@ -25,4 +25,7 @@ struct CaptionTokens {
 CaptionTokens caption_tokens(const Tokenizer& tokenizer, const std::vector<std::string>& prompts,
                              std::string_view instruction = sana_instruction(), std::int64_t tokens = 300);
 
+// A prompt as umT5 is given it: cleaned (io/text/prompt_cleaning.h), its tokens, then </s>. It is not cut.
+std::vector<std::int64_t> umt5_caption(const Tokenizer& tokenizer, const std::string& prompt);
+
 }  // namespace mhla

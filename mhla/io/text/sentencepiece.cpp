@@ -177,10 +177,13 @@ std::unique_ptr<Encoder> SentencePieceTokenizer::encoder(SpecialText /*special*/
 
 }  // namespace
 
+TokenizerPtr sentencepiece_tokenizer(std::string model, const std::string& label) {
+  return std::make_shared<SentencePieceTokenizer>(std::move(model), label);
+}
+
 TokenizerPtr open_sentencepiece(const fs::path& path) {
   const std::vector<std::byte> bytes = read_file(path, std::uint64_t{1} << 30);
-  return std::make_shared<SentencePieceTokenizer>(
-      std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), path.string());
+  return sentencepiece_tokenizer(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), path.string());
 }
 
 bool has_sentencepiece() { return !find_library().empty(); }
