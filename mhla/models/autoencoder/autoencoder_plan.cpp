@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "mhla/models/autoencoder/autoencoder_config.h"
+#include "mhla/models/autoencoder/wan_vae.h"
 #include "mhla/models/image_parts.h"
 
 namespace mhla {
@@ -101,6 +102,64 @@ ModelSize size_of(const AutoencoderConfig& config, std::int64_t rows, std::int64
     add_level(size, places, c.decoder_block_out_channels[i], c.decoder_layers_per_block[i],
               c.decoder_block_types[i] != "ResBlock");
   }
+  return size;
+}
+
+// ---- Wan's: kernels of 27 taps, frames in a stream
+
+namespace {
+
+double cube_size(double in, double out, double taps) { return in * out * taps + out; }
+
+double wan_residual(double in, double out) {
+  return in + cube_size(in, out, 27) + out + cube_size(out, out, 27) + (in != out ? cube_size(in, out, 1) : 0.0);
+}
+
+double wan_middle(double width) {
+  return 2 * wan_residual(width, width) + width + cube_size(width, 3 * width, 1) + cube_size(width, width, 1);
+}
+
+}  // namespace
+
+ModelSize size_of(const WanVaeConfig& c, std::int64_t rows, std::int64_t columns) {
+  check(c);
+  const auto base = static_cast<double>(c.base_dim), z = static_cast<double>(c.z_dim);
+  const std::size_t levels = c.dim_mult.size();
+  const auto width_of = [&](std::size_t level) { return base * static_cast<double>(c.dim_mult[level]); };
+  ModelSize size;
+  size.parameters = cube_size(3, base, 27) + cube_size(2 * z, 2 * z, 1) + cube_size(z, z, 1);
+  double in = base;
+  for (std::size_t level = 0; level < levels; ++level) {  // the encoder
+    for (std::int64_t i = 0; i < c.num_res_blocks; ++i, in = width_of(level))
+      size.parameters += wan_residual(in, width_of(level));
+    if (level + 1 == levels) continue;
+    size.parameters += cube_size(in, in, 9) + (c.temperal_downsample[level] ? cube_size(in, in, 3) : 0.0);
+  }
+  size.parameters += wan_middle(in) + in + cube_size(in, 2 * z, 27);
+
+  // The decoder: two frames of every causal convolution's input are remembered.
+  double pixels = static_cast<double>(rows) * static_cast<double>(columns), frames = 1;
+  for (std::size_t level = 1; level < levels; ++level) pixels /= 4;
+  size.parameters += cube_size(z, in, 27) + wan_middle(in);
+  double remembered = 2 * pixels * (z + 4 * in), most = pixels * 8 * in;
+  for (std::size_t level = 0; level < levels; ++level) {
+    const double out = width_of(levels - 1 - level);
+    for (std::int64_t i = 0; i <= c.num_res_blocks; ++i, in = out) {
+      size.parameters += wan_residual(in, out);
+      remembered += 2 * pixels * (in + out);
+      most = std::max(most, pixels * (frames * (2 * in + out) + (frames + 2) * std::max(in, out)));
+    }
+    if (level + 1 == levels) continue;
+    const bool in_time = c.temperal_downsample[levels - 2 - level];
+    size.parameters += cube_size(in, in / 2, 9) + (in_time ? cube_size(in, 2 * in, 3) : 0.0);
+    if (in_time) remembered += 2 * pixels * in, frames *= 2;
+    pixels *= 4;
+    most = std::max(most, pixels * frames * (in + in / 2));
+    in /= 2;
+  }
+  size.parameters += in + cube_size(in, 3, 27);
+  size.passing = remembered + 2 * pixels * in + most;
+  size.kept = size.passing;  // it is not trained here
   return size;
 }
 

@@ -177,15 +177,24 @@ torch::Tensor WanVaeImpl::decode(const torch::Tensor& latents) {
   return decode_raw(denormalized(latents));
 }
 
-torch::Tensor WanVaeImpl::decode_raw(const torch::Tensor& z) {
-  expect_latents(z);
+void WanVaeImpl::decode_raw_each(const torch::Tensor& z, const TakeFrames& take) {
   const torch::Tensor x = post_quant_conv_->pointwise(z);
   wan_vae::History history;
-  std::vector<torch::Tensor> parts;
   for (std::int64_t frame = 0; frame < x.size(2); ++frame) {
     history.begin_chunk();
-    parts.push_back(decoder_->forward(wan_vae::frames_of(x, frame, 1), history));
+    take(decoder_->forward(wan_vae::frames_of(x, frame, 1), history));
   }
+}
+
+void WanVaeImpl::decode_each(const torch::Tensor& latents, const TakeFrames& take) {
+  expect_latents(latents);
+  decode_raw_each(denormalized(latents), take);
+}
+
+torch::Tensor WanVaeImpl::decode_raw(const torch::Tensor& z) {
+  expect_latents(z);
+  std::vector<torch::Tensor> parts;
+  decode_raw_each(z, [&](const torch::Tensor& frames) { parts.push_back(frames); });
   return torch::cat(parts, 2);
 }
 

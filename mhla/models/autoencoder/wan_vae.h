@@ -9,9 +9,11 @@
 
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 #include "mhla/io/fields.h"
+#include "mhla/models/model_size.h"
 #include "mhla/modules/weight_names.h"
 
 namespace mhla {
@@ -34,6 +36,9 @@ void check(const WanVaeConfig& config);
 // diffusers' ("AutoencoderKLWan") or, with `dim`, the original's.
 WanVaeConfig parse_wan_vae_config(const JsonValue& object, const std::string& label);
 JsonValue wan_vae_json(const WanVaeConfig& config);
+
+// A sample is one latent of a stream, decoded to `rows` x `columns` pixels: what convolutions remember is in `passing`.
+ModelSize size_of(const WanVaeConfig& config, std::int64_t rows, std::int64_t columns);
 
 // Sides of a tile and steps between them in pixels, rows and columns; tiles overlap by the rest and are blended.
 struct WanVaeTiles {
@@ -59,6 +64,9 @@ class WanVaeImpl : public torch::nn::Module {
   torch::Tensor encode(const torch::Tensor& video) { return normalized(moments(video).mean); }
   torch::Tensor decode(const torch::Tensor& latents);
   torch::Tensor decode_raw(const torch::Tensor& z);  // of latents that are not normalised
+  // The frames of each latent as they come, [B, 3, 1 or 4, rows, columns]: memory does not grow with the length.
+  using TakeFrames = std::function<void(const torch::Tensor& frames)>;
+  void decode_each(const torch::Tensor& latents, const TakeFrames& take);
 
   // The same in tiles of space, each streamed by itself: for videos that do not fit.
   torch::Tensor mean_tiled(const torch::Tensor& video, const WanVaeTiles& tiles);
@@ -70,6 +78,7 @@ class WanVaeImpl : public torch::nn::Module {
 
  private:
   void expect_latents(const torch::Tensor& z) const;
+  void decode_raw_each(const torch::Tensor& z, const TakeFrames& take);
   [[nodiscard]] torch::Tensor row(const std::vector<double>& values, const torch::Tensor& like) const;
 
   WanVaeConfig config_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -22,7 +23,7 @@ class History {
   }
 
  private:
-  std::vector<torch::Tensor> slots_;
+  std::deque<torch::Tensor> slots_;  // a place stays where it is when others come
   std::size_t next_ = 0;
 };
 

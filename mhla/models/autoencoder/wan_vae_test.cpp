@@ -26,6 +26,36 @@ TEST(WanVae, ThePublishedOneHasItsParameters) {
   std::int64_t count = 0;
   for (const torch::Tensor& parameter : model->parameters()) count += parameter.numel();
   EXPECT_EQ(count, 126892531);
+  EXPECT_EQ(size_of(WanVaeConfig(), 480, 832).parameters, 126892531.0);
+  double few = 0;
+  const WanVae tiny(small());
+  for (const torch::Tensor& parameter : tiny->parameters()) few += static_cast<double>(parameter.numel());
+  EXPECT_EQ(size_of(small(), 16, 16).parameters, few);
+}
+
+TEST(WanVae, FramesAsTheyComeAreThoseOfAll) {
+  torch::manual_seed(3);
+  WanVae model(small());
+  const torch::NoGradGuard no_gradient;
+  const torch::Tensor z = torch::randn({1, 2, 3, 2, 1});
+  std::vector<torch::Tensor> parts;
+  model->decode_each(z, [&](const torch::Tensor& frames) { parts.push_back(frames); });
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[0].size(2), 1);
+  EXPECT_EQ(parts[1].size(2), 4);
+  EXPECT_TRUE(torch::equal(torch::cat(parts, 2), model->decode(z)));
+}
+
+// Whatever the number of its convolutions, and so of the places that remember frames.
+TEST(WanVae, FramesOfEveryDepth) {
+  const torch::NoGradGuard no_gradient;
+  for (const std::int64_t blocks : {1, 2, 3, 4}) {
+    WanVaeConfig c = small();
+    c.num_res_blocks = blocks;
+    WanVae model(c);
+    EXPECT_EQ(model->decode(torch::randn({1, 2, 3, 1, 1})).sizes(), (std::vector<std::int64_t>{1, 3, 9, 8, 8}))
+        << blocks;
+  }
 }
 
 // What comes later changes nothing of what was before.
