@@ -5,6 +5,7 @@
 
 #include "mhla/diffusion/diffusion_recorded.h"
 #include "mhla/diffusion/samplers.h"
+#include "mhla/diffusion/video_recorded.h"
 #include "mhla/models/recorded_fixture.h"
 #include "mhla/testing/messages.h"
 
@@ -22,6 +23,7 @@ TEST(Diffusion, ReproducesTheRecordedNumbers) {
 TEST(Diffusion, ReproducesTheRecordedSamplersOfVideo) {
   expect_recorded_cases("video/flow_sampler", 14, diffusion_recorded(), 2e-5);
   expect_recorded_cases("video/flow_target", 2, diffusion_recorded(), 2e-5);
+  expect_recorded_cases("video/wan_pipeline", 1, video_recorded());
 }
 
 TEST(Samplers, EveryGridDescendsFromNoiseToZero) {

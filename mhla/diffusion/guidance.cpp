@@ -36,9 +36,15 @@ torch::Tensor GuidedDenoiser::denoise(const torch::Tensor& x, const torch::Tenso
     return rows.expand(shape);
   })
                                 : model_.unconditional(condition);
-  const torch::Tensor out = model_.denoise(torch::cat({x, x}), torch::cat({t, t}), Conditioning::join(condition, null));
-  const torch::Tensor conditional = out.narrow(0, 0, B);
-  const torch::Tensor mixed = guided(conditional, out.narrow(0, B, B), options_.scale, channels);
+  torch::Tensor conditional, other;
+  if (options_.together) {
+    const torch::Tensor out =
+        model_.denoise(torch::cat({x, x}), torch::cat({t, t}), Conditioning::join(condition, null));
+    conditional = out.narrow(0, 0, B), other = out.narrow(0, B, B);
+  } else {
+    conditional = model_.denoise(x, t, condition), other = model_.denoise(x, t, null);
+  }
+  const torch::Tensor mixed = guided(conditional, other, options_.scale, channels);
   if (inside.all().item<bool>()) return mixed;
   std::vector<std::int64_t> rows(static_cast<std::size_t>(x.dim()), 1);
   rows[0] = B;

@@ -18,6 +18,14 @@ void expect_finite(const torch::Tensor& x, const std::vector<std::int64_t>& numb
       str("sample: sample ", numbers[static_cast<std::size_t>(row)], " is NaN or infinite after step ", step));
 }
 
+torch::Tensor given_start(const SampleRequest& r) {
+  std::vector<std::int64_t> shape{static_cast<std::int64_t>(r.numbers.size())};
+  shape.insert(shape.end(), r.shape.begin(), r.shape.end());
+  if (r.start.sizes() != torch::IntArrayRef(shape))
+    fail("sample: the start has shape ", c10::str(r.start.sizes()), ", expected ", c10::str(torch::IntArrayRef(shape)));
+  return r.start.to(r.device, torch::kFloat);
+}
+
 // The network on some samples at a time.
 torch::Tensor denoised(Denoiser& model, const torch::Tensor& x, const torch::Tensor& t, const Conditioning& condition,
                        std::int64_t together) {
@@ -55,12 +63,14 @@ torch::Tensor sample(Denoiser& model, Sampler& sampler, const SampleRequest& r,
     if (rows.size(0) != B) fail("sample: the conditioning has ", rows.size(0), " rows, expected ", B);
     return rows;
   });
-  torch::Tensor x = keyed_noise(r.seed, r.numbers, 0, r.shape, r.device);
+  if (r.first < 0 || r.first > sampler.steps() || (r.first > 0 && !r.start.defined()))
+    fail("sample: ", r.first, " steps are done, expected 0 to ", sampler.steps(), " and where they ended");
+  torch::Tensor x = r.start.defined() ? given_start(r) : keyed_noise(r.seed, r.numbers, 0, r.shape, r.device);
   if (B == 0) return x;
   if (r.together < 0) fail("sample: together is ", r.together, ", expected 0 for the default, or a number of samples");
   const std::int64_t together = r.together != 0 ? r.together : r.device.is_cpu() ? 1 : B;
   const auto places = torch::TensorOptions(torch::kFloat).device(r.device);
-  for (std::int64_t step = 0; step < sampler.steps(); ++step) {
+  for (std::int64_t step = r.first; step < sampler.steps(); ++step) {
     const torch::Tensor t = torch::full({B}, sampler.times()[static_cast<std::size_t>(step)], places);
     const torch::Tensor out = denoised(model, x, t, r.condition, together);
     const torch::Tensor noise =

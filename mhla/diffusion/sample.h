@@ -13,6 +13,8 @@ struct SampleRequest {
   std::vector<std::int64_t> numbers;  // of the samples, which key their noise: 0, 1, ... over all batches
   Conditioning condition;             // a row per sample, on the device
   std::uint64_t seed = 0;
+  torch::Tensor start;     // [numbers, shape...] f32: where it starts instead of noise of the seed; undefined: there
+  std::int64_t first = 0;  // steps that are done: `start` is after them, and the sampler has recall()ed them
   // Samples that go through the network together. 0: all, but on the CPU one at a time, since its matrix products round
   // by the number of rows: so a sample has the same bits in every batch.
   std::int64_t together = 0;

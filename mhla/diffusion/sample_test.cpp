@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "mhla/core/run_failed.h"
 #include "mhla/diffusion/guidance.h"
@@ -177,6 +178,65 @@ TEST(Guidance, SaysWhatIsWrong) {
   o = {}, o.scale = 2;
   EXPECT_EQ(said(o, {torch::zeros({3}, torch::kLong), {}, {}}),
             "guidance: the negative conditioning has 3 rows, expected 1 or 2");
+}
+
+// ---- From somewhere on the way
+
+std::unique_ptr<Sampler> flow_sampler(const char* name) {
+  SamplerOptions o;
+  o.sampler = name, o.steps = 5;
+  FlowOptions flow;
+  flow.shift = 3.0;
+  return make_sampler(flow, o);
+}
+
+// Every sampler, left after every step, goes on elsewhere with the same bits.
+TEST(Sample, GoesOnWhereItWasLeft) {
+  const std::vector<std::function<std::unique_ptr<Sampler>()>> samplers{
+      [] { return flow_sampler("unipc"); },     [] { return flow_sampler("dpm++"); },
+      [] { return flow_sampler("euler"); },     [] { return sampler_called("dpm++", 5); },
+      [] { return sampler_called("ddim", 5); }, [] { return sampler_called("ancestral", 5); }};
+  for (const auto& make : samplers) {
+    FakeDenoiser model;
+    const std::unique_ptr<Sampler> whole = make();
+    std::vector<std::pair<torch::Tensor, Sampler::Memory>> left;
+    const torch::Tensor expected = sample(model, *whole, request_for({3, 1}), [&](const SampleProgress& p) {
+      left.emplace_back(p.x.clone(), whole->memory());
+    });
+    for (std::int64_t done = 1; done <= 5; ++done) {
+      const auto& [x, memory] = left[static_cast<std::size_t>(done - 1)];
+      const std::unique_ptr<Sampler> rest = make();
+      rest->recall(done, memory);
+      SampleRequest r = request_for({3, 1});
+      r.start = x, r.first = done;
+      EXPECT_TRUE(torch::equal(sample(model, *rest, r), expected)) << done;
+    }
+  }
+  EXPECT_TRUE(has(message_of([] { flow_sampler("unipc")->recall(2, {}); }), "'point' is missing"));
+  EXPECT_TRUE(has(message_of([] { flow_sampler("euler")->recall(2, {{"point", torch::zeros({1})}}); }), "'point'"));
+}
+
+TEST(Sample, StartsFromNoiseThatIsGiven) {
+  FakeDenoiser model;
+  SampleRequest r = request_for({0});
+  r.start = keyed_noise(17, {0}, 0, r.shape);
+  EXPECT_TRUE(
+      torch::equal(sample(model, *flow_sampler("unipc"), r), sample(model, *flow_sampler("unipc"), request_for({0}))));
+  r.start = torch::zeros({1, 3, 4, 5});
+  EXPECT_TRUE(has(message_of([&] { sample(model, *flow_sampler("unipc"), r); }), "expected [1, 3, 4, 6]"));
+}
+
+TEST(Guidance, OneAfterTheOtherIsTheSame) {
+  FakeDenoiser model;
+  GuidanceOptions o;
+  o.scale = 3.0;
+  const SampleRequest r = request_for({3, 1});
+  const torch::Tensor x = keyed_noise(1, {0, 1}, 0, r.shape), t = torch::full({2}, 500.0);
+  const torch::Tensor together = GuidedDenoiser(model, o).denoise(x, t, r.condition);
+  model.rows = model.calls = 0, o.together = false;
+  EXPECT_TRUE(torch::equal(GuidedDenoiser(model, o).denoise(x, t, r.condition), together));
+  EXPECT_EQ(model.calls, 2);
+  EXPECT_EQ(model.rows, 4);
 }
 
 }  // namespace

@@ -50,6 +50,23 @@ void refuse_sections(const SamplerOptions& o) {
 
 std::vector<std::string> sampler_names() { return {"ancestral", "ddim", "dpm++", "euler", "unipc"}; }
 
+torch::Tensor Sampler::recalled(const Memory& memory, const char* name, std::initializer_list<const char*> names) {
+  for (const auto& [known, tensor] : memory)
+    if (std::find(names.begin(), names.end(), known) == names.end())
+      fail("sampler: '", known, "' is nothing that this sampler remembers");
+  const auto found = memory.find(name);
+  if (found == memory.end()) fail("sampler: '", name, "' is missing in what it remembers");
+  return found->second;
+}
+
+void Sampler::recall(std::int64_t /*step*/, const Memory& memory) {
+  if (!memory.empty()) fail("sampler: '", memory.begin()->first, "' is nothing that this sampler remembers");
+}
+
+void MultistepSampler::recall(std::int64_t /*step*/, const Memory& memory) {
+  previous_ = recalled(memory, "previous", {"previous"});
+}
+
 MultistepSampler::Path vp_path(const GaussianOptions& process, std::int64_t steps, const std::string& spacing) {
   expect_count(steps, process.steps);
   const DiffusionTables tables(schedule_betas(process.schedule, process.steps));

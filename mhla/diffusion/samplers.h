@@ -2,6 +2,7 @@
 // with its answer; the loop is sample.h.
 #pragma once
 
+#include <map>
 #include <memory>
 
 #include "mhla/diffusion/flow_grid.h"
@@ -48,11 +49,18 @@ class Sampler {
   struct Step {
     torch::Tensor x, x_start;  // the next x; what the network takes for the sample behind the noise
   };
+  // What it remembers of the steps before the next one, by name: to go on elsewhere, bit for bit. Of most nothing.
+  using Memory = std::map<std::string, torch::Tensor>;
+  [[nodiscard]] virtual Memory memory() const { return {}; }
+  // Goes on before step `step` with what memory() gave there. An Error names what is missing or left over.
+  virtual void recall(std::int64_t step, const Memory& memory);
   // Steps 0, 1, ... in order, those of one batch after the other. `noise` is undefined where takes_noise() is false.
   virtual Step step(std::int64_t step, const torch::Tensor& x, const torch::Tensor& model_out,
                     const torch::Tensor& noise) = 0;
 
  protected:
+  // One of the tensors of a memory, which has no others than `names`.
+  static torch::Tensor recalled(const Memory& memory, const char* name, std::initializer_list<const char*> names);
   std::vector<double> times_;
 };
 
@@ -76,6 +84,8 @@ class MultistepSampler : public Sampler {
   explicit MultistepSampler(Path path);
   Step step(std::int64_t step, const torch::Tensor& x, const torch::Tensor& model_out,
             const torch::Tensor& noise) override;
+  [[nodiscard]] Memory memory() const override { return {{"previous", previous_}}; }
+  void recall(std::int64_t step, const Memory& memory) override;
   [[nodiscard]] const Path& path() const { return path_; }
 
  private:

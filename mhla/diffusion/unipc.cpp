@@ -9,6 +9,23 @@ UnipcSampler::UnipcSampler(const FlowGrid& grid, bool clip) : sigmas_(grid.sigma
 
 double UnipcSampler::lambda(std::size_t i) const { return std::log(1.0 - sigmas_[i]) - std::log(sigmas_[i]); }
 
+std::int64_t UnipcSampler::order_of(std::int64_t step) const {
+  return std::min<std::int64_t>({2, steps() - step, step + 1});
+}
+
+Sampler::Memory UnipcSampler::memory() const {
+  Memory all{{"point", point_}, {"previous", previous_}};
+  if (previous2_.defined()) all["previous2"] = previous2_;  // not after the first step
+  return all;
+}
+
+void UnipcSampler::recall(std::int64_t step, const Memory& memory) {
+  const auto take = [&](const char* name) { return recalled(memory, name, {"point", "previous", "previous2"}); };
+  point_ = take("point"), previous_ = take("previous");
+  previous2_ = step > 1 ? take("previous2") : torch::Tensor();
+  order_ = order_of(step - 1);
+}
+
 // x at time i, once more from the point before, with m at time i known.
 torch::Tensor UnipcSampler::corrected(std::size_t i, const torch::Tensor& m) const {
   const double h = lambda(i) - lambda(i - 1), B = std::expm1(-h), alpha = 1.0 - sigmas_[i];
@@ -30,7 +47,7 @@ Sampler::Step UnipcSampler::step(std::int64_t step, const torch::Tensor& x, cons
   torch::Tensor m = x - sigmas_.at(i) * model_out.narrow(1, 0, x.size(1));
   if (clip_) m = m.clamp(-1, 1);
   point_ = step == 0 ? x : corrected(i, m);
-  order_ = std::min<std::int64_t>({2, steps() - step, step + 1});
+  order_ = order_of(step);
   const double next = sigmas_.at(i + 1), alpha = 1.0 - next;
   const double h = next > 0.0 ? lambda(i + 1) - lambda(i) : INFINITY, B = std::expm1(-h);
   torch::Tensor ahead = m;

@@ -15,8 +15,11 @@ class UnipcSampler : public Sampler {
   UnipcSampler(const FlowGrid& grid, bool clip);
   Step step(std::int64_t step, const torch::Tensor& x, const torch::Tensor& model_out,
             const torch::Tensor& noise) override;
+  [[nodiscard]] Memory memory() const override;
+  void recall(std::int64_t step, const Memory& memory) override;
 
  private:
+  [[nodiscard]] std::int64_t order_of(std::int64_t step) const;
   [[nodiscard]] double lambda(std::size_t i) const;
   [[nodiscard]] torch::Tensor corrected(std::size_t i, const torch::Tensor& m) const;
 

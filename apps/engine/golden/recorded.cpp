@@ -3,6 +3,8 @@
 #include "mhla/data/images_recorded.h"
 #include "mhla/diffusion/diffusion_recorded.h"
 #include "mhla/diffusion/metrics/metrics_recorded.h"
+#include "mhla/diffusion/video_recorded.h"
+#include "mhla/language/captions_recorded.h"
 #include "mhla/models/autoencoder/autoencoder_recorded.h"
 #include "mhla/models/autoencoder/wan_vae_recorded.h"
 #include "mhla/models/clip/clip_recorded.h"
@@ -41,7 +43,8 @@ struct Room {
 };
 const Room kRooms[] = {diffusion_recorded(), dit_recorded(),       sana_recorded(), autoencoder_recorded(),
                        gemma2_recorded(),    inception_recorded(), clip_recorded(), metrics_recorded(),
-                       images_recorded(),    wan_recorded(),       umt5_recorded(), wan_vae_recorded()};
+                       images_recorded(),    wan_recorded(),       umt5_recorded(), wan_vae_recorded(),
+                       video_recorded(),     captions_recorded()};
 
 }  // namespace
 }  // namespace mhla::golden
