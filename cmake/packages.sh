@@ -13,6 +13,8 @@ torch="libtorch-dev libopenblas0-pthread libopenblas-pthread-dev"
 data="dataset-fashion-mnist"
 # SentencePiece models as tokenizers; patterns and normalisers of tokenizer.json files beyond the fast path.
 text="libsentencepiece-dev libpcre2-dev libicu-dev"
+# Writes MP4 files, as a program; tests of them need it.
+video="ffmpeg"
 # The Python package is tested with Debian's torch; pip brings what builds it (pyproject.toml).
 python="python3-torch python3-pytest"
 
@@ -21,7 +23,7 @@ checks="clang-format clang clang-tidy codespell python3-venv"
 
 case "${1:-}" in
   build) wanted="$build" ;;
-  test) wanted="$build $tests $torch $text $python $data $checks" ;;
+  test) wanted="$build $tests $torch $text $video $python $data $checks" ;;
   demo) wanted="$build $torch $data" ;;
   bench) wanted="$build $torch $text $data" ;;
   campaign) wanted="$build $torch python3" ;;
