@@ -12,8 +12,8 @@ torch::Tensor resampled_table(const torch::Tensor& table, const Layout& from, co
 }
 
 torch::Tensor resampled_mix(const torch::Tensor& mix, const Layout& from, const Layout& to) {
-  const BlockGrid source = BlockGrid::grid2d(from.blocks[1], from.blocks[2]),
-                  target = BlockGrid::grid2d(to.blocks[1], to.blocks[2]);
+  const BlockGrid source = BlockGrid::grid3d(from.blocks[0], from.blocks[1], from.blocks[2]),
+                  target = BlockGrid::grid3d(to.blocks[0], to.blocks[1], to.blocks[2]);
   std::vector<std::int64_t> shape = mix.sizes().vec();
   shape[shape.size() - 1] = shape[shape.size() - 2] = target.count();
   const torch::Tensor given = mix.detach().cpu().contiguous(), out = torch::empty(shape, given.options());

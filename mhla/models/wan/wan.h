@@ -122,13 +122,18 @@ TORCH_MODULE(Wan);
 // [B, channels]: cosines of t times falling frequencies, then sines; angles in f64 or f32.
 torch::Tensor wan_time_features(const torch::Tensor& t, std::int64_t channels, bool wide);
 
+// The same model with another attention, or MHLA's blocks on another grid: `config` differs in nothing else. All that
+// both have is copied, mixing matrices are resampled. What is new starts without an effect: a gate with 1, LePE with 0;
+// new mixing matrices are those of mix_init.
+Wan with_attention(const WanImpl& model, const WanConfig& config);
+
 // ---- Weights (wan_weights.cpp)
 
 enum class WanNames : std::uint8_t { kOriginal, kDiffusers };
 
 Weights to_published(const WanConfig& config, const Weights& ours, WanNames names);  // weights, or their gradients
-// In either naming. What does not fit is refused with the lists of what is missing and what is left over, and nothing
-// changes.
+// In either naming, or ours. What does not fit is refused with the lists of what is missing and what is left over, and
+// nothing changes.
 void load_published(WanImpl& model, const Weights& published);
 
 // A folder with config.json (ours, diffusers' or the original's) and weights in one file or shards, in either naming.

@@ -3,6 +3,7 @@
 #include "mhla/models/wan/wan_config.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "mhla/core/labelled.h"
 #include "mhla/core/limits.h"
@@ -95,6 +96,38 @@ WanConfig wan_config(std::string_view name, std::string_view attention) {
   if (attention == "linear") c.normalizer = "paper";
   check(c);
   return c;
+}
+
+std::vector<std::int64_t> wan_layers(const std::string& text, std::int64_t depth, const std::string& entry) {
+  const auto number = [](std::string_view digits) {  // or -1
+    std::int64_t value = -1;
+    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return error == std::errc() && stop == digits.data() + digits.size() && value >= 0 ? value : -1;
+  };
+  constexpr const char* kExpected = "all, every-3rd-kept, or numbers joined by commas";
+  std::vector<std::int64_t> layers;
+  if (text == "all") return layers;
+  constexpr std::string_view kHead = "every-";
+  for (const std::string_view tail : {"nd-kept", "rd-kept", "th-kept"}) {
+    if (!text.starts_with(kHead) || !text.ends_with(tail) || text.size() <= kHead.size() + tail.size()) continue;
+    const std::int64_t every =
+        number(std::string_view(text).substr(kHead.size(), text.size() - kHead.size() - tail.size()));
+    if (every < 2) fail(entry, " is '", text, "', expected ", kExpected);
+    for (std::int64_t layer = 0; layer < depth; ++layer)
+      if (layer % every != 0) layers.push_back(layer);
+    if (layers.empty()) fail(entry, " is ", text, ", which leaves none of ", depth, " layers");
+    return layers;
+  }
+  std::string_view rest = text;
+  while (true) {
+    const std::string_view word = rest.substr(0, rest.find(','));
+    const std::int64_t layer = number(word);
+    if (layer < 0) fail(entry, " is '", text, "', expected ", kExpected);
+    if (layer >= depth) fail(entry, " has ", layer, ", expected 0 to ", depth - 1);
+    layers.push_back(layer);
+    if (word.size() == rest.size()) return layers;
+    rest.remove_prefix(word.size() + 1);
+  }
 }
 
 void check(const WanConfig& c) {

@@ -83,6 +83,10 @@ struct WanConfig {
 std::vector<std::string> wan_names();
 WanConfig wan_config(std::string_view name, std::string_view attention = "softmax");
 
+// Layers of a model of `depth` layers: "all" (none listed), "every-3rd-kept" (0, 3, 6, ... keep softmax attention, as
+// in the published hybrid), or numbers, "1,2,4". Errors open with `entry`.
+std::vector<std::int64_t> wan_layers(const std::string& text, std::int64_t depth, const std::string& entry);
+
 // Throws with the field, its value and what was expected.
 void check(const WanConfig& config);
 

@@ -131,6 +131,53 @@ TEST(Wan, UniformMixingIsLinearAttention) {
   EXPECT_LE(distance(run(b), run(a)), 2e-5);
 }
 
+// ---- From one attention to another
+
+TEST(Wan, AnotherAttentionKeepsAllThatBothHave) {
+  const Wan softmax = make(small());
+  WanConfig c = small("mhla");
+  c.layers = {1};
+  const Wan plain = with_attention(*softmax, c);
+  const Weights before = weights_of(*softmax), after = weights_of(*plain);
+  EXPECT_EQ(after.size(), before.size() + 2);  // mix and g_norm of one layer
+  for (const auto& [name, value] : before) EXPECT_TRUE(torch::equal(after.at(name), value)) << name;
+  EXPECT_TRUE(torch::equal(after.at("blocks.1.self_attn.g_norm.weight"), torch::ones({12})));
+  EXPECT_TRUE(torch::equal(after.at("blocks.1.self_attn.mix"), weights_of(*Wan(c)).at("blocks.1.self_attn.mix")));
+  EXPECT_TRUE(torch::equal(run(with_attention(*plain, small())), run(softmax)));  // there and back
+}
+
+TEST(Wan, AGateAndLepeStartWithoutAnEffect) {
+  const Wan softmax = make(small());
+  WanConfig c = small("mhla");
+  const torch::Tensor plain = run(with_attention(*softmax, c));
+  EXPECT_GT(distance(run(softmax), plain), 1e-3);
+  c.gate = "silu", c.lepe = 3;
+  EXPECT_LE(distance(run(with_attention(*softmax, c)), plain), 1e-5);
+}
+
+TEST(Wan, MixingMatricesAreResampledToOtherBlocks) {
+  WanConfig c = small("mhla");
+  c.mix_init = "uniform", c.normalizer = "paper";
+  const Wan model = with_attention(*make(small()), c);
+  WanConfig finer = c;
+  finer.blocks = {3, 2, 3};
+  EXPECT_LE(distance(run(with_attention(*model, finer)), run(model)), 2e-5);  // uniform stays uniform
+  WanConfig other = c;
+  other.depth = 2;
+  EXPECT_TRUE(has(message_of([&] { with_attention(*model, other); }), "in more than its attention"));
+}
+
+TEST(Wan, LayersByName) {
+  EXPECT_TRUE(wan_layers("all", 6, "--layers").empty());
+  EXPECT_EQ(wan_layers("every-3rd-kept", 7, "--layers"), (std::vector<std::int64_t>{1, 2, 4, 5}));
+  EXPECT_EQ(wan_layers("every-2nd-kept", 4, "--layers"), (std::vector<std::int64_t>{1, 3}));
+  EXPECT_EQ(wan_layers("5,0", 6, "--layers"), (std::vector<std::int64_t>{5, 0}));
+  const auto said = [](const char* text) { return message_of([&] { wan_layers(text, 6, "--layers"); }); };
+  EXPECT_TRUE(has(said("6"), "--layers has 6, expected 0 to 5"));
+  for (const char* text : {"", "some", "1,", "every-1st-kept", "every-0th-kept", "-1"})
+    EXPECT_TRUE(has(said(text), "expected all, every-3rd-kept, or numbers joined by commas")) << text;
+}
+
 TEST(Wan, VideosOfDifferentGridsAreThoseOfEachAlone) {
   for (const char* attention : {"softmax", "mhla"}) {
     const Wan model = make(small(attention));
@@ -163,6 +210,9 @@ TEST(Wan, BothNamingsComeBack) {
       const Wan again = load_wan(folder);
       EXPECT_TRUE(torch::equal(run(again), run(model))) << attention;
     }
+    const Wan ours(c);
+    load_published(*ours.ptr(), weights_of(*model));  // as a training keeps them
+    EXPECT_TRUE(torch::equal(run(ours), run(model))) << attention;
   }
   fs::remove_all(folder);
 }

@@ -75,7 +75,8 @@ void load_published(WanImpl& model, const Weights& published) {
   constexpr const char* kEntry = "load_published";
   const Weights own = weights_of(model);
   const std::vector<PublishedNames> lists{wan_names_of(own, WanNames::kOriginal),
-                                          wan_names_of(own, WanNames::kDiffusers)};
+                                          wan_names_of(own, WanNames::kDiffusers),
+                                          renamed(own, [](const std::string& name) { return name; })};
   copy_weights(own, from_published(nearest_names(lists, published), own, published, kEntry), kEntry);
 }
 
