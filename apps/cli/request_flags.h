@@ -26,8 +26,8 @@ inline std::string flag_of(std::string field) {
 
 class RequestFlags {
  public:
-  // `names`: field -> "--context,--length" where it is not --field-name. Fields that are pairs of numbers have no flag
-  // of their own: the command reads them in its own way.
+  // `names`: field -> "--context,--length" where it is not --field-name. Fields that are two or three numbers have no
+  // flag of their own: the command reads them in its own way.
   enum class Config { kFile, kNone };  // whether there is a --config
   template <class Request>
   RequestFlags(CLI::App& command, Request& request, const std::map<std::string, std::string>& names = {},
@@ -64,6 +64,7 @@ class RequestFlags {
   using Options = std::map<std::string, CLI::Option*>;
   template <class Field>
   static constexpr bool is_pairs = std::is_same_v<Field, std::optional<std::array<std::int64_t, 2>>> ||
+                                   std::is_same_v<Field, std::optional<std::array<std::int64_t, 3>>> ||
                                    std::is_same_v<Field, std::vector<std::array<std::int64_t, 2>>>;
 
   // As if the values stood on the command line, so that the same checks apply.

@@ -39,7 +39,16 @@ int convert_model(const ConvertOptions& o, const Output& out) {
   ConvertRequest request = o.model;
   if (train::is_model_file(request.model)) request.config = std::exchange(request.model, "");  // described by a file
   if (!o.image.empty()) request.image = plane_of(o.image, "--image", limits::kImage);
-  for (const std::string& stage : o.blocks) request.blocks.push_back(plane_of(stage, "--blocks", limits::kBlocks));
+  for (const std::string& stage : o.blocks) {
+    const std::vector<std::int64_t> axes = parse_axes(stage, "--blocks");
+    if (axes.size() != 3) {
+      request.blocks.push_back(plane_of(stage, "--blocks", limits::kBlocks));
+      continue;
+    }
+    for (const std::int64_t count : axes) expect_within("convert", "--blocks", count, limits::kBlocks);
+    if (o.blocks.size() > 1) fail("convert: --blocks has three axes and several stages, expected one");
+    request.blocks3 = {axes[0], axes[1], axes[2]};
+  }
   const auto made = engine_result(&Engine::convert_model, request);
   out.row(fields_to_json(made));
   out.line(fmt::format("{}: {} with {} attention, {} parameters, {} names", made.out, made.model, made.attention,
@@ -67,7 +76,8 @@ int convert(const ConvertOptions& o) {
   const bool model = is_model(o);
   if (model && (!l.family.empty() || !l.widths.empty() || !l.prefix.empty()))
     fail("convert: --family, --widths and --prefix are for attention layers, not for a model");
-  if (!model && (!m.attention.empty() || !o.image.empty() || !o.blocks.empty() || m.to == "diffusers"))
+  if (!model &&
+      (!m.attention.empty() || !m.layers.empty() || !o.image.empty() || !o.blocks.empty() || m.to == "diffusers"))
     fail("convert: --attention, --image, --blocks and --to diffusers are for a model, expected a folder, --model or ",
          "--config");
   return model ? convert_model(o, out) : convert_layers(o, out);
@@ -86,6 +96,7 @@ void add_convert(CLI::App& app, Job& job) {
   flags["model"].type_name("NAME|FILE");
   flags["config"].type_name("FILE")->group("");
   flags["attention"].type_name("NAME");
+  flags["layers"].type_name("all|every-3rd-kept|0,1,...");
   flags["variant"].check(one_of({"none", "cpe", "gate", "both"}))->type_name("NAME");
   flags["mix_init"].type_name("NAME");
   flags["weights"].check(one_of({"model", "ema", "best"}))->type_name("NAME");
@@ -95,8 +106,11 @@ void add_convert(CLI::App& app, Job& job) {
       ->add_option("--image", o.image,
                    "image size to convert the model to; of a DiT the size of its samples, pixels or latents")
       ->type_name("N|RxC");
-  command->add_option("--blocks", o.blocks, "MHLA's blocks per axis to convert the model to, one for each stage")
-      ->type_name("N|RxC,...")
+  command
+      ->add_option(
+          "--blocks", o.blocks,
+          "MHLA's blocks per axis to convert the model to, one for each stage; of videos frames, rows, columns")
+      ->type_name("N|RxC|FxRxC,...")
       ->delimiter(',');
   const RequestFlags layers(*command, o.layers, {}, RequestFlags::Config::kNone);
   layers["family"].type_name("NAME");

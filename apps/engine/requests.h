@@ -403,32 +403,39 @@ struct BenchScaleRequest {
 
 // `mhla convert` of a whole model.
 struct ConvertRequest {
-  std::string in, out, to = "ours", model, config, attention, variant, mix_init, weights, dtype;
+  std::string in, out, to = "ours", model, config, attention, layers, variant, mix_init, weights, dtype;
   bool official = false;
-  std::int64_t classes = 0;                          // 0: as the model has them
-  std::optional<std::array<std::int64_t, 2>> image;  // none: as it is
-  std::vector<std::array<std::int64_t, 2>> blocks;   // for each stage; empty: as they are
+  std::int64_t classes = 0;                            // 0: as the model has them
+  std::optional<std::array<std::int64_t, 2>> image;    // none: as it is
+  std::vector<std::array<std::int64_t, 2>> blocks;     // for each stage; empty: as they are
+  std::optional<std::array<std::int64_t, 3>> blocks3;  // of videos: frames, rows, columns
 
   template <class Self, class Visit>
   static void fields(Self& r, Visit&& visit) {
     visit("in", r.in, "a safetensors file, or the folder of a model, also of one that diffusers published");
     visit("out", r.out, "a folder for a model under our names or those of diffusers, otherwise a file");
-    visit("to", r.to, "whose names to write: ours, published, or diffusers (DiT and SANA)");
+    visit("to", r.to, "whose names to write: ours, published, or diffusers (DiT, SANA and Wan)");
     visit("model", r.model, "for a file: the model it holds, by name or as a config.json");
     visit("config", r.config, "older spelling of --model FILE");
     visit("attention", r.attention,
           "for a file of a classifier or language model: attention of --model; otherwise: turn a softmax or linear "
           "model into mhla or linear");
-    visit("variant", r.variant, "DiT, with --attention: what MHLA gets besides: none, cpe, gate or both");
-    visit("mix_init", r.mix_init,
-          "DiT and SANA, with --attention mhla: mixing matrix (default: uniform from linear attention, which keeps "
-          "the function; linear otherwise)");
-    visit("weights", r.weights, "DiT and SANA, for the folder of a run: model, ema or best (default: model)");
-    visit("dtype", r.dtype, "DiT and SANA: type of the weights in the file, f32, f16 or bf16 (default: f32)");
+    visit("layers", r.layers,
+          "Wan, with --attention: layers that get it, the others keep softmax: all, every-3rd-kept, or 1,2,4 (default: "
+          "all)");
+    visit("variant", r.variant, "DiT and Wan, with --attention: what MHLA gets besides: none, cpe, gate or both");
+    visit(
+        "mix_init", r.mix_init,
+        "DiT, SANA and Wan, with --attention mhla: mixing matrix (default: uniform from linear attention, which keeps "
+        "the function; linear otherwise)");
+    visit("weights", r.weights, "DiT, SANA and Wan, for the folder of a run: model, ema or best (default: model)");
+    visit("dtype", r.dtype,
+          "DiT, SANA and Wan: type of the weights in the file, f32, f16 or bf16 (default: f32; Wan: as it is)");
     visit("official", r.official, "for a file: --model as in the published code");
     visit("classes", r.classes, "for a file: classes of --model");
     visit("image", r.image, "image size to convert the model to; of a DiT the size of its samples, pixels or latents");
     visit("blocks", r.blocks, "MHLA's blocks per axis to convert the model to, one for each stage");
+    visit("blocks3", r.blocks3, "the same for videos: frames, rows, columns");
   }
 };
 

@@ -114,6 +114,10 @@ void expect_room(const ModelSize& size, double models, const std::filesystem::pa
 
 void convert_model(const ConvertRequest& request, apps::ConvertResult& result) {
   ops::set_num_threads(0);
+  if (is_wan(request)) return convert_wan(request, result);
+  if (request.blocks3 || !request.layers.empty())
+    fail("convert: ", request.blocks3 ? "three numbers of --blocks are" : "--layers is", " given, but ", request.in,
+         " is no Wan");
   if (is_generator(request)) return convert_generator(request, result);
   refuse_for_others(request);
   if (is_language_model(request)) return convert_language_model(request, result);

@@ -77,11 +77,6 @@ std::array<std::int64_t, 2> only_blocks(const ConvertRequest& r) {
   return r.blocks[0];
 }
 
-torch::ScalarType dtype_of(const ConvertRequest& r) {
-  if (r.dtype == "bf16") return torch::kBFloat16;
-  return r.dtype == "f16" ? torch::kHalf : torch::kFloat;
-}
-
 // Positions and mixing matrices stay f32: they are small, and formulas are compared with them.
 Weights in_dtype(Weights weights, torch::ScalarType dtype) {
   for (auto& [name, value] : weights) {
@@ -237,6 +232,11 @@ apps::ConvertResult result_of(const ConvertRequest& r, const Config& config, con
 }
 
 }  // namespace
+
+torch::ScalarType dtype_of(const ConvertRequest& r) {
+  if (r.dtype == "bf16") return torch::kBFloat16;
+  return r.dtype == "f16" ? torch::kHalf : torch::kFloat;
+}
 
 bool is_generator(const ConvertRequest& request) { return source_of(request) != Source::kOther; }
 

@@ -29,6 +29,10 @@ void write_to(const std::filesystem::path& out, const std::function<void(const s
 // Models that generate images (convert_generator.cpp): whether the request is of one, and its conversion.
 bool is_generator(const apps::ConvertRequest& request);
 void convert_generator(const apps::ConvertRequest& request, apps::ConvertResult& result);
+torch::ScalarType dtype_of(const apps::ConvertRequest& request);  // of --dtype, f32 without it
+// Wan transformers (convert_wan.cpp).
+bool is_wan(const apps::ConvertRequest& request);
+void convert_wan(const apps::ConvertRequest& request, apps::ConvertResult& result);
 // Before a model is made: memory for `models` of this size at once, and for the file they come from.
 void expect_room(const ModelSize& size, double models, const std::filesystem::path& in);
 
