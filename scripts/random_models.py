@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""random_models.py FOLDER [MODEL ...]: published image models at their real shapes with random weights, as diffusers
-and transformers write them: bf16, in shards. For trying and timing without the published files.
+"""random_models.py FOLDER [MODEL ...]: published image and video models at their real shapes with random weights, as
+diffusers and transformers write them: bf16, in shards. For trying and timing without the published files.
 
     scripts/random_models.py models/ dit_xl_2 sd_vae sana_600m dc_ae gemma_2_2b
 
 dit_xl_2 is DiT-XL/2 for 256 pixels, dit_xl_2_512 for 512. gemma_2_2b_short has the shapes of Gemma-2-2b with two layers:
-its states have the same size. Gemma gets a tokenizer of bytes (--mhla makes it). Needs torch, diffusers, transformers.
+its states have the same size. wan_1_3b, wan_vae and umt5_xxl are the parts of Wan2.1-T2V-1.3B. Gemma gets a tokenizer of
+bytes (--mhla makes it). Needs torch, diffusers, transformers.
 """
 
 import argparse
@@ -56,6 +57,27 @@ def gemma(layers):
         num_key_value_heads=4, head_dim=256, query_pre_attn_scalar=256))
 
 
+def wan():
+    from diffusers import WanTransformer3DModel
+
+    return WanTransformer3DModel(
+        patch_size=(1, 2, 2), num_attention_heads=12, attention_head_dim=128, in_channels=16, out_channels=16, text_dim=4096,
+        freq_dim=256, ffn_dim=8960, num_layers=30, cross_attn_norm=True, qk_norm="rms_norm_across_heads", eps=1e-6)
+
+
+def wan_vae():
+    from diffusers import AutoencoderKLWan
+
+    return AutoencoderKLWan()
+
+
+def umt5():
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    return UMT5EncoderModel(UMT5Config(
+        vocab_size=256384, d_model=4096, d_kv=64, d_ff=10240, num_layers=24, num_heads=64, feed_forward_proj="gated-gelu"))
+
+
 MODELS = {
     "dit_xl_2": lambda: dit(32),
     "dit_xl_2_512": lambda: dit(64),
@@ -64,6 +86,9 @@ MODELS = {
     "dc_ae": dc_ae,
     "gemma_2_2b": lambda: gemma(26),
     "gemma_2_2b_short": lambda: gemma(2),
+    "wan_1_3b": wan,
+    "wan_vae": wan_vae,
+    "umt5_xxl": umt5,
 }
 
 

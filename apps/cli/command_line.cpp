@@ -139,7 +139,8 @@ void parse_words(CLI::App& app, std::vector<std::string> words) {
     const CLI::App* command = chosen(app, name);
     const std::string label = name.empty() ? "" : name + ": ";
     const std::vector<std::string> commands = subcommands_of(*command);
-    if (!commands.empty()) fail(label, "no command is given, expected one of ", joined(commands));
+    if (!commands.empty() && command->get_require_subcommand_min() > 0)
+      fail(label, "no command is given, expected one of ", joined(commands));
     fail(label, in_our_words(error.what()), " (mhla ", name, " --help lists all flags)");
   }
 }

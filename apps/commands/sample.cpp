@@ -1,4 +1,5 @@
-// mhla sample: images from a diffusion or flow model, as PNG files, a contact sheet and an .npz.
+// mhla sample: images from a diffusion or flow model, as PNG files, a contact sheet and an .npz. Videos are a command
+// below it (sample_video.cpp).
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "apps/cli/request_flags.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
+#include "apps/commands/sample_video.h"
 #include "mhla/core/error.h"
 #include "mhla/core/seconds.h"
 
@@ -60,6 +62,7 @@ class SampleScreen {
 
 int run_sample(SampleImagesRequest request, const SampleFlags& flags) {
   const Output out(flags.json);
+  if (request.out.empty()) fail("sample: --out is required (mhla sample --help lists all flags)");
   if (request.run.empty() == request.model.empty()) fail("sample: expected one of --run and --model");
   if (!flags.size.empty()) request.size = parse_plane(flags.size, "sample: --size");
   if (!flags.sheet.empty()) request.sheet = parse_plane(flags.sheet, "sample: --sheet");
@@ -75,12 +78,13 @@ int run_sample(SampleImagesRequest request, const SampleFlags& flags) {
 }  // namespace
 
 void add_sample(CLI::App& app, Job& job) {
-  CLI::App* command = app.add_subcommand("sample", "generate images with a diffusion or flow model");
+  CLI::App* command = app.add_subcommand("sample", "generate images with a diffusion or flow model, or videos");
+  add_sample_video(*command, job);
   static SampleImagesRequest request;
   static SampleFlags own;
   const RequestFlags flags(*command, request, {{"prompts", "--prompt"}, {"per_class", "--per-class,--per-prompt"}});
   for (const char* field : {"run", "model", "vae", "text_encoder"}) flags[field].type_name("DIR");
-  flags["out"].required()->type_name("DIR");
+  flags["out"].type_name("DIR");
   flags["classes"].delimiter(',')->type_name("0,1|all|NAME,...");
   flags.shown("per_class").check(whole_number(1, 1 << 26));
   flags["prompts"].type_name("TEXT")->take_all()->allow_extra_args(false);
@@ -113,7 +117,9 @@ void add_sample(CLI::App& app, Job& job) {
       "too.\n"
       "The noise depends on the seed, the number of the image and the step: a larger --per-class adds images and\n"
       "changes none. After an interruption, the same command with --resume makes the images that are missing.");
-  command->callback([&job] { job = [] { return run_sample(request, own); }; });
+  command->callback([&job, command] {
+    if (command->get_subcommands().empty()) job = [] { return run_sample(request, own); };  // not `sample video`
+  });
 }
 
 }  // namespace mhla::apps

@@ -11,6 +11,7 @@
 
 #include "apps/engine/requests.h"
 #include "apps/engine/rivals/request.h"
+#include "apps/engine/sample_video/video_request.h"
 #include "mhla/io/codecs/image.h"
 #include "mhla/testing/tensor.h"
 #include "mhla/train/classify/classify_options.h"
@@ -72,6 +73,7 @@ struct Engine {
   Outcome (*export_model)(const ExportRequest&, train::Observer&);
   Outcome (*generate)(const GenerateRequest&, TextObserver&);
   Outcome (*sample_images)(const SampleImagesRequest&, train::Observer&);
+  Outcome (*sample_video)(const SampleVideoRequest&, train::Observer&);
   Outcome (*analyze)(const AnalyzeRequest&, PictureObserver&);
   Outcome (*bench_classifier)(const BenchClassifierRequest&, train::Observer&);
   Outcome (*bench_lm)(const BenchLmRequest&, train::Observer&);
@@ -108,7 +110,7 @@ inline std::uint64_t engine_layout() {
   add_fields(EncodeRequest());
   add_fields(PredictRequest());
   add_fields(ExportRequest()), add_fields(GenerateRequest()), add_fields(AnalyzeRequest());
-  add_fields(SampleImagesRequest());
+  add_fields(SampleImagesRequest()), add_fields(SampleVideoRequest());
   add_fields(BenchClassifierRequest()), add_fields(BenchLmRequest());
   add_fields(BenchScaleRequest());
   add_fields(ConvertRequest()), add_fields(ConvertResult());

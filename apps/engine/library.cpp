@@ -18,6 +18,7 @@
 #include "apps/engine/predict.h"
 #include "apps/engine/rivals/rivals.h"
 #include "apps/engine/sample/sample.h"
+#include "apps/engine/sample_video/sample_video.h"
 #include "apps/engine/training.h"
 #include "apps/engine/weights/weights.h"
 #include "mhla/core/error.h"
@@ -80,6 +81,7 @@ const mhla::apps::Engine* mhla_engine(void) {
       .export_model = guarded<apps::export_model>,
       .generate = guarded<apps::generate_text>,
       .sample_images = guarded<apps::sample_images>,
+      .sample_video = guarded<apps::sample_video>,
       .analyze = guarded<apps::analyze>,
       .bench_classifier = guarded<apps::bench_classifier>,
       .bench_lm = guarded<apps::bench_lm>,
