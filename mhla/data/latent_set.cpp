@@ -57,7 +57,8 @@ void check(const LatentSetConfig& c) {
          kMostShards);
   if (!c.has_latents() && !c.has_captions()) fail("has neither 'shape' nor 'captions'");
   if (c.has_latents()) {
-    expect_sizes("shape", c.shape, 3), expect_sizes("image", c.image, 2);
+    const bool video = c.shape.size() == 4;
+    expect_sizes("shape", c.shape, video ? 4 : 3), expect_sizes("image", c.image, video ? 3 : 2);
     if (!(std::isfinite(c.scale) && c.scale > 0)) fail("'scale' is ", c.scale, ", expected a positive number");
     if (!std::isfinite(c.shift)) fail("'shift' is ", c.shift, ", expected a number");
     if (c.posterior != "sample" && c.posterior != "mean")
@@ -102,7 +103,8 @@ bool is_latent_set(const std::string& folder) { return is_there(fs::path(folder)
 std::vector<LatentTensor> tensors_of(const LatentSetConfig& c, std::int64_t items) {
   std::vector<LatentTensor> tensors;
   if (c.has_latents()) {
-    const std::vector<std::int64_t> shape{items, c.shape[0], c.shape[1], c.shape[2]};
+    std::vector<std::int64_t> shape{items};
+    shape.insert(shape.end(), c.shape.begin(), c.shape.end());
     tensors.push_back({"latents", c.element(), shape});
     if (c.flipped) tensors.push_back({"flipped", c.element(), shape});
   }
@@ -155,8 +157,9 @@ LatentSet LatentSet::open(const std::string& folder) {
 }
 
 std::int64_t LatentSet::latent_size() const {
-  const std::vector<std::int64_t>& s = config_.shape;
-  return s.empty() ? 0 : s[0] * s[1] * s[2];
+  std::int64_t numbers = config_.has_latents() ? 1 : 0;
+  for (const std::int64_t side : config_.shape) numbers *= side;
+  return numbers;
 }
 
 std::int64_t LatentSet::caption_size() const {

@@ -3,7 +3,7 @@
 //   latents.json            LatentSetConfig; written anew after every shard
 //   shard-00000.safetensors, ...
 //     latents [n, C, H, W], flipped [n, C, H, W]   as the network sees them: shifted and scaled; flipped: of the mirror
-//                                                  image, where asked for
+//                                                  image, where asked for; of videos [n, C, F, H, W]
 //     labels [n] i64                               of labelled images
 //     captions [n, T, C], captions_mask [n, T] i64 states of the captions, mask 0 for padding
 //   null.safetensors        captions [1, T, C] and captions_mask of the empty text, where there are captions
@@ -50,8 +50,9 @@ struct LatentSetConfig {
     visit("version", c.version, "of the format: 1");
     visit("source", c.source, "where the images or captions came from");
     visit("items", c.items, "SHA-256 of the items' names with their labels or captions");
-    visit("image", c.image, "rows and columns of an image; empty: captions only");
-    visit("shape", c.shape, "channels, rows and columns of a latent; empty: captions only");
+    visit("image", c.image, "rows and columns of an image, of a video frames before them; empty: captions only");
+    visit("shape", c.shape,
+          "channels, rows and columns of a latent, of a video frames after the channels; empty: captions only");
     visit("captions", c.captions, "tokens and channels of a caption; empty: none");
     visit("dtype", c.dtype, "bf16, f16 or f32");
     visit("count", c.count, "items");

@@ -42,6 +42,7 @@ class Philox {
     kDrop = 11,        // whether its label is dropped
     kTrainNoise = 12,  // and its noise
     kJudgeNoise = 13,  // of a held-out image (item) at a time (epoch)
+    kClip = 14,        // of a video clip that is made (item), for training (epoch 0) or testing (1)
   };
 
   Philox(std::uint64_t seed, Purpose purpose, std::int64_t epoch, std::int64_t item)
