@@ -25,6 +25,7 @@ void check(const GenerationConfig& c) {
   if (c.is_flow() && c.learned_variance) fail("generation: learned_variance is true, expected false for process flow");
   if (!(c.latent_scale >= 0.0) || !std::isfinite(c.latent_scale))
     fail("generation: latent_scale is ", c.latent_scale, ", expected 0 or more");
+  if (c.unshuffle < 1 || c.unshuffle > 64) fail("generation: unshuffle is ", c.unshuffle, ", expected 1 to 64");
   if (!std::isfinite(c.latent_shift))
     fail("generation: latent_shift is ", c.latent_shift, ", expected a finite number");
 }

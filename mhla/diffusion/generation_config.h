@@ -22,6 +22,7 @@ struct GenerationConfig {
   bool learned_variance = true;
   double shift = 1.0;
   std::string space = "pixels";
+  std::int64_t unshuffle = 1;
   std::string autoencoder;
   double latent_scale = 0.0;
   double latent_shift = 0.0;
@@ -34,6 +35,8 @@ struct GenerationConfig {
     visit("learned_variance", c.learned_variance, "whether the model predicts the variance too (process noise)");
     visit("shift", c.shift, "shift of the times towards noise; 1 for none (process flow)");
     visit("space", c.space, "what the network generates: pixels from -1 to 1, or latents of an autoencoder");
+    visit("unshuffle", c.unshuffle,
+          "pixels: squares of this side are the channels of one place, colour by colour, row by row; 1: none");
     visit("autoencoder", c.autoencoder, "folder of the autoencoder that decodes latents; empty: not known");
     visit("latent_scale", c.latent_scale, "latents are multiplied by this before training; 0: the autoencoder's own");
     visit("latent_shift", c.latent_shift, "subtracted from latents before that; 0: the autoencoder's own");

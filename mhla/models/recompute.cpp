@@ -5,7 +5,8 @@
 namespace mhla {
 namespace {
 
-using Body = std::function<torch::Tensor(const torch::Tensor&)>;
+using Tensors = std::vector<torch::Tensor>;
+using Body = std::function<torch::Tensor(const Tensors&)>;
 
 struct Kept : torch::CustomClassHolder {
   explicit Kept(Body given, bool autocast_on) : body(std::move(given)), autocast(autocast_on) {}
@@ -35,33 +36,46 @@ class SameAutocast {
 
 class Recomputed : public torch::autograd::Function<Recomputed> {
  public:
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+  // A TensorList: LibTorch takes a vector for something that has no gradient.
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const at::TensorList& given,
                                const c10::intrusive_ptr<Kept>& kept) {
-    context->save_for_backward({x});
+    const Tensors inputs = given.vec();
+    context->save_for_backward(inputs);
     context->saved_data["kept"] = c10::IValue::make_capsule(kept);
-    return kept->body(x);  // gradients are off here
+    return kept->body(inputs);  // gradients are off here
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
     const c10::intrusive_ptr<torch::CustomClassHolder> capsule = context->saved_data["kept"].toCapsule();
     const Kept& kept = *static_cast<const Kept*>(capsule.get());
-    const torch::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    Tensors inputs;
+    for (const torch::Tensor& saved : context->get_saved_variables())
+      inputs.push_back(saved.detach().requires_grad_(saved.is_floating_point()));
     torch::Tensor y;
     {
       const torch::AutoGradMode on(true);
       const SameAutocast autocast(kept.autocast);
-      y = kept.body(x);
+      y = kept.body(inputs);
     }
-    torch::autograd::backward({y}, {gradients[0].to(y.scalar_type())});  // into the parameters, and into x
-    return {x.grad(), torch::Tensor()};
+    torch::autograd::backward({y}, {gradients[0].to(y.scalar_type())});  // into the parameters, and into the inputs
+    torch::autograd::variable_list result;
+    for (const torch::Tensor& input : inputs) result.push_back(input.grad());
+    result.emplace_back();  // of the body
+    return result;
   }
 };
 
 }  // namespace
 
-torch::Tensor recomputed(const Body& body, const torch::Tensor& x) {
-  if (!torch::GradMode::is_enabled() || !x.requires_grad()) return body(x);
-  return Recomputed::apply(x, c10::make_intrusive<Kept>(body, ops::cuda_autocast()));
+torch::Tensor recomputed(const Body& body, const Tensors& inputs) {
+  bool wanted = false;
+  for (const torch::Tensor& input : inputs) wanted = wanted || input.requires_grad();
+  if (!torch::GradMode::is_enabled() || !wanted) return body(inputs);
+  return Recomputed::apply(at::TensorList(inputs), c10::make_intrusive<Kept>(body, ops::cuda_autocast()));
+}
+
+torch::Tensor recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& body, const torch::Tensor& x) {
+  return recomputed(Body([body](const Tensors& inputs) { return body(inputs[0]); }), Tensors{x});
 }
 
 }  // namespace mhla

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "mhla/modules/torch.h"
 
@@ -10,5 +11,9 @@ namespace mhla {
 
 // body(x), where gradients flow to x and to every parameter that body uses. Without gradients it is just body(x).
 torch::Tensor recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& body, const torch::Tensor& x);
+// The same of several tensors, which are all that reaches the body from outside but its parameters. The body must own
+// what else it needs: it runs again after the caller has gone.
+torch::Tensor recomputed(const std::function<torch::Tensor(const std::vector<torch::Tensor>&)>& body,
+                         const std::vector<torch::Tensor>& inputs);
 
 }  // namespace mhla

@@ -5,6 +5,7 @@
 #include "mhla/core/error.h"
 #include "mhla/kernels/mixing/mixing.h"
 #include "mhla/models/grid_parts.h"
+#include "mhla/models/recompute.h"
 #include "mhla/modules/exact.h"
 #include "mhla/modules/feature_maps.h"
 #include "mhla/ops/feature_map.h"
@@ -24,6 +25,12 @@ Layout layout_of(const VideoGrid& grid, const std::array<std::int64_t, 3>& block
 std::int64_t tokens_in(const VideoGrid& grid) { return grid[0] * grid[1] * grid[2]; }
 
 torch::Tensor heads_of(const torch::Tensor& x, std::int64_t heads) { return x.unflatten(-1, {heads, -1}); }
+
+// What the branches of a model compute in: 16 bits where its weights have them; else the stream's, or autocast's.
+std::optional<torch::ScalarType> branch_type(const torch::nn::Linear& layer) {
+  const torch::ScalarType type = layer->weight.scalar_type();
+  return type == torch::kBFloat16 || type == torch::kHalf ? std::optional(type) : std::nullopt;
+}
 
 torch::Tensor attended(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                        const torch::Tensor& mask) {
@@ -194,13 +201,13 @@ WanBlockImpl::WanBlockImpl(const WanConfig& c, std::int64_t layer, std::shared_p
 
 torch::Tensor WanBlockImpl::forward(const torch::Tensor& x, const torch::Tensor& rows, const torch::Tensor& text,
                                     const std::vector<VideoGrid>& grids, const torch::Tensor& mask) {
-  const torch::ScalarType type = fc1_->weight.scalar_type();  // of the branches; the stream is wider or the same
+  const std::optional<torch::ScalarType> type = branch_type(fc1_);  // the stream is wider or the same
   const std::vector<torch::Tensor> m = (modulation_.to(rows.scalar_type()) + rows).chunk(6, 1);  // [B, 1, C] each
   const torch::Tensor seen = ops::modulated_norm({x, {}, {}, m[1], m[0]}, eps_, type).second;
   torch::Tensor y = torch::addcmul(x, m[2], self_attn_(seen, grids, mask).to(x.scalar_type()));
   const torch::Tensor cross =
       torch::layer_norm(y, {y.size(-1)}, norm3_->weight.to(y.scalar_type()), norm3_->bias.to(y.scalar_type()), eps_);
-  y = y + cross_attn_(cross.to(type), text);
+  y = y + cross_attn_(cross.to(type.value_or(cross.scalar_type())), text);
   const torch::Tensor inner = ops::modulated_norm({y, {}, {}, m[4], m[3]}, eps_, type).second;
   return torch::addcmul(y, m[5], apply_linear(fc2_, apply_linear_gelu(fc1_, inner)).to(y.scalar_type()));
 }
@@ -218,6 +225,8 @@ WanImpl::WanImpl(const WanConfig& given) : config_(given) {
   time_in_ = time->register_module("0", torch::nn::Linear(c.time_channels, c.dim));
   time_out_ = time->register_module("2", torch::nn::Linear(c.dim, c.dim));
   time_rows_ = add_folder(*this, "time_projection")->register_module("1", torch::nn::Linear(c.dim, 6 * c.dim));
+  if (c.vocab != 0)
+    words_ = add_folder(*this, "word_embedding")->register_parameter("weight", torch::randn({c.vocab, c.text_dim}));
   const auto ropes = std::make_shared<VideoRopes>(c.dim / c.heads);
   const auto blocks = add_folder(*this, "blocks");
   for (std::int64_t i = 0; i < c.depth; ++i)
@@ -238,6 +247,7 @@ WanImpl::WanImpl(const WanConfig& given) : config_(given) {
   patch_weight_.uniform_(-std::sqrt(6.0 / fan), std::sqrt(6.0 / fan));
   for (torch::nn::Linear* layer : {&text_in_, &text_out_, &time_in_, &time_out_}) (*layer)->weight.normal_(0.0, 0.02);
   head_->weight.zero_();  // starts with a velocity of 0
+  if (words_.defined()) words_[0].zero_();
 }
 
 VideoGrid WanImpl::grid_of(const torch::Tensor& video) const {
@@ -278,6 +288,14 @@ torch::Tensor WanImpl::unpatched(const torch::Tensor& tokens, const VideoGrid& g
 
 torch::Tensor WanImpl::embed_text(const torch::Tensor& given) {
   const WanConfig& c = config_;
+  if (words_.defined()) {
+    if (given.dim() != 2 || given.size(1) > c.text_tokens || given.scalar_type() != torch::kLong)
+      fail(kWanEntry, ": captions have shape ", c10::str(given.sizes()), ", expected numbers of words [B, up to ",
+           c.text_tokens, "]");
+    const torch::Tensor numbers = torch::constant_pad_nd(given, {0, c.text_tokens - given.size(1)});
+    const torch::Tensor text = torch::embedding(words_, numbers, /*padding_idx=*/0);
+    return apply_linear(text_out_, apply_linear_gelu(text_in_, text));
+  }
   if (given.dim() != 3 || given.size(2) != c.text_dim || given.size(1) > c.text_tokens)
     fail(kWanEntry, ": captions have shape ", c10::str(given.sizes()), ", expected [B, up to ", c.text_tokens, ", ",
          c.text_dim, "]");
@@ -299,9 +317,14 @@ torch::Tensor WanImpl::through(torch::Tensor tokens, const std::vector<VideoGrid
   const torch::Tensor time = apply_linear(time_out_, torch::silu(apply_linear(time_in_, features)));
   const torch::Tensor rows = apply_linear(time_rows_, torch::silu(time)).unflatten(1, {6, c.dim}).to(wide);
   tokens = tokens.to(wide);
-  for (WanBlock& block : blocks_) tokens = block(tokens, rows, words, grids, mask);
+  for (WanBlock& block : blocks_) {
+    const auto body = [&block, grids, mask](const std::vector<torch::Tensor>& in) {
+      return block(in[0], in[1], in[2], grids, mask);
+    };
+    tokens = recompute_ ? recomputed(body, {tokens, rows, words}) : body({tokens, rows, words});
+  }
   const std::vector<torch::Tensor> m = (head_rows_.to(wide) + time.to(wide).unsqueeze(1)).chunk(2, 1);
-  return apply_linear(head_, ops::modulated_norm({tokens, {}, {}, m[1], m[0]}, c.eps, type).second);
+  return apply_linear(head_, ops::modulated_norm({tokens, {}, {}, m[1], m[0]}, c.eps, branch_type(head_)).second);
 }
 
 torch::Tensor WanImpl::forward(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& text) {
@@ -351,7 +374,13 @@ torch::Tensor WanImpl::denoise(const torch::Tensor& x, const torch::Tensor& t, c
   return forward(x, t, condition.captions);
 }
 
-Conditioning WanImpl::unconditional(const Conditioning& /*condition*/) const {
+Conditioning WanImpl::unconditional(const Conditioning& condition) const {
+  if (words_.defined() && condition.captions.defined()) {
+    Conditioning null = condition;
+    null.captions = torch::zeros_like(condition.captions);
+    null.captions.select(1, 0).fill_(1);
+    return null;
+  }
   fail(kWanEntry,
        ": guidance without a negative conditioning, expected the text encoder's states of \"\" or of a negative "
        "caption");

@@ -89,7 +89,8 @@ class WanImpl : public torch::nn::Module, public Denoiser {
  public:
   explicit WanImpl(const WanConfig& config);
 
-  // x [B, channels, frames, rows, columns]; t [B] from 0 to 1000; text [B, T, text_dim], T up to text_tokens.
+  // x [B, channels, frames, rows, columns]; t [B] from 0 to 1000; text [B, T, text_dim], T up to text_tokens. A model
+  // with a vocabulary has text [B, T] int64, numbers of words: 0 is padding, 1 the empty caption.
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& text);
   // Videos of different grids side by side, [channels, frames, rows, columns] each: equal to one by one. MHLA and
   // linear attention go through them one by one.
@@ -101,6 +102,7 @@ class WanImpl : public torch::nn::Module, public Denoiser {
 
   [[nodiscard]] const WanConfig& config() const { return config_; }
   [[nodiscard]] const std::vector<WanBlock>& blocks() const { return blocks_; }
+  void set_recompute(bool on) { recompute_ = on; }  // blocks keep their inputs only (models/recompute.h)
 
  private:
   [[nodiscard]] VideoGrid grid_of(const torch::Tensor& video) const;
@@ -116,6 +118,8 @@ class WanImpl : public torch::nn::Module, public Denoiser {
   std::vector<WanBlock> blocks_;
   torch::nn::Linear head_{nullptr};
   torch::Tensor head_rows_;  // [1, 2, C]
+  torch::Tensor words_;      // [vocab, text_dim]; undefined without a vocabulary
+  bool recompute_ = false;
 };
 TORCH_MODULE(Wan);
 

@@ -83,14 +83,20 @@ std::string WanConfig::attention_of(std::int64_t layer) const {
   return listed ? attention : "softmax";
 }
 
-std::vector<std::string> wan_names() { return {"wan_1_3b", "wan_14b"}; }
+std::vector<std::string> wan_names() { return {"wan_1_3b", "wan_14b", "wan_d64", "wan_s64"}; }
 
 WanConfig wan_config(std::string_view name, std::string_view attention) {
   WanConfig c;
   if (name == "wan_14b") {
     c.dim = 5120, c.depth = 40, c.heads = 40, c.mlp = 13824;
+  } else if (name == "wan_d64" || name == "wan_s64") {
+    const bool demo = name == "wan_d64";
+    c.dim = demo ? 128 : 384, c.depth = demo ? 8 : 12, c.heads = demo ? 2 : 6, c.mlp = 4 * c.dim;
+    c.channels = c.out_channels = 12;
+    c.text_dim = 64, c.text_tokens = 16, c.vocab = 36;
+    c.blocks = {4, 4, 4};
   } else if (name != "wan_1_3b") {
-    fail("config: model is '", name, "', expected wan_1_3b or wan_14b");
+    fail("config: model is '", name, "', expected wan_1_3b, wan_14b, wan_d64 or wan_s64");
   }
   c.model = name, c.attention = attention;
   if (attention == "linear") c.normalizer = "paper";
@@ -141,6 +147,7 @@ void check(const WanConfig& c) {
   within("dim", c.dim, limits::kDim), within("depth", c.depth, limits::kLayers);
   within("heads", c.heads, limits::kHeads), within("mlp", c.mlp, limits::kMlp);
   within("text_dim", c.text_dim, limits::kDim), within("text_tokens", c.text_tokens, limits::kContext);
+  if (c.vocab != 0) within("vocab", c.vocab, limits::kVocab);
   within("time_channels", c.time_channels, limits::kDim), within("lepe", c.lepe, limits::kTaps);
   for (const std::int64_t side : c.patch) within("patch", side, limits::kPatch);
   for (const std::int64_t count : c.blocks) within("blocks", count, limits::kBlocks);
@@ -192,7 +199,7 @@ WanConfig read_wan_config(const std::filesystem::path& path) {
   return parse_wan_config(read_json_object(path), path.string());
 }
 
-ModelSize size_of(const WanConfig& c, const std::array<std::int64_t, 3>& latent) {
+ModelSize size_of(const WanConfig& c, const std::array<std::int64_t, 3>& latent, bool recompute) {
   const auto dim = static_cast<double>(c.dim), mlp = static_cast<double>(c.mlp), heads = static_cast<double>(c.heads),
              text = static_cast<double>(c.text_dim), words = static_cast<double>(c.text_tokens),
              depth = static_cast<double>(c.depth);
@@ -203,7 +210,8 @@ ModelSize size_of(const WanConfig& c, const std::array<std::int64_t, 3>& latent)
   size.parameters = depth * block + dim * (static_cast<double>(c.channels) * side + 1) + linear_size(text, dim, true) +
                     linear_size(dim, dim, true) + linear_size(static_cast<double>(c.time_channels), dim, true) +
                     linear_size(dim, dim, true) + linear_size(dim, 6 * dim, true) +
-                    linear_size(dim, side * static_cast<double>(c.out_channels), true) + 2 * dim;
+                    linear_size(dim, side * static_cast<double>(c.out_channels), true) + 2 * dim +
+                    static_cast<double>(c.vocab) * text;
   double softmax = 0;
   for (std::int64_t layer = 0; layer < c.depth; ++layer) {
     const std::string own = c.attention_of(layer);
@@ -220,7 +228,8 @@ ModelSize size_of(const WanConfig& c, const std::array<std::int64_t, 3>& latent)
   for (std::size_t axis = 0; axis < 3; ++axis)
     places *= static_cast<double>(latent[axis]) / static_cast<double>(c.patch[axis]);
   const double pairs = heads * (softmax > 0 ? std::max(places, words) : words);
-  size.kept = depth * (places * (14 * dim + 2 * mlp) + 2 * words * dim);
+  const double block_kept = places * (14 * dim + 2 * mlp) + 2 * words * dim;
+  size.kept = recompute ? depth * places * dim + block_kept : depth * block_kept;
   size.passing = places * (4 * dim + std::max(2 * mlp, kWanPairs ? 2 * pairs : 4 * dim));
   return size;
 }

@@ -25,9 +25,10 @@ struct WanConfig {
   std::int64_t dim = 1536, depth = 30, heads = 12, mlp = 8960;
   std::int64_t time_channels = 256;
   std::int64_t text_dim = 4096, text_tokens = 512;
-  bool pad_text = true;   // captions are padded with zeros to text_tokens, all of which are attended (original code)
-  bool wide_time = true;  // angles of the time in f64 (original code); diffusers has f32
-  double eps = 1e-6;      // of the norms
+  std::int64_t vocab = 0;  // rows of an own table of word vectors; 0: captions are states of a text encoder
+  bool pad_text = true;    // captions are padded with zeros to text_tokens, all of which are attended (original code)
+  bool wide_time = true;   // angles of the time in f64 (original code); diffusers has f32
+  double eps = 1e-6;       // of the norms
   // mhla, linear
   std::array<std::int64_t, 3> blocks{3, 5, 7};
   std::string features = "relu_eps";
@@ -58,6 +59,8 @@ struct WanConfig {
     visit("time_channels", c.time_channels, "sines and cosines of the time");
     visit("text_dim", c.text_dim, "channels of the text encoder");
     visit("text_tokens", c.text_tokens, "tokens of a caption");
+    visit("vocab", c.vocab,
+          "rows of an own table of word vectors, captions are their numbers; 0: captions are states of a text encoder");
     visit("pad_text", c.pad_text, "pad captions with zeros to text_tokens (original code); diffusers does not");
     visit("wide_time", c.wide_time, "angles of the time in f64 (original code); f32 in diffusers");
     visit("eps", c.eps, "epsilon of the norms");
@@ -79,7 +82,8 @@ struct WanConfig {
   [[nodiscard]] std::string attention_of(std::int64_t layer) const;  // softmax, mhla or linear
 };
 
-// "wan_1_3b", "wan_14b".
+// "wan_1_3b", "wan_14b" as published; "wan_d64", "wan_s64" for clips of 64 x 64 pixels, whose squares of 2 x 2 are the
+// channels of one place, with words of their own.
 std::vector<std::string> wan_names();
 WanConfig wan_config(std::string_view name, std::string_view attention = "softmax");
 
@@ -95,7 +99,7 @@ void check(const WanConfig& config);
 WanConfig parse_wan_config(const JsonValue& object, const std::string& label);
 WanConfig read_wan_config(const std::filesystem::path& path);
 
-// A sample is a latent of frames x rows x columns.
-ModelSize size_of(const WanConfig& config, const std::array<std::int64_t, 3>& latent);
+// A sample is a latent of frames x rows x columns. `recompute`: blocks keep their inputs only.
+ModelSize size_of(const WanConfig& config, const std::array<std::int64_t, 3>& latent, bool recompute = false);
 
 }  // namespace mhla

@@ -195,6 +195,45 @@ TEST(Wan, VideosOfDifferentGridsAreThoseOfEachAlone) {
   }
 }
 
+// ---- Words
+
+TEST(Wan, WordsAreRowsOfItsOwnTable) {
+  WanConfig c = small();
+  c.vocab = 9;
+  const Wan model = make(c);
+  const Given in = given(c);
+  const torch::Tensor numbers = torch::tensor({{2, 5, 8}, {1, 0, 0}}, torch::kLong);
+  WanConfig plain = c;
+  plain.vocab = 0;
+  const Wan other = make(plain);
+  Weights state = weights_of(*model);
+  const torch::Tensor table = state.at("word_embedding.weight").detach().clone();
+  state.erase("word_embedding.weight");
+  copy_weights(weights_of(*other), state, "test");
+  const torch::NoGradGuard no_gradient;
+  const torch::Tensor want =
+      other.ptr()->forward(in.x, in.t, table.index_select(0, numbers.flatten()).view({2, 3, -1}));
+  // Padding is the row 0 of the table, which a new model has as zeros and never learns.
+  const torch::Tensor zeros = torch::cat({torch::zeros({1, c.text_dim}), table.narrow(0, 1, 8)});
+  model->named_parameters()["word_embedding.weight"].copy_(zeros);
+  const torch::Tensor padded =
+      other.ptr()->forward(in.x, in.t, zeros.index_select(0, numbers.flatten()).view({2, 3, -1}));
+  EXPECT_LE(distance(model.ptr()->forward(in.x, in.t, numbers), padded), 1e-5);
+  EXPECT_GT(distance(want, padded), 1e-4);
+  EXPECT_EQ(Wan(c)->named_parameters()["word_embedding.weight"][0].abs().sum().item<double>(), 0.0);
+  const Conditioning null = model->unconditional({{}, numbers, {}});
+  EXPECT_TRUE(torch::equal(null.captions, torch::tensor({{1, 0, 0}, {1, 0, 0}}, torch::kLong)));
+  double count = 0;
+  for (const torch::Tensor& parameter : model->parameters()) count += static_cast<double>(parameter.numel());
+  EXPECT_EQ(size_of(c, {3, 4, 6}).parameters, count);
+  EXPECT_TRUE(has(message_of([&] { model.ptr()->forward(in.x, in.t, in.text); }), "expected numbers of words"));
+}
+
+TEST(Wan, TheModelOfClipsHasItsSize) {
+  EXPECT_NEAR(size_of(wan_config("wan_s64", "mhla"), {16, 32, 32}).parameters, 30e6, 3e6);
+  EXPECT_LT(size_of(wan_config("wan_d64", "mhla"), {16, 32, 32}).parameters, 3e6);  // 6 MB in 16 bits
+}
+
 // ---- Files
 
 TEST(Wan, BothNamingsComeBack) {
