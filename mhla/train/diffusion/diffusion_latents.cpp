@@ -5,6 +5,7 @@
 #include "mhla/data/philox.h"
 #include "mhla/data/split_items.h"
 #include "mhla/train/diffusion/diffusion_data.h"
+#include "mhla/train/item_order.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::train {
@@ -77,62 +78,38 @@ class TrainingLatents final : public TrainingSamples {
       : device_(device_of(o.train.device)),
         set_(data.train_set),
         items_(data.train),
-        share_(share_of(o.train)),
-        batch_(o.train.batch),
+        order_(static_cast<std::int64_t>(items_.size()), "latents of " + set_->folder(), o.train),
         seed_(static_cast<std::uint64_t>(o.train.seed)),
-        flip_(o.flip.value_or(0.0)) {
-    if (batches_per_epoch() < 1)
-      fail("train: batch is ", batch_, ", expected at most the ", items_.size(), " latents of ", set_->folder());
-  }
-  [[nodiscard]] std::int64_t batches_per_epoch() const override {
-    return static_cast<std::int64_t>(items_.size()) / batch_;
-  }
+        flip_(o.flip.value_or(0.0)) {}
+  [[nodiscard]] std::int64_t batches_per_epoch() const override { return order_.batches_per_epoch(); }
   SampleBatch next(std::vector<std::string>&) override {
-    if (turn_ == 0 && at_.position + batch_ > static_cast<std::int64_t>(items_.size())) at_ = {at_.epoch + 1, 0};
-    if (order_.empty() || order_epoch_ != at_.epoch) {
-      order_ = epoch_order(static_cast<std::int64_t>(items_.size()), seed_, at_.epoch, /*shuffle=*/true, /*repeats=*/1);
-      order_epoch_ = at_.epoch;
-    }
+    ItemOrder::Part part = order_.next();
     SampleBatch batch;
-    const std::int64_t begin = at_.position + (share_.first + turn_) * share_.each;
-    batch.epoch = at_.epoch, batch.position = begin;
+    batch.epoch = part.epoch, batch.position = part.position, batch.items = std::move(part.items);
     std::vector<std::int64_t> stored;  // their numbers in the set
     std::vector<char> flips;
-    for (std::int64_t i = 0; i < share_.each; ++i) {
-      const std::int64_t item = order_[static_cast<std::size_t>(begin + i)];
-      batch.items.push_back(item);
+    for (const std::int64_t item : batch.items) {
       stored.push_back(items_[static_cast<std::size_t>(item)]);
-      flips.push_back(flip_ > 0.0 && Philox(seed_, Philox::kItem, at_.epoch, item).chance(flip_) ? 1 : 0);
+      flips.push_back(flip_ > 0.0 && Philox(seed_, Philox::kItem, batch.epoch, item).chance(flip_) ? 1 : 0);
     }
     batch.labels = labels_at(*set_, stored);
     batch.x = read_latents(*set_, stored, flips, device_);
-    turn_ = (turn_ + 1) % share_.count;
-    if (turn_ == 0) at_.position += batch_;
     return batch;
   }
-  [[nodiscard]] JsonValue cursor() const override {
-    return JsonValue().set("epoch", at_.epoch).set("position", at_.position).set("items", set_->config().items);
-  }
+  [[nodiscard]] JsonValue cursor() const override { return order_.cursor().set("items", set_->config().items); }
   void seek(const JsonValue& cursor) override {
-    const Cursor start{.epoch = cursor.at("epoch").as_int(), .position = cursor.at("position").as_int()};
-    if (start.epoch < 0 || start.position < 0 || start.position > static_cast<std::int64_t>(items_.size()))
-      fail("train: the cursor is at epoch ", start.epoch, ", position ", start.position,
-           ", expected a position up to the ", items_.size(), " latents of ", set_->folder());
+    order_.seek(cursor);
     if (cursor.at("items").as_string() != set_->config().items)
       fail("train: ", set_->folder(), " has latents of other images than the data of the run, or in another order");
-    at_ = start;
   }
 
  private:
   torch::Device device_;
   std::shared_ptr<const LatentSet> set_;
-  std::vector<std::int64_t> items_, order_;
-  Share share_;
-  int turn_ = 0;  // which of this process's parts of a batch
-  std::int64_t order_epoch_ = -1, batch_;
+  std::vector<std::int64_t> items_;
+  ItemOrder order_;
   std::uint64_t seed_;
   double flip_;
-  Cursor at_;
 };
 
 class HeldOutLatents final : public HeldOutSamples {
