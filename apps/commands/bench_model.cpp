@@ -22,6 +22,8 @@ struct ModelBenchOptions {
   std::vector<std::string> models{"deit_tiny"}, attentions{"mhla", "softmax", "linear"}, passes{"fwd", "train"};
   std::vector<std::string> images, blocks;  // of image models; empty: the model's
   std::vector<std::int64_t> lengths{2048};  // of language models
+  std::vector<std::int64_t> frames{81};     // of video models
+  std::vector<std::string> sizes{"480x800"};
   std::int64_t chunk = 0;
   bool recompute = false, exact = false;
   std::int64_t batch = 8, threads = 0;
@@ -34,6 +36,7 @@ struct ModelBenchOptions {
   }
 };
 
+bool is_video_model(const std::string& name) { return name.rfind("wan_", 0) == 0; }
 bool is_language_model(const std::string& name) { return name.rfind("mhla_", 0) == 0; }
 
 std::string cell(const JsonValue& row, const char* key, const char* format) {
@@ -155,11 +158,44 @@ int bench_classifier(const ModelBenchOptions& o, const Output& out, const std::s
   return kDone;
 }
 
+int bench_video_model(const ModelBenchOptions& o, const Output& out, const std::string& model) {
+  const TextTable table(out, {{"model", -9},
+                              {"attention", -10},
+                              {"frames", 7},
+                              {"size", 10},
+                              {"tokens", 7},
+                              {"batch", 6},
+                              {"pass", 6},
+                              {"ms", 10},
+                              {"spread", 7},
+                              {"of first", 8},
+                              {"peak MiB", 9}});
+  table.head();
+  for (const std::int64_t frames : o.frames)
+    for (const std::string& text : o.sizes)
+      for (const std::string& pass : o.passes) {
+        const auto [rows, columns] = parse_plane(text, "bench model: --size");
+        const BenchVideoRequest request{request_of(o, model, pass), frames, rows, columns};
+        const auto show = [&](const JsonValue& row, double of_first) {
+          table.row({model, row.at("attention").as_string(), cell(row, "frames", "{:.0f}"),
+                     fmt::format("{}x{}", row.at("rows").as_int(), row.at("columns").as_int()),
+                     cell(row, "tokens", "{:.0f}"), cell(row, "batch", "{:.0f}"), pass, cell(row, "ms", "{:.2f}"),
+                     cell(row, "spread", "{:.2f}"), fmt::format("{:.2f}", of_first),
+                     row.contains("peak_mib") ? cell(row, "peak_mib", "{:.0f}") : "-"});
+        };
+        const int code = each_attention(o, out, request, &Engine::bench_video, "videos_per_s", show);
+        if (code != kDone) return code;
+      }
+  return kDone;
+}
+
 int run_bench_model(const ModelBenchOptions& o) {
   const Output out(o.json);
   out.line(fmt::format("{}, {}, {}", read_cpu_facts().model, o.device, compiler_text()));
   for (const std::string& model : o.models) {
-    const int code = is_language_model(model) ? bench_language_model(o, out, model) : bench_classifier(o, out, model);
+    const int code = is_language_model(model) ? bench_language_model(o, out, model)
+                     : is_video_model(model)  ? bench_video_model(o, out, model)
+                                              : bench_classifier(o, out, model);
     if (code != kDone) return code;
   }
   return kDone;
@@ -173,15 +209,16 @@ void add_bench_model(CLI::App& bench, Job& job) {
   static ModelBenchOptions o;
   model
       ->add_option("--model", o.models,
-                   str(model_list("classify"), "; ", model_list("diffusion"), "; ", model_list("lm"),
-                       "; several joined by commas, as for all lists here"))
+                   str(model_list("classify"), "; ", model_list("diffusion"), "; ", model_list("lm"), "; ",
+                       model_list("video"), "; several joined by commas, as for all lists here"))
       ->type_name("NAME,...")
       ->delimiter(',')
       ->capture_default_str();
   model
       ->add_option(
           "--attention", o.attentions,
-          "of the zoo, or plain: MHLA in LibTorch operators, for blocks of equal size; ratios are to the first")
+          "of the zoo, or plain: MHLA in LibTorch operators, for blocks of equal size; video models: mhla, softmax, "
+          "linear, or hybrid: MHLA in two layers of three; ratios are to the first")
       ->type_name("NAME,...")
       ->delimiter(',')
       ->capture_default_str();
@@ -197,6 +234,15 @@ void add_bench_model(CLI::App& bench, Job& job) {
       ->type_name("N,...")
       ->delimiter(',')
       ->check(within(limits::kContext))
+      ->capture_default_str();
+  model->add_option("--frames", o.frames, "video models: frames of a video")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->check(whole_number(1, 100000))
+      ->capture_default_str();
+  model->add_option("--size", o.sizes, "video models: rows and columns in pixels")
+      ->type_name("RxC,...")
+      ->delimiter(',')
       ->capture_default_str();
   model->add_option("--chunk", o.chunk, "language models: tokens of one of MHLA's chunks (default: the model's)")
       ->check(within(limits::kChunk));

@@ -12,6 +12,7 @@
 #include "apps/commands/eval_diffusion.h"
 #include "apps/commands/eval_images.h"
 #include "apps/commands/eval_lm.h"
+#include "apps/commands/eval_video.h"
 #include "mhla/core/error.h"
 
 namespace mhla::apps {
@@ -67,6 +68,7 @@ void add_eval(CLI::App& app, Job& job) {
   add_eval_lm(*command, job);
   add_eval_images(*command, job);
   add_eval_diffusion(*command, job);
+  add_eval_video(*command, job);
   CLI::App* classify = command->add_subcommand("classify", "top-1, top-5, confusion matrix and speed of a classifier");
   static EvalClassifyRequest request;
   static bool json = false;

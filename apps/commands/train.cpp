@@ -11,6 +11,7 @@
 #include "mhla/train/diffusion/diffusion_options.h"
 #include "mhla/train/distributed/world.h"
 #include "mhla/train/lm/lm_options.h"
+#include "mhla/train/video/video_options.h"
 
 namespace mhla::apps {
 namespace {
@@ -97,6 +98,13 @@ void add_train(CLI::App& app, Job& job) {
        "image=[64,48] or blocks=[8,8]",
        {"data", "max_damaged", "sample_every", "sample_steps", "sample_columns", "sample_guidance", "vae"}},
       &Engine::train_diffusion);
+  add_task<train::VideoOptions>(
+      *command, job,
+      {"video",
+       "train a text-to-video transformer by flow matching, with softmax, MHLA or linear attention, or a hybrid",
+       "blocks=[4,4,4] or gate=silu",
+       {"data", "max_damaged", "recompute", "sample_every", "sample_steps", "sample_clips", "sample_guidance"}},
+      &Engine::train_video);
 }
 
 }  // namespace mhla::apps

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/engine/paired.h"
 #include "apps/engine/training.h"
 #include "mhla/core/error.h"
 #include "mhla/train/classify/class_names.h"
@@ -77,17 +78,6 @@ void expect_comparable(const DiffusionRun& run, const DiffusionRun& other, const
          "other held-out images (data, test_images, test_seed, hold_out)");
 }
 
-// Mean and standard error of the difference, over images that both could read.
-std::pair<double, double> paired_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double sum = 0, squares = 0, count = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double difference = a[i] - b[i];
-    if (std::isfinite(difference)) sum += difference, squares += difference * difference, ++count;
-  }
-  const double mean = sum / count, variance = count > 1 ? (squares - sum * mean) / (count - 1) : 0.0;
-  return {mean, std::sqrt(std::max(variance, 0.0) / count)};
-}
-
 }  // namespace
 
 void eval_diffusion(const EvalDiffusionRequest& request, Observer& observer) {
@@ -123,11 +113,7 @@ void eval_diffusion(const EvalDiffusionRequest& request, Observer& observer) {
         .set("difference", difference)
         .set("difference_se", error);
   }
-  if (request.each) {
-    JsonValue losses = JsonValue::array();
-    for (const double loss : score.each) losses.push(std::isfinite(loss) ? JsonValue(loss) : JsonValue());
-    row.set("each", losses);
-  }
+  if (request.each) row.set("each", finite_or_null(score.each));
   observer.row(row);
 }
 

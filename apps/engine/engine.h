@@ -12,12 +12,14 @@
 #include "apps/engine/requests.h"
 #include "apps/engine/rivals/request.h"
 #include "apps/engine/sample_video/video_request.h"
+#include "apps/engine/video_requests.h"
 #include "mhla/io/codecs/image.h"
 #include "mhla/testing/tensor.h"
 #include "mhla/train/classify/classify_options.h"
 #include "mhla/train/diffusion/diffusion_options.h"
 #include "mhla/train/lm/lm_options.h"
 #include "mhla/train/observer.h"
+#include "mhla/train/video/video_options.h"
 
 namespace mhla::apps {
 
@@ -62,11 +64,13 @@ struct Engine {
   Outcome (*train_classify)(const TrainRequest<train::ClassifyOptions>&, train::Observer&);
   Outcome (*train_lm)(const TrainRequest<train::LmOptions>&, train::Observer&);
   Outcome (*train_diffusion)(const TrainRequest<train::DiffusionOptions>&, train::Observer&);
+  Outcome (*train_video)(const TrainRequest<train::VideoOptions>&, train::Observer&);
   Outcome (*launch)(const LaunchRequest&, train::Observer&);
   Outcome (*eval_classify)(const EvalClassifyRequest&, train::Observer&);
   Outcome (*eval_lm)(const EvalLmRequest&, train::Observer&);
   Outcome (*eval_lm_tasks)(const EvalLmRequest&, train::Observer&);
   Outcome (*eval_diffusion)(const EvalDiffusionRequest&, train::Observer&);
+  Outcome (*eval_video)(const EvalVideoRequest&, train::Observer&);
   Outcome (*eval_images)(const EvalImagesRequest&, train::Observer&);
   Outcome (*encode_data)(const EncodeRequest&, train::Observer&);
   Outcome (*predict)(const PredictRequest&, train::Observer&);
@@ -78,6 +82,7 @@ struct Engine {
   Outcome (*bench_classifier)(const BenchClassifierRequest&, train::Observer&);
   Outcome (*bench_lm)(const BenchLmRequest&, train::Observer&);
   Outcome (*bench_scale)(const BenchScaleRequest&, train::Observer&);
+  Outcome (*bench_video)(const BenchVideoRequest&, train::Observer&);
 
   Outcome (*convert_model)(const ConvertRequest&, ConvertResult&);
   Outcome (*convert_layers)(const ConvertLayersRequest&, ConvertLayersResult&);
@@ -105,13 +110,14 @@ inline std::uint64_t engine_layout() {
   add_fields(TrainRequest<train::ClassifyOptions>()), add_fields(train::ClassifyOptions());
   add_fields(TrainRequest<train::LmOptions>()), add_fields(train::LmOptions());
   add_fields(TrainRequest<train::DiffusionOptions>()), add_fields(train::DiffusionOptions());
-  add_fields(EvalDiffusionRequest());
+  add_fields(TrainRequest<train::VideoOptions>()), add_fields(train::VideoOptions());
+  add_fields(EvalDiffusionRequest()), add_fields(EvalVideoRequest());
   add_fields(EvalClassifyRequest()), add_fields(EvalLmRequest()), add_fields(EvalImagesRequest());
   add_fields(EncodeRequest());
   add_fields(PredictRequest());
   add_fields(ExportRequest()), add_fields(GenerateRequest()), add_fields(AnalyzeRequest());
   add_fields(SampleImagesRequest()), add_fields(SampleVideoRequest());
-  add_fields(BenchClassifierRequest()), add_fields(BenchLmRequest());
+  add_fields(BenchClassifierRequest()), add_fields(BenchLmRequest()), add_fields(BenchVideoRequest());
   add_fields(BenchScaleRequest());
   add_fields(ConvertRequest()), add_fields(ConvertResult());
   add_fields(ConvertLayersRequest()), add_fields(ConvertLayersResult());

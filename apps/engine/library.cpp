@@ -4,6 +4,7 @@
 #include "apps/engine/bench_lm.h"
 #include "apps/engine/bench_model.h"
 #include "apps/engine/bench_scale.h"
+#include "apps/engine/bench_video.h"
 #include "apps/engine/classify.h"
 #include "apps/engine/diffusion.h"
 #include "apps/engine/encode/encode.h"
@@ -20,6 +21,7 @@
 #include "apps/engine/sample/sample.h"
 #include "apps/engine/sample_video/sample_video.h"
 #include "apps/engine/training.h"
+#include "apps/engine/video.h"
 #include "apps/engine/weights/weights.h"
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
@@ -70,11 +72,13 @@ const mhla::apps::Engine* mhla_engine(void) {
       .train_classify = guarded<apps::train_classify>,
       .train_lm = guarded<apps::train_lm>,
       .train_diffusion = guarded<apps::train_diffusion>,
+      .train_video = guarded<apps::train_video>,
       .launch = guarded<apps::launch>,
       .eval_classify = guarded<apps::eval_classify>,
       .eval_lm = guarded<apps::eval_lm>,
       .eval_lm_tasks = guarded<apps::eval_lm_tasks>,
       .eval_diffusion = guarded<apps::eval_diffusion>,
+      .eval_video = guarded<apps::eval_video>,
       .eval_images = guarded<apps::eval_images>,
       .encode_data = guarded<apps::encode_data>,
       .predict = guarded<apps::predict>,
@@ -86,6 +90,7 @@ const mhla::apps::Engine* mhla_engine(void) {
       .bench_classifier = guarded<apps::bench_classifier>,
       .bench_lm = guarded<apps::bench_lm>,
       .bench_scale = guarded<apps::bench_scale>,
+      .bench_video = guarded<apps::bench_video>,
       .convert_model = guarded<weights::convert_model>,
       .convert_layers = guarded<weights::convert_layers>,
       .name_layers = guarded<weights::name_layers>,

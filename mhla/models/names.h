@@ -43,6 +43,10 @@ inline constexpr ModelName kModelNames[] = {
     {"dit_l_8", "diffusion", "DiT-L/8 on latents of 256 px"},
     {"dit_xl_8", "diffusion", "DiT-XL/8 on latents of 256 px"},
     {"dig_s_2", "diffusion", "DiG-S/2: DiT-S/2 with a depth-wise convolution"},
+    {"wan_d64", "video", "Wan: 128 channels, 8 layers, clips of 64 px with words of its own"},
+    {"wan_s64", "video", "Wan: 384 channels, 12 layers, clips of 64 px with words of its own"},
+    {"wan_1_3b", "video", "Wan2.1 1.3B, text to video, on latents"},
+    {"wan_14b", "video", "Wan2.1 14B, text to video, on latents"},
     {"sana_600m", "sample", "SANA 0.6B, text to image"},
     {"sana_1600m", "sample", "SANA 1.6B, text to image"},
 };

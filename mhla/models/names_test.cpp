@@ -10,6 +10,7 @@
 #include "mhla/models/dit/dit_config.h"
 #include "mhla/models/lm/lm_config.h"
 #include "mhla/models/sana/sana_config.h"
+#include "mhla/models/wan/wan_config.h"
 
 namespace mhla {
 namespace {
@@ -23,6 +24,7 @@ TEST(ModelNames, AreThoseOfTheFamilies) {
   EXPECT_EQ(sorted(model_names("classify")), sorted(classifier_names()));
   EXPECT_EQ(sorted(model_names("lm")), sorted(lm_names()));
   EXPECT_EQ(sorted(model_names("diffusion")), sorted(dit_names()));
+  EXPECT_EQ(sorted(model_names("video")), sorted(wan_names()));
   EXPECT_EQ(sorted(model_names("sample")), sorted(sana_names()));
 }
 

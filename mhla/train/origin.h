@@ -37,7 +37,7 @@ inline std::string absolute(const std::string& path) {
 
 // Names of what is no file, whatever lies here: Debian's sets, data that is made, a tokenizer without a file.
 inline bool is_word(const std::string& value) {
-  static const std::set<std::string> words{"default", "sample", "mqar", "bytes", "fashion-mnist"};
+  static const std::set<std::string> words{"default", "sample", "mqar", "bytes", "fashion-mnist", "moving-garments"};
   return value.empty() || words.count(value) != 0 || value.rfind("train:", 0) == 0;
 }
 

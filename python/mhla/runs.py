@@ -1,7 +1,7 @@
 """Runs that ``mhla train`` wrote: their task, options, log, checkpoints and weights.
 
 run = mhla.Run("runs/first")
-run.task                        # "classify", "lm" or "diffusion"
+run.task                        # "classify", "lm", "diffusion" or "video"
 run.log("eval")["loss"]         # a column of the log; pandas.DataFrame(run.log()) for all
 run.checkpoints()[-1].step      # 2000
 run.weights().file              # where model.safetensors is

@@ -31,7 +31,7 @@ class Run {
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   [[nodiscard]] const JsonValue& options() const { return options_; }  // train.json
-  [[nodiscard]] std::string task() const;                              // "classify", "lm", "diffusion"
+  [[nodiscard]] std::string task() const;                              // "classify", "lm", "diffusion", "video"
   [[nodiscard]] std::vector<Checkpoint> checkpoints() const;           // by step; not looked into
   // The final weights, or with a warning those of the newest sound checkpoint. `which`: model, ema or best.
   [[nodiscard]] RunWeights weights(const std::string& which) const;

@@ -1,0 +1,139 @@
+// One Wan transformer, one pass: a forward without gradients, with weights in bf16 where that is the precision, or a
+// whole training step. Attention "hybrid" is MHLA in two layers of three, as published.
+#include "apps/engine/bench_video.h"
+
+#include "apps/engine/bench_model.h"
+#include "apps/engine/timed.h"
+#include "mhla/core/error.h"
+#include "mhla/models/wan/wan.h"
+#include "mhla/train/adamw.h"
+#include "mhla/train/gradients.h"
+#include "mhla/train/memory.h"
+#include "mhla/train/opening.h"
+#include "mhla/train/video/video_task.h"
+
+#ifdef MHLA_TORCH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
+namespace mhla::apps {
+namespace {
+
+using namespace mhla::train;
+
+constexpr const char* kHybrid = "hybrid";
+constexpr std::int64_t kFrameStride = 4, kPixelStride = 8;  // of the Wan VAE
+
+WanConfig video_network(const BenchModelRequest& bench) {
+  const bool hybrid = bench.attention == kHybrid;
+  WanConfig c = wan_config(bench.model, hybrid ? "mhla" : bench.attention);
+  if (hybrid) c.layers = layers_called("every-3rd-kept", c.depth);
+  check(c);
+  return c;
+}
+
+// Frames, rows and columns of what the network sees of a video.
+VideoGrid places_of(const BenchVideoRequest& r, const WanConfig& c) {
+  const bool latents = c.vocab == 0;
+  if (latents && (r.frames - 1) % kFrameStride != 0)
+    fail("bench model: --frames is ", r.frames, ", expected 4 n + 1 for the VAE of ", c.model, ": ",
+         (r.frames + 1) / kFrameStride * kFrameStride + 1, " is the nearest");
+  const std::int64_t stride = latents ? kPixelStride : 2;
+  for (const auto& [side, patch] : {std::pair(r.rows, c.patch[1]), std::pair(r.columns, c.patch[2])})
+    if (side < stride * patch || side % (stride * patch) != 0)
+      fail("bench model: --size has a side of ", side, ", expected multiples of ", stride * patch, ": ",
+           std::max<std::int64_t>(1, (side + stride * patch / 2) / (stride * patch)) * stride * patch,
+           " is the nearest");
+  return {latents ? (r.frames - 1) / kFrameStride + 1 : r.frames, r.rows / stride, r.columns / stride};
+}
+
+void forget_device_peak([[maybe_unused]] const torch::Device& device) {
+  forget_peak();
+#ifdef MHLA_TORCH_CUDA
+  if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
+#endif
+}
+
+// MiB, of the card where the model is there; 0: not known.
+double device_peak_mib(const torch::Device& device) {
+#ifdef MHLA_TORCH_CUDA
+  if (device.is_cuda())
+    return static_cast<double>(
+               c10::cuda::CUDACachingAllocator::getDeviceStats(device.index()).allocated_bytes[0].peak) /
+           1048576.0;
+#endif
+  return device.is_cuda() ? 0.0 : peak_mib();
+}
+
+}  // namespace
+
+void bench_video(const BenchVideoRequest& request, Observer& observer) {
+  const TrainOptions options = options_of(request.bench);
+  const std::string& pass = request.bench.pass;
+  if (pass == "decode") fail("bench model: --pass is decode for ", request.bench.model, ", expected fwd or train");
+  const WanConfig c = video_network(request.bench);
+  const VideoGrid places = places_of(request, c);
+  prepare(options, observer);
+  const torch::Device device = device_of(options.device);
+  const ModelSize size = size_of(c, places);
+  if (pass == "train") expect_training_fits("bench model", size, options);
+  expect_inference_fits("bench model", size, options.batch, options);
+  const bool narrow = pass == "fwd" && options.precision == "bf16";
+  Wan model(c);
+  model->to(device, narrow ? torch::kBFloat16 : torch::kFloat);
+  const std::int64_t B = options.batch;
+  const torch::Tensor x = torch::randn({B, c.channels, places[0], places[1], places[2]}).to(device);
+  const torch::Tensor noise = torch::randn_like(x), t = torch::full({B}, 500.0F).to(device);
+  const torch::Tensor text = c.vocab != 0 ? torch::randint(1, c.vocab, {B, c.text_tokens}, torch::kLong).to(device)
+                                          : torch::randn({B, c.text_tokens, c.text_dim}).to(device);
+  const torch::Tensor seen = narrow ? x.to(torch::kBFloat16) : x;
+  forget_device_peak(device);
+  Timed timed;
+  if (pass == "fwd") {
+    const torch::NoGradGuard no_gradient;
+    model->eval();
+    timed = time_of(device, request.bench.min_seconds, [&] {
+      const Autocast autocast(options, device);
+      (void)model->forward(seen, t, text);
+    });
+  } else {
+    AdamW optimizer(param_groups(*model, options), {});
+    timed = time_of(device, request.bench.min_seconds, [&] {
+      torch::Tensor loss;
+      {
+        const Autocast autocast(options, device);
+        loss = FlowMatching::loss(model->forward(x, t, text), x, noise).mean();
+      }
+      loss.backward();
+      const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
+      optimizer.step(1e-4, gradient_scales(norms, 1.0, options.clip_norm));
+      optimizer.zero_grad();
+      model->constrain();
+    });
+  }
+  std::int64_t parameters = 0;
+  for (const torch::Tensor& parameter : model->parameters()) parameters += parameter.numel();
+  const std::int64_t tokens = places[0] / c.patch[0] * (places[1] / c.patch[1]) * (places[2] / c.patch[2]);
+  const double peak = device_peak_mib(device);
+  JsonValue row = JsonValue()
+                      .set("model", c.model)
+                      .set("attention", request.bench.attention)
+                      .set("frames", request.frames)
+                      .set("rows", request.rows)
+                      .set("columns", request.columns)
+                      .set("tokens", tokens)
+                      .set("M", c.attention == "mhla" ? c.blocks[0] * c.blocks[1] * c.blocks[2] : 1)
+                      .set("batch", B)
+                      .set("pass", pass)
+                      .set("device", options.device)
+                      .set("precision", options.precision)
+                      .set("threads", ops::num_threads())
+                      .set("parameters", parameters)
+                      .set("ms", timed.ms)
+                      .set("spread", timed.spread)
+                      .set("videos_per_s", 1e3 * static_cast<double>(B) / timed.ms);
+  if (peak > 0) row.set("peak_mib", peak);
+  observer.row(row);
+}
+
+}  // namespace mhla::apps

@@ -1,0 +1,163 @@
+// The network of the options, and what options may not be.
+#include <algorithm>
+#include <sstream>
+
+#include "mhla/core/error.h"
+#include "mhla/core/limits.h"
+#include "mhla/train/memory.h"
+#include "mhla/train/model_file.h"
+#include "mhla/train/video/video_task.h"
+
+namespace mhla::train {
+namespace {
+
+void expect_video_range(const char* field, double value, double least, double most) {
+  if (!(value >= least && value <= most)) fail("train: ", field, " is ", value, ", expected ", least, " to ", most);
+}
+
+// The published hybrid keeps layers 0, 3, 6, ...: "every-3rd-kept".
+std::int64_t kept_every(const std::string& text) {
+  constexpr std::string_view kHead = "every-";
+  if (text.rfind(kHead, 0) != 0) return 0;
+  std::size_t used = 0;
+  std::int64_t every = 0;
+  try {
+    every = std::stoll(text.substr(kHead.size()), &used);
+  } catch (const std::exception&) {
+    return 0;
+  }
+  const std::string rest = text.substr(kHead.size() + used);
+  const bool ordinal = rest == "nd-kept" || rest == "rd-kept" || rest == "th-kept";
+  return ordinal && every >= 2 && every <= limits::kLayers.most ? every : 0;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> layers_called(const std::string& text, std::int64_t depth) {
+  std::vector<std::int64_t> layers;
+  if (text == "all") return layers;
+  if (const std::int64_t every = kept_every(text); every > 0) {
+    for (std::int64_t layer = 0; layer < depth; ++layer)
+      if (layer % every != 0) layers.push_back(layer);
+    if (layers.empty()) fail("train: layers is ", text, ", which leaves none of ", depth, " layers, expected some");
+    return layers;
+  }
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    if (word.empty() || word.size() > 5 || word.find_first_not_of("0123456789") != std::string::npos)
+      fail("train: layers is '", text, "', expected all, every-3rd-kept, or numbers joined by commas");
+    layers.push_back(std::stoll(word));
+  }
+  if (layers.empty()) fail("train: layers is empty, expected all, every-3rd-kept, or numbers joined by commas");
+  return layers;
+}
+
+void check(const VideoOptions& o) {
+  check(o.train);
+  expect_video_range("test_seed", static_cast<double>(o.test_seed), 0, 9e18);
+  expect_video_range("max_damaged", static_cast<double>(o.max_damaged), 0, INT32_MAX);
+  expect_video_range("eval_times", static_cast<double>(o.eval_times), 1, 1000);
+  expect_video_range("sample_steps", static_cast<double>(o.sample_steps), 1, 1000);
+  expect_video_range("sample_clips", static_cast<double>(o.sample_clips), 1, 100);
+  expect_video_range("sample_guidance", o.sample_guidance, 0, 1000);
+  expect_video_range("caption_dropout", o.caption_dropout, 0, 1);
+  expect_video_range("teacher_share", o.teacher_share, 0, 1);
+  expect_video_range("unshuffle", static_cast<double>(o.unshuffle), 1, 16);
+  if (o.sample_every) expect_video_range("sample_every", static_cast<double>(*o.sample_every), 0, 9e18);
+  if (o.test_clips) expect_video_range("test_clips", static_cast<double>(*o.test_clips), 0, 9e18);
+  if (o.teacher_weights != "model" && o.teacher_weights != "ema" && o.teacher_weights != "best")
+    fail("train: teacher_weights is '", o.teacher_weights, "', expected model, ema or best");
+  FlowOptions flow;
+  flow.shift = o.shift, flow.logit_mean = o.logit_mean, flow.logit_std = o.logit_std;
+  check(flow);
+}
+
+WanConfig named_network(const VideoOptions& o) {
+  WanConfig c;
+  if (is_model_file(o.model)) {
+    JsonValue file = read_json(o.model);
+    if (!file.is_object()) fail(o.model, ": is no object, expected the fields of a model");
+    c = parse_wan_config(file, o.model);
+    if (o.attention && *o.attention != c.attention) c.attention = *o.attention, c.layers.clear();
+  } else {
+    c = wan_config(o.model, o.attention.value_or("mhla"));
+  }
+  if (o.official) c.official = true;
+  if (c.attention == "softmax" && o.layers != "all")
+    fail("train: layers is ", o.layers, " with softmax attention, which all layers have, expected all");
+  fields_from_json(c, o.network, "network");
+  if (o.layers != "all") c.layers = layers_called(o.layers, c.depth);
+  check(c);
+  return c;
+}
+
+WanConfig network_of(const VideoOptions& o, const VideoSource& source) {
+  WanConfig c = named_network(o);
+  const std::vector<std::int64_t> shape = source.shape();
+  const bool given = is_model_file(o.model);
+  if (!given && !source.is_latent()) {
+    if (!o.network.contains("channels")) c.channels = shape[0];
+    if (!o.network.contains("out_channels")) c.out_channels = shape[0];
+    if (!o.network.contains("vocab")) c.vocab = source.words->rows();
+  }
+  if (!given && source.is_latent()) {
+    if (!o.network.contains("vocab")) c.vocab = 0;
+    if (!o.network.contains("text_dim")) c.text_dim = source.empty_caption.size(2);
+    if (!o.network.contains("channels")) c.channels = shape[0];
+    if (!o.network.contains("out_channels")) c.out_channels = shape[0];
+  }
+  const std::string name = source.test->name();
+  if (c.channels != shape[0] || c.out_channels != shape[0])
+    fail("network: channels are ", c.channels, " and ", c.out_channels, ", expected the ", shape[0], " of ", name);
+  if (source.is_latent() ? c.vocab != 0 : c.vocab != source.words->rows())
+    fail("network: vocab is ", c.vocab, ", expected ", source.is_latent() ? 0 : source.words->rows(), " for ", name);
+  if (source.is_latent() &&
+      (c.text_dim != source.empty_caption.size(2) || c.text_tokens < source.empty_caption.size(1)))
+    fail("network: captions of up to ", c.text_tokens, " tokens and ", c.text_dim, " channels, expected the ",
+         source.empty_caption.size(1), " and ", source.empty_caption.size(2), " of ", name);
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    const std::int64_t size = shape[axis + 1], side = c.patch[axis];
+    if (size % side != 0)
+      fail("network: clips of ", name, " are ", shape[1], " frames of ", shape[2], "x", shape[3],
+           " places, expected multiples of the patch ", c.patch[0], ", ", c.patch[1], ", ", c.patch[2]);
+    if (c.attention == "mhla" && c.blocks[axis] > size / side)
+      fail("network: blocks are ", c.blocks[0], ", ", c.blocks[1], ", ", c.blocks[2], ", expected at most ",
+           shape[1] / c.patch[0], ", ", shape[2] / c.patch[1], ", ", shape[3] / c.patch[2], ", the tokens of a clip");
+  }
+  check(c);
+  return c;
+}
+
+GenerationConfig generation_of(const VideoOptions& o, const VideoSource& source) {
+  GenerationConfig g;
+  g.process = "flow", g.learned_variance = false, g.shift = o.shift;
+  if (source.is_latent())
+    g.space = "latents", g.autoencoder = source.autoencoder;
+  else
+    g.unshuffle = o.unshuffle;
+  check(g);
+  return g;
+}
+
+void expect_fits(const VideoOptions& o, const WanConfig& c, const VideoSource& source) {
+  const std::vector<std::int64_t> shape = source.shape();
+  const double clip = static_cast<double>(shape[0] * shape[1]) * static_cast<double>(shape[2] * shape[3]);
+  expect_training_fits("train video", size_of(c, {shape[1], shape[2], shape[3]}, o.recompute), o.train,
+                       2 * static_cast<double>(o.train.batch) * clip);
+}
+
+VideoOptions resolved(const VideoOptions& options, const WanConfig& network, const VideoSource& source) {
+  VideoOptions o = options;
+  o.attention = network.attention, o.official = network.official;
+  if (is_model_file(o.model) || network.model.empty()) {  // all of it, so that the options are enough without the file
+    o.model = network.model.empty() ? "wan_1_3b" : network.model;
+    o.network = network_fields(network, {"model", "attention", "official", "family"});
+    o.layers = "all";  // they are among the fields
+  }
+  if (!o.test_clips) o.test_clips = source.test->size();
+  if (!o.train.mix_weight_decay) o.train.mix_weight_decay = o.official ? o.train.weight_decay : 0.0;
+  if (!o.train.clip_mix_apart) o.train.clip_mix_apart = !o.official;
+  return o;
+}
+
+}  // namespace mhla::train
