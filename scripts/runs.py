@@ -1,12 +1,16 @@
-"""What image_runs.py, classify_runs.py and lm_runs.py share: runs of `mhla train` by name, made once, some of them at a time."""
+"""What image_runs.py, video_runs.py, classify_runs.py and lm_runs.py share: runs of `mhla train` by name, made once, some of them at a time."""
 
 import functools
 import json
+import os
 import pathlib
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 ABLATIONS = {
@@ -87,6 +91,69 @@ def together(jobs, work):
         if "failed" in result:
             print(f"{' '.join(key)}: {result['failed']}", file=sys.stderr)
     return {key: result for key, result in results.items() if "failed" not in result}
+
+
+class OutOfTime(Exception):
+    pass
+
+
+class Failed(Exception):
+    pass
+
+
+class Work:
+    """Commands of mhla, none after options.minutes are over; the lines of results.jsonl in options.out by (run, seed)."""
+
+    def __init__(self, options):
+        self.options, self.writing = options, threading.Lock()
+        self.end = time.time() + 60 * options.minutes if options.minutes else float("inf")
+        self.known = {(row["run"], row["seed"]): row for row in rows_of(options.out / "results.jsonl")}
+
+    def call(self, words, log, needed=0.0):
+        """The lines of its output as JSON. `needed`: seconds without which it is not begun. At the end of the time it
+        gets Ctrl-C, upon which mhla saves what it has."""
+        if time.time() + needed > self.end:
+            raise OutOfTime
+        words = [self.options.mhla, *map(str, words)]
+        with open(log, "a") as errors, open(f"{log}.out", "w") as out:
+            print("$", *words, file=errors, flush=True)
+            process = subprocess.Popen(words, stdout=out, stderr=errors, start_new_session=True)
+            stopped = False
+            while True:
+                try:
+                    process.wait(min(1.0, max(0.05, self.end - time.time())))
+                    break
+                except subprocess.TimeoutExpired:
+                    if time.time() >= self.end + (30 if stopped else 0):
+                        os.killpg(process.pid, signal.SIGKILL if stopped else signal.SIGINT)
+                        stopped = True
+        lines = pathlib.Path(f"{log}.out").read_text()
+        os.unlink(f"{log}.out")
+        if stopped:
+            raise OutOfTime
+        if process.returncode != 0:
+            last = pathlib.Path(log).read_text().strip().splitlines()[-1:]
+            raise Failed(f"{words[1]} {words[2]}: exit {process.returncode}: {''.join(last)}")
+        return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+
+    def add(self, row):
+        with self.writing:
+            self.known[row["run"], row["seed"]] = row
+            with open(self.options.out / "results.jsonl", "a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{row['run']} {row['seed']}: held-out error {row['mse']:.5f}", flush=True)
+
+
+def once(words):
+    """Words of a command line in which the last of several equal flags counts; --set is repeatable."""
+    flags = []
+    for word in map(str, words):
+        if word.startswith("--"):
+            flags.append([word])
+        else:
+            flags[-1].append(word)
+    last = {flag[0] if flag[0] != "--set" else tuple(flag): flag for flag in flags}
+    return [word for flag in last.values() for word in flag]
 
 
 def spread(values, digits=2):
