@@ -12,7 +12,7 @@ namespace mhla {
 
 struct MadeLatents {
   std::int64_t count = 7, shard_items = 3;
-  bool labels = true, flipped = true, captions = false, latents = true;
+  bool labels = true, flipped = true, captions = false, latents = true, video = false;
   std::string dtype = "f32";
 };
 
@@ -24,6 +24,7 @@ inline LatentSetConfig make_latent_set(const std::string& folder, const MadeLate
   c.source = "made", c.items = sha256({}), c.dtype = made.dtype, c.count = made.count;
   c.shard_items = made.shard_items, c.flipped = made.flipped && made.latents;
   if (made.latents) c.image = {16, 24}, c.shape = {4, 2, 3}, c.posterior = "mean", c.scale = 0.5;
+  if (made.video) c.image = {5, 32, 48}, c.shape = {4, 2, 4, 6};
   if (made.labels) c.classes = {"ant", "bee", "cow"};
   if (made.captions) c.captions = {5, 2};
   const auto write = [&](const std::string& name, const std::vector<LatentTensor>& tensors, std::int64_t first) {

@@ -120,6 +120,27 @@ TEST_F(CliVideo, CtrlCAndKillLeaveARunThatEndsWithTheSameBits) {
   }
 }
 
+TEST_F(CliVideo, BenchByAttentionFramesAndSize) {
+  const ProgramRun run = run_program({"bench", "model", "--model", "wan_d64", "--attention", "mhla,hybrid,softmax",
+                                      "--pass", "fwd", "--batch", "1", "--frames", "4", "--size", "16x32", "--min-time",
+                                      "0.01", "--threads", "1", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::vector<JsonValue> rows;
+  for (const std::string& line : lines_of(run.out)) rows.push_back(parse_json(line, "row"));
+  ASSERT_EQ(rows.size(), 3u) << run.out;
+  for (const JsonValue& row : rows) {
+    EXPECT_EQ(row.at("tokens").as_int(), 4 * 4 * 8);
+    EXPECT_GT(row.at("ms").as_double(), 0.0);
+  }
+  EXPECT_EQ(rows[1].at("attention").as_string(), "hybrid");
+  EXPECT_LT(rows[1].at("parameters").as_int(), rows[0].at("parameters").as_int());  // fewer mixing matrices
+  EXPECT_LT(rows[2].at("parameters").as_int(), rows[1].at("parameters").as_int());
+  expect_refused({"bench", "model", "--model", "wan_1_3b", "--attention", "mhla", "--frames", "80"},
+                 {"--frames is 80, expected 4 n + 1", "81 is the nearest"});
+  expect_refused({"bench", "model", "--model", "wan_1_3b", "--attention", "mhla", "--size", "480x801"},
+                 {"a side of 801, expected multiples of 16", "800 is the nearest"});
+}
+
 TEST_F(CliVideo, AFolderOfVideos) {
   const std::string clips = folder.path("clips"), out = folder.path("run");
   fs::create_directory(clips);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "mhla/data/latent_set_fixture.h"
 #include "mhla/io/file.h"
 #include "mhla/testing/messages.h"
 #include "mhla/train/runs/options_file.h"
@@ -336,6 +337,38 @@ TEST(VideoTask, SaysWhatDoesNotFitTogether) {
       has(message_of([&] { open_source(o, 16, {}); }), "size has 63 rows, expected a multiple of unshuffle = 2: 62"));
   o.size = "big";
   EXPECT_TRUE(has(message_of([&] { open_source(o, 16, {}); }), "size is 'big', expected ROWSxCOLUMNS"));
+}
+
+TEST(VideoLatents, AreReadWithTheStatesOfTheirCaptions) {
+  const TemporaryRun run;
+  const MadeLatents made{
+      .count = 9, .shard_items = 4, .labels = false, .flipped = false, .captions = true, .video = true};
+  make_latent_set(run.path("data/train").string(), made), make_latent_set(run.path("data/val").string(), made);
+  VideoOptions o = small_options();
+  o.data = run.path("data").string(), o.model = "wan_1_3b";
+  const VideoSource source = open_source(o, 512, {});
+  EXPECT_TRUE(source.is_latent());
+  EXPECT_EQ(source.shape(), (std::vector<std::int64_t>{4, 2, 4, 6}));
+  std::vector<std::string> none;
+  const VideoBatch batch = source.test->read({3, 5}, torch::kCPU, none);
+  EXPECT_EQ(batch.x.sizes().vec(), (std::vector<std::int64_t>{2, 4, 2, 4, 6}));
+  EXPECT_EQ(batch.x[0].flatten()[7].item<float>(), 3 + 7 / 16.0F);
+  EXPECT_EQ(batch.captions.sizes().vec(), (std::vector<std::int64_t>{2, 5, 2}));
+  EXPECT_NE(batch.captions[0][2][0].item<float>(), 0.0F);
+  EXPECT_EQ(batch.captions[0].narrow(0, 3, 2).abs().sum().item<float>(), 0.0F);  // of three tokens: the rest is padding
+  EXPECT_EQ(source.empty_caption.sizes().vec(), (std::vector<std::int64_t>{1, 5, 2}));
+  EXPECT_TRUE(has(message_of([&] { network_of(o, source); }), "and 6 channels, expected the 5 and 2 of"));
+  o.network.set("text_dim", 2);
+  const WanConfig network = network_of(o, source);
+  EXPECT_EQ(network.vocab, 0);
+  EXPECT_EQ(network.channels, 4);
+  o.train.batch = 4;
+  prepare(o.train);
+  VideoTask task(resolved(o, network, source), source, network);
+  const BatchResult result = task.forward(task.next_batch());
+  result.loss.backward();
+  EXPECT_TRUE(std::isfinite(result.loss.item<double>()));
+  EXPECT_EQ(task.picture_every(1000), 0);  // there is no autoencoder to show them with
 }
 
 TEST(VideoJudge, ReadsMotionOffClips) {
