@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What converting a trained softmax model costs: a ViT of timm on Fashion-MNIST, with mhla.replace_attention.
 
-    scripts/vit_convert.py [--device cuda] [--out build/vit_convert] [--svg docs/vit_convert.svg]
+    scripts/vit_convert.py [--device cuda] [--out build/vit_convert] [--svg docs/images/vit_convert.svg]
 
 A softmax ViT is trained to accuracy A. A copy of it gets MHLA in one line and is fine-tuned for one epoch; the softmax model
 gets the same extra epoch for comparison. Prints a table and one line of JSON with both curves, writes result.json, and with
