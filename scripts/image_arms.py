@@ -78,6 +78,27 @@ def chosen(words):
     return arms
 
 
+def grouped(words):
+    """The arms between the words `then`, an arm in the first group that has it."""
+    groups, known = [[]], set()
+    for word in words:
+        if word == "then":
+            groups.append([])
+        else:
+            groups[-1].append(word)
+    found = []
+    for group in groups:
+        arms = {name: arm for name, arm in chosen(group).items() if name not in known}
+        known.update(arms)
+        found.append(arms)
+    return found
+
+
+def in_order(groups, seeds):
+    """(arm, seed) as they are begun: group by group, in each seed by seed."""
+    return [(name, seed) for group in groups for seed in seeds for name in group]
+
+
 def steps_of(name, options):
     return options.adapt_steps if name in PARTS["adapt"] else options.steps
 

@@ -10,12 +10,14 @@ A RUN is a part (main, adapt, ablate), an arm of scripts/image_arms.py, or NAME=
   the Frechet distance, precision and recall against the test images in the features of two classifiers, which are
   trained first (DIR/judge-conv, DIR/judge-softmax), and the share of samples in which they find the class asked for;
   the distance to the nearest training image, over that of held-out images.
-Runs of the part adapt start from the run of another arm with the same seed. A run with a line is not made again; one
-that was cut short goes on. With --minutes the script ends in time; the same command goes on later. --plan only says what
-is left and how long it takes. --table prints the tables (scripts/image_table.py). report-SEED.html shows the runs side
-by side. --pack DIR writes the results, the judges and the weights that adapt starts from as files of at most 16 MB;
-unpacked into --out on another machine, the work goes on there. After --, flags for all trainings. Python 3 only, without
-packages.
+Runs are begun in the order of seeds, and of arms for each seed; behind the word `then` come runs that wait for all seeds
+of those before: `mhla linear softmax then adapt`. Runs of the part adapt start from the run of another arm with the same
+seed. A run with a line is not made again; one that was cut short goes on. With --minutes the script ends in time, begins
+no run that cannot end by then, and the same command goes on later. --plan only says what is left and how long it takes.
+--table prints the tables (scripts/image_table.py), as every call does at its end. --summary FILE writes all results, the
+tables and what is left as one JSON. report-SEED.html shows the runs side by side. --pack DIR writes the results, the
+judges and the weights that adapt starts from as files of at most 16 MB; unpacked into --out on another machine, the work
+goes on there. After --, flags for all trainings. Python 3 only, without packages.
 """
 
 import argparse
@@ -24,6 +26,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -38,20 +41,70 @@ import runs
 NEAREST = 1000  # samples, and held-out images of class folders, of the comparison with training images
 
 
-class Work(runs.Work):
-    """What runs wait for, and the lines of those that are done."""
+class OutOfTime(Exception):
+    pass
+
+
+class Failed(Exception):
+    pass
+
+
+class Work:
+    """One command at a time in each thread, none after the time is up."""
 
     def __init__(self, options):
-        super().__init__(options)
+        self.options, self.writing = options, threading.Lock()
+        self.end = time.time() + 60 * options.minutes if options.minutes else float("inf")
+        self.known = {(row["run"], row["seed"]): row for row in runs.rows_of(options.out / "results.jsonl")}
         self.ready = {}  # (arm, seed): an event, set when that run is over
         self.judges_over = threading.Event()
+
+    def expected(self, name):
+        """Seconds of a run from its start to its line, by those that are over: the slowest of as many steps, or as much
+        longer; 0 where none is over."""
+        steps = image_arms.steps_of(name, self.options)
+        return max((row["seconds"] * max(1.0, steps / row["steps"]) for row in self.known.values() if "steps" in row), default=0.0)
+
+    def call(self, words, log, needed=0.0):
+        """The lines of its output as JSON. `needed`: seconds without which it is not begun. At the end of the time it
+        gets Ctrl-C, upon which mhla saves what it has."""
+        if time.time() + needed > self.end:
+            raise OutOfTime
+        words = [self.options.mhla, *map(str, words)]
+        with open(log, "a") as errors, open(f"{log}.out", "w") as out:
+            print("$", *words, file=errors, flush=True)
+            process = subprocess.Popen(words, stdout=out, stderr=errors, start_new_session=True)
+            stopped = False
+            while True:
+                try:
+                    process.wait(min(1.0, max(0.05, self.end - time.time())))
+                    break
+                except subprocess.TimeoutExpired:
+                    if time.time() >= self.end + (30 if stopped else 0):
+                        os.killpg(process.pid, signal.SIGKILL if stopped else signal.SIGINT)
+                        stopped = True
+        lines = pathlib.Path(f"{log}.out").read_text()
+        os.unlink(f"{log}.out")
+        if stopped:
+            raise OutOfTime
+        if process.returncode != 0:
+            last = pathlib.Path(log).read_text().strip().splitlines()[-1:]
+            raise Failed(f"{words[1]} {words[2]}: exit {process.returncode}: {''.join(last)}")
+        return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
 
     def wait_for_judges(self):
         while not self.judges_over.wait(1.0):
             if time.time() > self.end:
-                raise runs.OutOfTime
+                raise OutOfTime
         if ("judges", "") not in self.known:
-            raise runs.OutOfTime if time.time() > self.end else runs.Failed("there are no judges")
+            raise OutOfTime if time.time() + self.options.spare > self.end else Failed("there are no judges")
+
+    def add(self, row):
+        with self.writing:
+            self.known[row["run"], row["seed"]] = row
+            with open(self.options.out / "results.jsonl", "a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{row['run']} {row['seed']}: held-out error {row['mse']:.5f}", flush=True)
 
 
 def held_out_images(options):
@@ -101,7 +154,7 @@ def judged(work, judge, samples, log, more):
     options = work.options
     rows = work.call(["eval", "images", "--samples", samples, "--reference", f"{options.data}@test", "--features",
                       f"classifier:{options.out / f'judge-{judge}'}", "--metrics", "fid,precision,recall", "--batch", 500,
-                      "--device", options.device, *options.machine, "--json", *more], log, needed=20)
+                      "--device", options.device, *options.machine, "--json", *more], log, needed=options.spare)
     return [row for row in rows if row["kind"] == "metric"]
 
 
@@ -118,9 +171,9 @@ def start_of(work, arm, name, seed):
     ready = work.ready.get((arm.base, seed))
     while ready and not (base / "config.json").exists() and not ready.wait(1.0):
         if time.time() > work.end:
-            raise runs.OutOfTime
+            raise OutOfTime
     if not (base / "config.json").exists():
-        raise runs.Failed(f"starts from {arm.base} with seed {seed}, which is not there: train it first")
+        raise Failed(f"starts from {arm.base} with seed {seed}, which is not there: train it first")
     if not arm.convert:
         return ["--init", base]
     start = options.out / f"start-{name}-{seed}"
@@ -129,24 +182,38 @@ def start_of(work, arm, name, seed):
     return ["--init", start]
 
 
+def once(words):
+    """Words of a command line in which the last of several equal flags counts; --set is repeatable."""
+    flags = []
+    for word in map(str, words):
+        if word.startswith("--"):
+            flags.append([word])
+        else:
+            flags[-1].append(word)
+    last = {flag[0] if flag[0] != "--set" else tuple(flag): flag for flag in flags}
+    return [word for flag in last.values() for word in flag]
+
+
 def trained(work, arm, name, seed, common):
     """Trains; the rows of its log. Of a run that starts from another also a row for step 0: one step of no length."""
     options, folder = work.options, work.options.out / f"{name}-{seed}"
     steps = image_arms.steps_of(name, options)
     start = start_of(work, arm, name, seed)
+    if not (folder / "checkpoints").exists() and time.time() + work.expected(name) > work.end:
+        raise OutOfTime
     words = ["--config", options.config, "--seed", seed, "--device", options.device, *options.machine, "--keep", 1, "--log-every", 50,
              "--data", options.data, *common, *image_arms.split(arm.flags), *start]
     rows = []
     if start:
         zero = options.out / f"zero-{name}-{seed}"
         if not (zero / "model.safetensors").exists():
-            work.call(["train", "diffusion", *runs.once([*words, "--max-steps", 1, "--lr", 1e-30, "--warmup-steps", 0, "--sample-every", 0, "--checkpoint-every", 0,
+            work.call(["train", "diffusion", *once([*words, "--max-steps", 1, "--lr", 1e-30, "--warmup-steps", 0, "--sample-every", 0, "--checkpoint-every", 0,
                                                     "--out", zero, "--overwrite"])], f"{zero}.log")
         rows = [{**row, "step": 0} for row in runs.rows_of(zero / "log.jsonl") if row["kind"] == "eval"]
     if not (folder / "model.safetensors").exists():
-        more = ["--max-steps", steps, "--eval-steps", max(1, steps // options.evals), "--sample-every", max(1, steps // 4),
+        more = ["--max-steps", steps, "--eval-steps", max(1, steps // options.evals), "--sample-every", max(1, steps // options.sheets),
                 "--checkpoint-every", max(500, steps // 4), "--resume", "--out", folder]
-        work.call(["train", "diffusion", *runs.once([*words, *more])], f"{folder}.log")
+        work.call(["train", "diffusion", *once([*words, *more])], f"{folder}.log")
     return rows + runs.rows_of(folder / "log.jsonl")
 
 
@@ -159,16 +226,23 @@ def keep_base(work, name, seed):
 
 def run(work, arm, name, seed, common):
     options, folder = work.options, work.options.out / f"{name}-{seed}"
-    log, begun = f"{folder}.log", time.time()
+    log, begun, stages = f"{folder}.log", time.time(), {}
+
+    def lap(stage):
+        stages[stage] = time.time() - begun - sum(stages.values())
+
     rows = trained(work, arm, name, seed, common)
     keep_base(work, name, seed)
+    lap("train")
     score = work.call(["eval", "diffusion", "--run", folder, "--weights", "ema", "--each", "--json"], log, needed=5)[-1]
     images = options.out / f"images-{name}-{seed}"
     sampled = work.call(["sample", "--run", folder, "--weights", "ema", "--classes", "all", "--per-class", options.samples // options.classes,
                          "--guidance", options.guidance, "--sampler", "ddim", "--steps", options.sampler_steps, "--batch", options.batch,
                          "--device", options.device, *options.machine, *(["--precision", "bf16"] if options.device == "cuda" else []),
                          "--sheet", f"8x{options.classes}", "--resume", "--json", "--out", images], log)[-1]
+    lap("sample")
     work.wait_for_judges()
+    lap("wait for judges")
     judges = {judge: judged(work, judge, images, log, ["--classes", "from-names"]) for judge in image_arms.JUDGES}
     few = options.out / f"nearest-{name}-{seed}"
     few.mkdir(exist_ok=True)
@@ -177,8 +251,9 @@ def run(work, arm, name, seed, common):
             os.link(image, few / image.name)
     near = work.call(["eval", "images", "--samples", few, "--reference", options.data, "--held-out", held_out_images(options),
                       "--features", "pixels", "--metrics", "nearest", "--sheet", f"{folder}/nearest.png", *options.machine, "--json"],
-                     log, needed=20)
+                     log, needed=options.spare)
     nearest = next(row for row in near if row["kind"] == "metric")
+    lap("measure")
     metrics = [row for found in judges.values() for row in found] + [nearest]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))  # for mhla report
     shutil.copy(images / "sheet.png", folder / "sheet.png")
@@ -190,7 +265,7 @@ def run(work, arm, name, seed, common):
         "curve": [{key: row[key] for key in keep if key in row} for row in rows if row["kind"] == "eval"],
         "images_per_s": sorted(row["images_per_s"] for row in steps)[len(steps) // 2], "samples": sampled["images"] + sampled["kept"],
         "sampled_per_s": sampled["images_per_s"], "guidance": options.guidance, "judges": {judge: values(found) for judge, found in judges.items()},
-        "nearest": nearest["value"], "copies": nearest["copies"], "seconds": time.time() - begun,
+        "nearest": nearest["value"], "copies": nearest["copies"], "seconds": time.time() - begun, "stages": stages,
     })
     shutil.rmtree(few)
     if not options.keep_images:
@@ -227,6 +302,23 @@ def report(work, arms):
             subprocess.run(list(map(str, words)), check=False, stdout=subprocess.DEVNULL)
 
 
+def summary(work, left, failed):
+    """Everything that was measured, in one JSON: runs with their held-out errors by image, in five digits."""
+    known = work.known.values()
+    rounded = [{**row, "each": [None if one is None else float(f"{one:.5g}") for one in row["each"]]} if "each" in row else row for row in known]
+    return {"runs": rounded, "left": left, "failed": failed, "jobs": work.options.jobs,
+            "tables": image_table.tables(work.options.out / "results.jsonl")}
+
+
+def begin_mps():
+    """Whether several processes share the card now; where the service is missing or refused, they take turns."""
+    try:
+        return subprocess.run(["nvidia-cuda-mps-control", "-d"], check=False).returncode == 0
+    except OSError as error:
+        print(f"image_runs: no multi-process service, runs take turns on the card: {error}", file=sys.stderr, flush=True)
+        return False
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     runs.add_arguments(parser, ["main"])
@@ -235,6 +327,7 @@ def arguments():
     parser.add_argument("--steps", type=int, default=8000, help="of a training")
     parser.add_argument("--adapt-steps", type=int, default=5000, help="of a training of the part adapt")
     parser.add_argument("--evals", type=int, default=10, help="points of a curve")
+    parser.add_argument("--sheets", type=int, default=4, help="sheets of samples in a training")
     parser.add_argument("--samples", type=int, default=10000, help="of every run")
     parser.add_argument("--sampler-steps", type=int, default=50)
     parser.add_argument("--guidance", type=float, default=1.0)
@@ -244,11 +337,13 @@ def arguments():
     parser.add_argument("--judge-flags", default="", help="more flags for their training, as one text")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=0.0, help="end after these; 0: when all is done")
+    parser.add_argument("--spare", type=float, default=20.0, help="with --minutes: seconds before the end in which nothing more is measured")
     parser.add_argument("--rate", type=float, default=12000.0, help="for --plan: images a second in training")
     parser.add_argument("--mps", action="store_true", help="start NVIDIA's multi-process service, so that runs share the card")
     parser.add_argument("--keep-images", action="store_true", help="keep the samples; otherwise a sheet of each run stays")
     parser.add_argument("--plan", action="store_true", help="only say what is left and how long it takes")
     parser.add_argument("--table", action="store_true", help="only print the tables of the results")
+    parser.add_argument("--summary", type=pathlib.Path, help="at the end, write all results as this JSON file")
     parser.add_argument("--pack", type=pathlib.Path, help="at the end, write the results and what adapt needs as files here")
     return runs.parse(parser)
 
@@ -256,7 +351,8 @@ def arguments():
 def main():
     options, common = arguments()
     options.machine = ["--threads", max(1, (os.cpu_count() or 1) // options.jobs)]
-    work, arms = Work(options), image_arms.chosen(options.runs)
+    work, groups = Work(options), image_arms.grouped(options.runs)
+    arms = {name: arm for group in groups for name, arm in group.items()}
     if options.plan or options.table:
         if options.plan:
             image_arms.print_plan(arms, options, work.known)
@@ -268,9 +364,8 @@ def main():
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         sys.exit(f"image_runs: another one works in {options.out}")
-    if options.mps:
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True)
-    todo = [(name, seed) for seed in options.seeds.split(",") for name in arms if (name, seed) not in work.known]
+    shares = options.mps and begin_mps()
+    todo = [key for key in image_arms.in_order(groups, options.seeds.split(",")) if key not in work.known]
     work.ready = {key: threading.Event() for key in todo}
     held_out_images(options)
     left, failed = [], []
@@ -278,9 +373,9 @@ def main():
     def guarded(key, call):
         try:
             call()
-        except runs.OutOfTime:
+        except OutOfTime:
             left.append(" ".join(key))
-        except runs.Failed as error:
+        except Failed as error:
             failed.append(" ".join(key))
             print(f"{' '.join(key)}: {error}", file=sys.stderr, flush=True)
 
@@ -302,9 +397,13 @@ def main():
             for job in others:
                 job.result()
     finally:
-        if options.mps:
+        if shares:
             subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False)
     report(work, arms)
+    print(image_table.tables(options.out / "results.jsonl"), end="", flush=True)
+    if options.summary:
+        options.summary.parent.mkdir(parents=True, exist_ok=True)
+        options.summary.write_text(json.dumps(summary(work, left, failed)))
     if options.pack:
         pack(options.out, options.pack)
     if left:
