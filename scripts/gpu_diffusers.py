@@ -2,6 +2,7 @@
 """A DiT-S/2 of diffusers, as it is and converted by mhla.replace_attention, on a GPU: forward and training step, compiled.
 
     scripts/gpu_diffusers.py --collect peers                        # where diffusers is installed: its Python files, 10 MB
+    scripts/gpu_diffusers.py --collect peers          # where diffusers is installed: its Python files, and torch-fidelity's
     PYTHONPATH=python:peers MHLA_LIBRARY=.../libmhla_torch.so scripts/gpu_diffusers.py [--json]
 
 The second machine needs torch with CUDA, and libmhla_torch.so for that torch (BUILD=... scripts/gpu_torch.sh build). Of
@@ -96,8 +97,16 @@ def collect(folder: Path) -> None:
     keep = lambda path, names: [n for n in names if n == "__pycache__" or not (n.endswith(".py") or "." not in n) or
                                 (Path(path).parent == source and Path(path).name in ("pipelines", "modular_pipelines") and
                                  n != "__init__.py" and not n.endswith("utils.py"))]  # fmt: skip
+    shutil.rmtree(folder, ignore_errors=True)
+    # Pipelines are half of the files; those of gpu_sampling.py and what they import.
+    wanted = {"__init__.py", "dit", "sana", "pixart_alpha"}
+    keep = lambda path, names: [n for n in names if n == "__pycache__" or not (n.endswith(".py") or "." not in n) or
+                                (Path(path) == source / "pipelines" and n not in wanted and not n.endswith("utils.py")) or
+                                (Path(path) == source / "modular_pipelines" and "." not in n)]  # fmt: skip
     shutil.copytree(source, folder / "diffusers", ignore=keep)
-    shutil.copytree(Path(importlib.util.find_spec("packaging").origin).parent, folder / "packaging", ignore=keep)
+    for package in ("packaging", "torch_fidelity"):  # the second is for metrics_check.py
+        if found := importlib.util.find_spec(package):
+            shutil.copytree(Path(found.origin).parent, folder / package, ignore=keep)
     size = sum(f.stat().st_size for f in folder.rglob("*.py")) / 1e6
     print(f"{folder}: {size:.1f} MB")
 

@@ -7,9 +7,12 @@ diffusers and transformers write them: bf16, in shards. For trying and timing wi
 dit_xl_2 is DiT-XL/2 for 256 pixels, dit_xl_2_512 for 512. gemma_2_2b_short has the shapes of Gemma-2-2b with two layers:
 its states have the same size. wan_1_3b, wan_vae and umt5_xxl are the parts of Wan2.1-T2V-1.3B. Gemma gets a tokenizer of
 bytes (--mhla makes it). Needs torch, diffusers, transformers.
+its states have the same size. Gemma gets a tokenizer of bytes (--mhla makes it). sana_pipeline has SANA-0.6B, DC-AE,
+Gemma-2-2b, its tokenizer and a scheduler in one folder, as diffusers publishes them. Needs torch, diffusers, transformers.
 """
 
 import argparse
+import json
 import pathlib
 import shutil
 import subprocess
@@ -103,9 +106,34 @@ def add_tokenizer(folder, mhla):
     text.unlink()
 
 
+PIPELINE = {"transformer": "sana_600m", "vae": "dc_ae", "text_encoder": "gemma_2_2b"}
+
+
+def make_pipeline(folder, mhla, device):
+    """The folders of its models, which are made or moved here, and what diffusers writes beside them."""
+    place = folder / "sana_pipeline"
+    if place.exists():
+        return place
+    part = folder / "sana_pipeline.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    for name, model in PIPELINE.items():
+        make(folder, model, mhla, device).rename(part / name)
+    (part / "tokenizer").mkdir()
+    (part / "text_encoder" / "tokenizer.json").rename(part / "tokenizer" / "tokenizer.json")
+    (part / "scheduler").mkdir()
+    scheduler = {"_class_name": "DPMSolverMultistepScheduler", "prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0}
+    (part / "scheduler" / "scheduler_config.json").write_text(json.dumps(scheduler))
+    (part / "model_index.json").write_text(json.dumps({"_class_name": "SanaPipeline"}))
+    part.rename(place)
+    return place
+
+
 def make(folder, name, mhla, device="cpu"):
     """The folder of the model, made unless it is there."""
     place = folder / name
+    if name == "sana_pipeline":
+        return make_pipeline(folder, mhla, device)
     if place.exists():
         return place
     torch.manual_seed(0)
@@ -126,7 +154,7 @@ def make(folder, name, mhla, device="cpu"):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("models", nargs="*", default=list(MODELS), help=", ".join(MODELS))
+    parser.add_argument("models", nargs="*", default=list(MODELS), help=", ".join([*MODELS, "sana_pipeline"]))
     parser.add_argument("--mhla", default="build/release/bin/mhla")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
