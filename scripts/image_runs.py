@@ -15,9 +15,10 @@ of those before: `mhla linear softmax then adapt`. Runs of the part adapt start 
 seed. A run with a line is not made again; one that was cut short goes on. With --minutes the script ends in time, begins
 no run that cannot end by then, and the same command goes on later. --plan only says what is left and how long it takes.
 --table prints the tables (scripts/image_table.py), as every call does at its end. --summary FILE writes all results, the
-tables and what is left as one JSON. report-SEED.html shows the runs side by side. --pack DIR writes the results, the
-judges and the weights that adapt starts from as files of at most 16 MB; unpacked into --out on another machine, the work
-goes on there. After --, flags for all trainings. Python 3 only, without packages.
+tables and what is left as one JSON; --known FILE takes the results of such a file over. report-SEED.html shows the runs
+side by side. --pack DIR writes the results, the judges and the weights that adapt starts from as files of at most 16 MB;
+unpacked into --out on another machine, the work goes on there. After --, flags for all trainings. Python 3 only, without
+packages.
 """
 
 import argparse
@@ -56,6 +57,9 @@ class Work:
         self.options, self.writing = options, threading.Lock()
         self.end = time.time() + 60 * options.minutes if options.minutes else float("inf")
         self.known = {(row["run"], row["seed"]): row for row in runs.rows_of(options.out / "results.jsonl")}
+        for row in json.loads(options.known.read_text())["runs"] if options.known else []:
+            if row["run"] != "judges" and (row["run"], row["seed"]) not in self.known:  # judges are needed themselves
+                self.keep(row)
         self.ready = {}  # (arm, seed): an event, set when that run is over
         self.judges_over = threading.Event()
 
@@ -99,16 +103,21 @@ class Work:
         if ("judges", "") not in self.known:
             raise OutOfTime if time.time() + self.options.spare > self.end else Failed("there are no judges")
 
+    def keep(self, row):
+        self.known[row["run"], row["seed"]] = row
+        with open(self.options.out / "results.jsonl", "a") as file:
+            file.write(json.dumps(row) + "\n")
+
     def add(self, row):
         with self.writing:
-            self.known[row["run"], row["seed"]] = row
-            with open(self.options.out / "results.jsonl", "a") as file:
-                file.write(json.dumps(row) + "\n")
+            self.keep(row)
             print(f"{row['run']} {row['seed']}: held-out error {row['mse']:.5f}", flush=True)
 
 
 def held_out_images(options):
     """Of class folders a folder with NEAREST of the test images, made of links; of other sets all."""
+    if options.held_out:
+        return options.held_out
     kind, _, place = options.data.partition(":")
     folders = sorted((pathlib.Path(place) / "test").glob("*/")) if kind == "folder" else []
     if not folders:
@@ -144,9 +153,8 @@ def make_judges(work):
         return
     with ThreadPoolExecutor(len(image_arms.JUDGES)) as pool:
         made = dict(zip(image_arms.JUDGES, pool.map(make, image_arms.JUDGES)))
-    with work.writing, open(options.out / "results.jsonl", "a") as file:
-        work.known["judges", ""] = row = {"run": "judges", "seed": "", "judges": made}
-        file.write(json.dumps(row) + "\n")
+    with work.writing:
+        work.keep({"run": "judges", "seed": "", "judges": made})
     print("judges: " + ", ".join(f"{name} {100 * one['top1']:.1f} %" for name, one in made.items()), flush=True)
 
 
@@ -323,6 +331,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     runs.add_arguments(parser, ["main"])
     parser.add_argument("--data", default="folder:cifar10", help="as mhla train diffusion takes it; with test images")
+    parser.add_argument("--held-out", help="images for the comparison with training images (default: of the test images)")
+    parser.add_argument("--known", type=pathlib.Path, help="a JSON of --summary: its results are taken over")
     parser.add_argument("--classes", type=int, default=10, help="of the data")
     parser.add_argument("--steps", type=int, default=8000, help="of a training")
     parser.add_argument("--adapt-steps", type=int, default=5000, help="of a training of the part adapt")

@@ -84,6 +84,12 @@ class ImageRuns(unittest.TestCase):
         before = len(self.trained())
         self.assertEqual(self.run_script("mhla", "linear", "then", "softmax", "--seeds", "0,1", "--jobs", "1").returncode, 0)
         self.assertEqual(len(self.trained()), before)  # nothing is made again
+        (self.place / "summary.json").rename(self.place / "earlier.json")
+        (self.place / "runs" / "results.jsonl").unlink()  # another machine, to which only the summary came
+        more = self.run_script("mhla", "mhla-cpe", "--seeds", "0", "--jobs", "1", "--known", self.place / "earlier.json")
+        self.assertEqual(more.returncode, 0, more.stderr)
+        self.assertEqual(self.trained()[before:], ["mhla-cpe-0"])
+        self.assertIn("| linear | 2 |", more.stdout)
 
     def test_ends_in_time_and_says_what_is_left(self):
         done = self.run_script("mhla", "then", "slow=--attention mhla", "--seeds", "0", "--jobs", "1", "--minutes", "0.1", "--spare", "1")
