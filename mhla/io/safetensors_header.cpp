@@ -285,7 +285,14 @@ SafetensorsHeader read_safetensors_header(std::span<const std::byte> file, const
     fail(label, ": truncated: ", file.size(), " bytes, expected at least the 8 of the header length");
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), kLengthBytes);
-  if (length > kMaxHeader) fail(label, ": header length is ", length, " bytes, expected at most ", kMaxHeader);
+  if (length > kMaxHeader) {
+    const bool zip = (length & 0xffffffffU) == 0x04034b50U,
+               pickle = (length & 0xffU) == 0x80U;  // "PK\3\4"; protocol 2 on
+    if (zip || (pickle && (length >> 8 & 0xffU) <= 5))
+      fail(label, ": is a ", zip ? "zip archive" : "pickle", ", as .pt and .ckpt files of PyTorch are, ",
+           "expected safetensors: nothing is unpickled");
+    fail(label, ": header length is ", length, " bytes, expected at most ", kMaxHeader);
+  }
   if (length > file.size() - kLengthBytes)
     fail(label, ": truncated: header of ", length, " bytes in a file of ", file.size(), " bytes");
   const char* const text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;

@@ -209,6 +209,13 @@ TEST(Safetensors, RefusesABadLength) {
   EXPECT_EQ(with_length(100000000), "f: truncated: header of 100000000 bytes in a file of 10 bytes");
   EXPECT_EQ(with_length(100000001), "f: header length is 100000001 bytes, expected at most 100000000");
   EXPECT_EQ(with_length(~0ull), "f: header length is 18446744073709551615 bytes, expected at most 100000000");
+  // How torch.save begins, now and before 1.6.
+  EXPECT_EQ(with_length(0x0808'0000'0403'4b50),
+            "f: is a zip archive, as .pt and .ckpt files of PyTorch are, expected "
+            "safetensors: nothing is unpickled");
+  EXPECT_EQ(with_length(0x6c46'fc9c'0a8a'0280),
+            "f: is a pickle, as .pt and .ckpt files of PyTorch are, expected "
+            "safetensors: nothing is unpickled");
   EXPECT_EQ(with_length(1), "f: header does not end with '}' and spaces");
 }
 
