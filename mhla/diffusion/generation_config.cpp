@@ -1,5 +1,6 @@
 #include "mhla/diffusion/generation_config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "mhla/diffusion/flow.h"
@@ -28,6 +29,9 @@ void check(const GenerationConfig& c) {
   if (c.unshuffle < 1 || c.unshuffle > 64) fail("generation: unshuffle is ", c.unshuffle, ", expected 1 to 64");
   if (!std::isfinite(c.latent_shift))
     fail("generation: latent_shift is ", c.latent_shift, ", expected a finite number");
+  const bool sides = std::all_of(c.sample.begin(), c.sample.end(), [](std::int64_t n) { return n >= 1 && n <= 65536; });
+  if (!(c.sample.empty() || (c.sample.size() == 2 && sides)))
+    fail("generation: sample has ", c.sample.size(), " numbers, expected none, or rows and columns from 1 to 65536");
 }
 
 void check(const GenerationConfig& c, std::int64_t channels, bool learn_sigma) {
@@ -49,6 +53,22 @@ GenerationConfig dit_generation(std::int64_t channels, bool learn_sigma) {
 GenerationConfig sana_generation() {
   GenerationConfig c;
   c.process = "flow", c.learned_variance = false, c.shift = 3.0, c.space = "latents";
+  return c;
+}
+
+GenerationConfig sana_generation(const std::filesystem::path& config, const std::filesystem::path& pipeline) {
+  GenerationConfig c = sana_generation();
+  const JsonValue network = read_json_object(config);
+  if (const JsonValue* size = network.find("sample_size"); size != nullptr && size->is_number())
+    c.sample = {size->as_int(), size->as_int()};
+  const std::filesystem::path file = pipeline / "scheduler" / "scheduler_config.json";
+  if (std::filesystem::exists(file)) {
+    const JsonValue scheduler = read_json_object(file);
+    for (const char* key : {"shift", "flow_shift"})  // of Euler's scheduler, and of DPM-Solver's
+      if (const JsonValue* shift = scheduler.find(key); shift != nullptr && shift->is_number())
+        c.shift = shift->as_double();
+  }
+  labelled(config.string(), [&] { check(c); });
   return c;
 }
 

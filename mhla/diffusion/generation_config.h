@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "mhla/io/fields.h"
 
@@ -26,6 +27,8 @@ struct GenerationConfig {
   std::string autoencoder;
   double latent_scale = 0.0;
   double latent_shift = 0.0;
+  std::vector<std::int64_t> sample;
+  std::string text_encoder;
 
   template <class Self, class Visit>
   static void fields(Self& c, Visit&& visit) {
@@ -40,6 +43,8 @@ struct GenerationConfig {
     visit("autoencoder", c.autoencoder, "folder of the autoencoder that decodes latents; empty: not known");
     visit("latent_scale", c.latent_scale, "latents are multiplied by this before training; 0: the autoencoder's own");
     visit("latent_shift", c.latent_shift, "subtracted from latents before that; 0: the autoencoder's own");
+    visit("sample", c.sample, "rows and columns of a sample in training; empty: the network says, or not known");
+    visit("text_encoder", c.text_encoder, "folder of the text encoder that prompts go through; empty: not known");
   }
   bool operator==(const GenerationConfig&) const = default;
 
@@ -56,6 +61,9 @@ void check(const GenerationConfig& config, std::int64_t channels, bool learn_sig
 // pixels, others latents; SANA predicts velocities of latents, shifted by 3.
 GenerationConfig dit_generation(std::int64_t channels, bool learn_sigma);
 GenerationConfig sana_generation();
+// The same with what diffusers publishes beside the weights: `sample_size` of the config.json, and the shift of
+// scheduler/scheduler_config.json in the folder of the pipeline, which need not be there.
+GenerationConfig sana_generation(const std::filesystem::path& config, const std::filesystem::path& pipeline);
 
 // A key that is unknown is refused with the nearest known one; missing keys keep their defaults.
 GenerationConfig parse_generation_config(const JsonValue& object, const std::string& label);

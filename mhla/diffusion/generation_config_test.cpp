@@ -46,6 +46,8 @@ TEST(GenerationConfig, SaysWhatItMayNotBe) {
   EXPECT_NE(refused(R"({"train_steps": 0})").find("0"), std::string::npos);
   EXPECT_NE(refused(R"({"shift": -1})").find("shift is -1"), std::string::npos);
   EXPECT_NE(refused(R"({"latent_scale": -1})").find("latent_scale is -1"), std::string::npos);
+  EXPECT_NE(refused(R"({"sample": [4]})").find("sample has 1 numbers, expected none, or rows and columns"),
+            std::string::npos);
   EXPECT_EQ(refused(R"({"process": "flow"})"),
             "file: generation: learned_variance is true, expected false for process flow");
   EXPECT_NE(message_of([] { check(dit_generation(3, true), 3, false); }).find("learn_sigma of the network is: false"),

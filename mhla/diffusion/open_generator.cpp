@@ -1,7 +1,5 @@
 #include "mhla/diffusion/open_generator.h"
 
-#include <algorithm>
-
 #include "mhla/core/labelled.h"
 #include "mhla/data/class_names.h"
 #include "mhla/io/json_object.h"
@@ -37,15 +35,9 @@ Generator load_dit_generator(const DitConfig& config, const Weights& weights,
   return {model.ptr(), model.ptr()};
 }
 
-// A training keeps our names, which `mhla convert` turns into published ones.
 Generator load_sana_generator(const SanaConfig& config, const Weights& weights) {
   Sana model(config);
-  const Weights own = weights_of(*model);
-  const bool ours = std::all_of(own.begin(), own.end(), [&](const auto& item) { return weights.count(item.first); });
-  if (ours && weights.size() == own.size())
-    copy_weights(own, weights, "load_generator");
-  else
-    load_published(*model, weights);
+  load_published(*model, weights);
   model->eval();
   return {model.ptr(), model.ptr()};
 }
@@ -75,6 +67,7 @@ bool GeneratorPlan::has_null_class() const {
 
 std::optional<std::array<std::int64_t, 2>> GeneratorPlan::own_size() const {
   if (const auto* dit = std::get_if<DitConfig>(&network)) return dit->image;
+  if (generation.sample.size() == 2) return std::array{generation.sample[0], generation.sample[1]};
   return {};
 }
 
@@ -94,13 +87,14 @@ ModelSize GeneratorPlan::size_at(std::array<std::int64_t, 2> size) const {
 GeneratorPlan describe_generator(const fs::path& folder, const fs::path& companions) {
   const fs::path file = folder / "config.json";
   const JsonValue json = read_json_object(file);
-  const std::string family = config_text(json, "family"), diffusers = config_text(json, "_class_name");
+  const std::string family = config_text(json, "family"), diffusers = config_text(json, "_class_name"),
+                    transformers = config_text(json, "model_type");
   GeneratorPlan plan;
   plan.folder = folder;
   GenerationConfig usual;
   if (family == "sana" || diffusers == "SanaTransformer2DModel") {
     plan.network = parse_sana_config(json, file.string());
-    usual = sana_generation();
+    usual = sana_generation(file, companions);
   } else if (diffusers == "DiTTransformer2DModel") {
     fail(file.string(), ": is of diffusers, expected a folder that `mhla convert` made of its weights");
   } else if (family == "dit" || family == "dig") {
@@ -110,9 +104,10 @@ GeneratorPlan describe_generator(const fs::path& folder, const fs::path& compani
     usual = dit_generation(config.channels, config.learn_sigma);
   } else {
     fail(file.string(), ": is of ",
-         !diffusers.empty() ? diffusers
-         : !family.empty()  ? family
-                            : "another model",
+         !diffusers.empty()      ? diffusers
+         : !family.empty()       ? family
+         : !transformers.empty() ? transformers
+                                 : "another model",
          ", expected a model that generates images: dit, dig or sana");
   }
   plan.generation = read_generation_config(companions, usual);

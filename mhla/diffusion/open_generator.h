@@ -27,7 +27,7 @@ struct GeneratorPlan {
   [[nodiscard]] std::int64_t channels() const;         // of a sample
   [[nodiscard]] std::int64_t patch() const;            // rows and columns of a sample are multiples of it
   [[nodiscard]] bool has_null_class() const;           // guidance by classes needs one
-  // Rows and columns of a sample that the model was trained on. SANA's weights do not tell: none.
+  // Rows and columns of a sample that the model was trained on. Published SANA does not tell: none.
   [[nodiscard]] std::optional<std::array<std::int64_t, 2>> own_size() const;
   // The same model for samples of this size; a size that does not fit is an Error.
   [[nodiscard]] GeneratorPlan at(std::array<std::int64_t, 2> size) const;

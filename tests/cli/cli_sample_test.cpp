@@ -417,6 +417,14 @@ TEST_F(CliSample, PromptsThroughTheTextEncoder) {
   expect_refused(made("x", joined(prompts, {"--sampler", "ddim"})), {"expected dpm++, unipc or euler"});
   expect_refused(joined({"sample", "--model", sana, "--out", folder.path("x"), "--size", "30"}, prompts),
                  {"expected multiples of 4 (4 pixels of a latent times patch 1): 28 or 32 instead of 30"});
+  // Size and shift as the pipeline has them.
+  fs::create_directory(sana + "/scheduler");
+  write_file(sana + "/scheduler/scheduler_config.json",
+             R"({"_class_name": "DPMSolverMultistepScheduler", "flow_shift": 6.0})");
+  expect_done(
+      joined({"sample", "--model", sana, "--out", folder.path("own"), "--steps", "1", "--threads", "1"}, prompts));
+  EXPECT_EQ(text_called(text_in(folder.path("own/images/000000.png")), "shift"), "6.0");
+  EXPECT_EQ(read_image(folder.path("own/images/000000.png")).width, 32 * 4);  // sample_size, times 4 of the autoencoder
   fs::remove_all(sana + "/text_encoder");
   expect_refused(made("x", prompts), {"--prompts needs --text-encoder DIR"});
 }

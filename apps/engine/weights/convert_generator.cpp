@@ -179,8 +179,7 @@ void write_dit(const DitImpl& model, const ConvertRequest& r, Companions compani
 
 Sana loaded_sana(const ConvertRequest& r) {
   const fs::path file = config_of(r);
-  SanaConfig config = !file.empty() ? read_sana_config(file) : sana_config(r.model);
-  if (config.model.empty()) config.model = config.dim > sana_config("sana_600m").dim ? "sana_1600m" : "sana_600m";
+  const SanaConfig config = !file.empty() ? read_sana_config(file) : sana_config(r.model);
   expect_room(size_of(config, 1, 1), 1, r.in);
   Sana model(config);
   labelled(r.in, [&] { load_published(*model, given_weights(r)); });
@@ -212,9 +211,14 @@ Sana changed(const Sana& model, const ConvertRequest& r) {
   return with_attention(*model, config);
 }
 
+GenerationConfig generation_of_sana(const ConvertRequest& r) {
+  const fs::path config = config_of(r);
+  return config.empty() ? sana_generation() : sana_generation(config, r.in);
+}
+
 void write_sana(Sana model, const ConvertRequest& r, Companions companions) {
   if (companions.count(kGenerationFile) == 0)
-    companions[kGenerationFile] = write_json(fields_to_json(sana_generation()), 2) + "\n";
+    companions[kGenerationFile] = write_json(fields_to_json(generation_of_sana(r)), 2) + "\n";
   const torch::ScalarType dtype = dtype_of(r);
   if (r.to == "published")
     return write_weights(r.out, in_dtype(to_published(model->config(), state_of(*model), SanaNames::kOriginal), dtype),

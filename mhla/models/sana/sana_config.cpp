@@ -30,7 +30,7 @@ std::int64_t width_of(const SanaConfig& c) {
 
 SanaConfig from_diffusers(const JsonValue& object) {
   SanaConfig c;
-  c.model = "", c.truncate_t = false, c.eps = 1e-15;
+  c.truncate_t = false, c.eps = 1e-15;
   std::int64_t heads = 70, cross_size = 112, out = 0, cross_dim = 0;
   c.channels = 32, c.dim = 0, c.depth = 20, c.cross_heads = 20;
   const auto expect = [](const JsonValue::Member& m, bool good, const char* expected) {
@@ -84,6 +84,7 @@ SanaConfig from_diffusers(const JsonValue& object) {
     }
   }
   c.dim = heads * c.head_dim;
+  c.model = c.dim > SanaConfig{}.dim ? "sana_1600m" : "sana_600m";
   if (c.cross_heads * cross_size != c.dim || (cross_dim != 0 && cross_dim != c.dim))
     fail("cross-attention has ", c.cross_heads, " heads of ", cross_size, " over ", cross_dim,
          " channels, expected heads that have the ", c.dim, " channels of the model");

@@ -76,7 +76,7 @@ SanaConfig sana_config(std::string_view name, std::string_view attention = "line
 void check(const SanaConfig& config);
 
 // Ours, or diffusers' ("_class_name": "SanaTransformer2DModel"), whose options beyond the published SANA and Sana-1.5
-// are refused by name.
+// are refused by name; it is called after the nearer of the two sizes.
 SanaConfig parse_sana_config(const JsonValue& object, const std::string& label);
 SanaConfig read_sana_config(const std::filesystem::path& path);
 JsonValue sana_diffusers_json(const SanaConfig& config, std::int64_t sample_size = 32);

@@ -201,7 +201,7 @@ TEST(SanaConfigs, OfDiffusers) {
     return parse_sana_config(parse_json(text, "config.json"), "config.json");
   };
   SanaConfig want = sana_config("sana_600m");
-  want.model = "", want.truncate_t = false, want.eps = 1e-15;
+  want.truncate_t = false, want.eps = 1e-15;
   EXPECT_EQ(parse(R"({"_class_name": "SanaTransformer2DModel", "_diffusers_version": "0.32.0", "attention_bias": false,
       "attention_head_dim": 32, "caption_channels": 2304, "cross_attention_dim": 1152, "cross_attention_head_dim": 72,
       "dropout": 0.0, "in_channels": 32, "interpolation_scale": null, "mlp_ratio": 2.5, "norm_elementwise_affine": false,

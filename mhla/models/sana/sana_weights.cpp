@@ -99,7 +99,8 @@ void load_published(SanaImpl& model, const Weights& published) {
   Weights own = state_of(model), file = published;
   file.erase("pos_embed");  // of position tables that SANA does not use
   if (file.count(kCaption) == 0) own.erase(kCaption);
-  const std::vector<PublishedNames> lists{names_of(own, SanaNames::kOriginal), names_of(own, SanaNames::kDiffusers)};
+  const std::vector<PublishedNames> lists{names_of(own, SanaNames::kOriginal), names_of(own, SanaNames::kDiffusers),
+                                          renamed(own, [](const std::string& name) { return name; })};
   copy_weights(own, from_published(nearest_names(lists, file), own, file, kSanaWeightsEntry), kSanaWeightsEntry);
 }
 
