@@ -7,10 +7,10 @@
 
 #include "apps/cli/engine.h"
 #include "apps/cli/limit_flags.h"
-#include "apps/cli/prompts.h"
 #include "apps/cli/request_flags.h"
 #include "apps/cli/train_screen.h"
 #include "mhla/diffusion/metrics/metric_table.h"
+#include "mhla/io/prompts.h"
 
 namespace mhla::apps {
 namespace {

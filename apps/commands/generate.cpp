@@ -10,11 +10,11 @@
 
 #include "apps/cli/engine.h"
 #include "apps/cli/limit_flags.h"
-#include "apps/cli/prompts.h"
 #include "apps/cli/request_flags.h"
 #include "apps/cli/train_screen.h"
 #include "apps/commands.h"
 #include "mhla/core/error.h"
+#include "mhla/io/prompts.h"
 #include "mhla/io/utf8.h"
 #include "mhla/language/sampler.h"
 

@@ -184,7 +184,8 @@ void add_samples(HtmlReport& page, const std::vector<ReportedRun>& runs) {
   if (std::none_of(runs.begin(), runs.end(), has_sheets)) return;
   page.heading("Samples");
   page.paragraph(
-      "A row of a sheet is a class. The noise is the same at every step and, for equal seeds, in every run, so sheets "
+      "A row of a sheet is a class or a prompt. The noise is the same at every step and, for equal seeds, in every "
+      "run, so sheets "
       "can be compared image by image.");
   if (runs.size() > 1) {
     page.subheading("By run, after the last step");

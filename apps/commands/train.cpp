@@ -94,9 +94,10 @@ void add_train(CLI::App& app, Job& job) {
   add_task<train::DiffusionOptions>(
       *command, job,
       {"diffusion",
-       "train a class-conditional diffusion transformer on images, with any attention of the zoo",
+       "train a diffusion transformer on images with classes or captions, with any attention of the zoo",
        "image=[64,48] or blocks=[8,8]",
-       {"data", "max_damaged", "sample_every", "sample_steps", "sample_columns", "sample_guidance", "vae"}},
+       {"data", "max_damaged", "sample_every", "sample_steps", "sample_columns", "sample_guidance", "sample_prompts",
+        "text_encoder", "vae"}},
       &Engine::train_diffusion);
   add_task<train::VideoOptions>(
       *command, job,

@@ -4,8 +4,12 @@
 #include <cmath>
 
 #include "apps/engine/paired.h"
+#include "apps/engine/caption_states.h"
 #include "apps/engine/training.h"
 #include "mhla/core/error.h"
+#include "mhla/core/memory.h"
+#include "mhla/io/prompts.h"
+#include "mhla/io/utf8.h"
 #include "mhla/train/classify/class_names.h"
 #include "mhla/train/diffusion/diffusion_init.h"
 #include "mhla/train/diffusion/open_diffusion.h"
@@ -20,6 +24,35 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr const char* kTrainCommand = "train diffusion";
+
+// States of the prompts that sheets of samples show; undefined: none are given.
+Conditioning sheet_prompts(const DiffusionOptions& options, const NetworkConfig& network,
+                           const DiffusionSource& source) {
+  if (options.sample_prompts.empty()) return {};
+  std::vector<std::string> prompts;
+  read_prompts(kTrainCommand, options.sample_prompts, prompts);
+  prompts.resize(std::min<std::size_t>(prompts.size(), DiffusionTask::kShown));
+  for (const std::string& prompt : prompts)
+    if (!is_utf8(prompt)) fail(kTrainCommand, ": --sample-prompts has a line that is not UTF-8 text");
+  const LatentSetConfig& set = source.latents->test_set->config();
+  const fs::path encoder = options.text_encoder.empty() ? set.text_encoder : options.text_encoder;
+  if (!fs::exists(encoder / "config.json"))
+    fail(kTrainCommand, ": --sample-prompts needs the text encoder of the captions, which is not in ", encoder.string(),
+         ", expected --text-encoder DIR");
+  const SanaConfig& c = network.sana();
+  const Gemma2Config config = read_gemma2_config(encoder / "config.json");
+  if (config.hidden_size != c.caption_dim)
+    fail(kTrainCommand, ": ", encoder.string(), " has states of ", config.hidden_size, " channels, expected the ",
+         c.caption_dim, " of the captions");
+  const ModelSize size = size_of(config, 512);
+  const torch::Device device = device_of(options.train.device);
+  expect_fits(str(kTrainCommand, ": the text encoder of --sample-prompts"),
+              MemoryEstimate().add("weights", 2 * size.parameters).add("activations", 4 * size.passing),
+              device.is_cuda() ? device_memory_at_hand(device.index()) : memory_at_hand());
+  return CaptionEncoder(kTrainCommand, encoder, c.caption_tokens, device).prompts(prompts);
+}
+
 void train_here(const TrainRequest<DiffusionOptions>& request, DiffusionOptions options, Observer& observer) {
   const fs::path folder = request.out;
   check(options);
@@ -30,15 +63,19 @@ void train_here(const TrainRequest<DiffusionOptions>& request, DiffusionOptions 
   note_origin(options);
   const DiffusionOptions typed = options;
   options = located(options);
-  const std::optional<InitSource> init = init_source("train diffusion", options.train, folder, start, observer);
+  const std::optional<InitSource> init = init_source(kTrainCommand, options.train, folder, start, observer);
   const DiffusionSource source = open_source(options);
-  if (goes_on) expect_same_classes("train diffusion", folder, source.class_names(), source.name());
-  const DitConfig network = network_of(options, source);
+  const NetworkConfig network = network_of(options, source);
+  if (goes_on && !network.takes_captions())
+    expect_same_classes(kTrainCommand, folder, source.class_names(), source.name());
   options = resolved(options, network, source);
   prepare(options.train, observer);
   expect_fits(options, network);
+  const Conditioning prompts = sheet_prompts(options, network, source);
+  prepare(options.train, observer);  // the seed: an encoder that is made draws from it
   DiffusionTask task(options, source, network);
-  if (init) note_init(*init, start_from(task.dit(), *init, task.generation()), options.origin, start);
+  if (prompts.captions.defined()) task.show(prompts);
+  if (init) note_init(*init, start_from(task.network(), *init, task.generation()), options.origin, start);
   settle_warmup(task, options.train, start);
   Trainer trainer(task, options.train, folder, options_to_json(as_typed(options, typed)), observer);
   run_to_end(trainer, start, folder);
@@ -55,7 +92,7 @@ namespace {
 
 DenoisingScore score_of(DiffusionRun& run, Observer& observer) {
   DenoisingScore score =
-      denoising_score(*run.model, *run.held_out, run.process, run.options, [&](std::int64_t done, std::int64_t of) {
+      denoising_score(run.model, *run.held_out, run.process, run.options, [&](std::int64_t done, std::int64_t of) {
         observer.progress(JsonValue().set("kind", "eval").set("step", done).set("of", of).set("samples", "images"));
       });
   if (!std::isfinite(score.mse)) throw not_finite("eval diffusion", run.weights);
@@ -71,8 +108,8 @@ void expect_comparable(const DiffusionRun& run, const DiffusionRun& other, const
   expect(run.process.generation().process == other.process.generation().process, "another process");
   expect(run.process.times_to_judge(run.options.eval_times) == other.process.times_to_judge(other.options.eval_times),
          "other times of evaluation (eval_times, noise_steps)");
-  expect(run.network.image == other.network.image && run.network.channels == other.network.channels,
-         "samples of another size");
+  const NetworkConfig &mine = run.model.config(), &theirs = other.model.config();
+  expect(mine.image == theirs.image && mine.channels() == theirs.channels(), "samples of another size");
   expect(run.held_out->name() == other.held_out->name() && run.held_out->size() == other.held_out->size() &&
              run.options.test_seed == other.options.test_seed && run.options.hold_out == other.options.hold_out,
          "other held-out images (data, test_images, test_seed, hold_out)");
@@ -93,8 +130,8 @@ void eval_diffusion(const EvalDiffusionRequest& request, Observer& observer) {
   JsonValue row = JsonValue()
                       .set("kind", "eval")
                       .set("weights", run.weights.string())
-                      .set("model", run.network.model)
-                      .set("attention", run.network.attention)
+                      .set("model", run.model.config().model())
+                      .set("attention", run.model.config().attention())
                       .set("process", run.process.generation().process)
                       .set("data", run.held_out->name())
                       .set("held_out", run.held_out_of_training)
@@ -103,7 +140,7 @@ void eval_diffusion(const EvalDiffusionRequest& request, Observer& observer) {
                       .set("times", score.times)
                       .set("mse", score.mse)
                       .set("mse_se", score.mse_se);
-  if (run.network.learn_sigma) row.set("vb", score.vb).set("loss", score.loss);
+  if (run.model.config().learn_sigma()) row.set("vb", score.vb).set("loss", score.loss);
   row.set("images_per_s", static_cast<double>(score.images * score.times) / score.seconds);
   if (other) {
     const DenoisingScore theirs = score_of(*other, observer);

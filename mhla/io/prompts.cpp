@@ -1,4 +1,4 @@
-#include "apps/cli/prompts.h"
+#include "mhla/io/prompts.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,7 +8,7 @@
 #include "mhla/io/file.h"
 #include "mhla/io/json_lines.h"
 
-namespace mhla::apps {
+namespace mhla {
 
 void read_prompts(const std::string& command, const std::string& path, std::vector<std::string>& prompts) {
   const std::vector<std::byte> bytes = read_file(path, std::uint64_t{1} << 30);
@@ -29,4 +29,4 @@ void read_prompts(const std::string& command, const std::string& path, std::vect
   if (prompts.empty()) fail(command, ": ", path, " has no prompts");
 }
 
-}  // namespace mhla::apps
+}  // namespace mhla

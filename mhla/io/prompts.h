@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace mhla::apps {
+namespace mhla {
 
 // Appends them. A file without any is an Error that opens with `command`.
 void read_prompts(const std::string& command, const std::string& path, std::vector<std::string>& prompts);
 
-}  // namespace mhla::apps
+}  // namespace mhla

@@ -11,7 +11,7 @@ namespace mhla {
 
 struct ModelName {
   std::string_view name;
-  std::string_view task;   // of `mhla train`; "sample": for `mhla convert` and `mhla sample`
+  std::string_view task;   // of `mhla train`
   std::string_view about;  // one line
 };
 
@@ -49,6 +49,8 @@ inline constexpr ModelName kModelNames[] = {
     {"wan_14b", "video", "Wan2.1 14B, text to video, on latents"},
     {"sana_600m", "sample", "SANA 0.6B, text to image"},
     {"sana_1600m", "sample", "SANA 1.6B, text to image"},
+    {"sana_600m", "diffusion", "SANA 0.6B, text to image"},
+    {"sana_1600m", "diffusion", "SANA 1.6B, text to image"},
 };
 
 inline std::vector<std::string> model_names(std::string_view task) {

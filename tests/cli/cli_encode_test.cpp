@@ -252,6 +252,113 @@ TEST_F(CliEncode, CaptionsBesidePicturesAndInAFile) {
   refused(words, "b.png: has no caption, expected b.txt beside it", "new");
 }
 
+// Pictures with captions to latents, a SANA trained on them, killed and continued, and images from it by prompts.
+TEST_F(CliEncode, CaptionsAreTrainedOnAndSampledFrom) {
+  const std::string place = folder.path("pictures"), data = folder.path("out");
+  fs::create_directories(place);
+  for (int i = 0; i < 24; ++i) {
+    const std::string name = place + "/" + std::to_string(10 + i);
+    picture(name + ".png", 16, 16, 2 + i), write_text(name + ".txt", "picture " + std::to_string(i));
+  }
+  ASSERT_EQ(encode({"--data", place, "--vae", autoencoder(), "--text-encoder", text_encoder(), "--caption-tokens", "12",
+                    "--flip"})
+                .code,
+            0);
+  write_text(folder.path("prompts.txt"), "a cat\ntwo dogs\n");
+  const auto words = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> all{"train",
+                                 "diffusion",
+                                 "--model",
+                                 "sana_600m",
+                                 "--process",
+                                 "flow",
+                                 "--data",
+                                 data,
+                                 "--shift",
+                                 "3",
+                                 "--sample-every",
+                                 "3",
+                                 "--batch",
+                                 "8",
+                                 "--sample-steps",
+                                 "2",
+                                 "--eval-times",
+                                 "2",
+                                 "--threads",
+                                 "1",
+                                 "--max-steps",
+                                 "6",
+                                 "--checkpoint-every",
+                                 "2",
+                                 "--sample-columns",
+                                 "1",
+                                 "--out",
+                                 folder.path(out)};
+    for (const char* field : {"dim=16", "depth=1", "head_dim=8", "cross_heads=2", "blocks=[2,2]"})
+      all.insert(all.end(), {"--set", field});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const std::vector<std::string> prompts{"--sample-prompts", folder.path("prompts.txt")};
+  const ProgramRun run = run_program(words("run", prompts));
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "tested on 2 images held out of the training set")) << run.out;
+  EXPECT_EQ(read_image(folder.path("run/samples/step-00000006.png")).height, 2 * 18 + 2);
+  const JsonValue config = read_json(folder.path("run/config.json"));
+  EXPECT_EQ(config.at("family").as_string(), "sana");
+  EXPECT_EQ(config.at("attention").as_string(), "mhla");
+  EXPECT_EQ(config.at("caption_dim").as_int(), 8);
+  EXPECT_EQ(run_program({"eval", "diffusion", "--run", folder.path("run"), "--weights", "ema"}).code, 0);
+
+  run_program(words("cut", prompts), {folder.path("cut/checkpoints/step-00000002"), SIGKILL});
+  ASSERT_EQ(run_program({"train", "diffusion", "--resume", "--out", folder.path("cut")}).code, 0);
+  for (const char* name : {"model.safetensors", "ema.safetensors", "samples/step-00000006.png"})
+    EXPECT_EQ(read_file(folder.path(std::string("cut/") + name)), read_file(folder.path(std::string("run/") + name)));
+
+  // The run knows its autoencoder, its text encoder and its size.
+  const ProgramRun made = run_program({"sample", "--run", folder.path("run"), "--prompts", folder.path("prompts.txt"),
+                                       "--guidance", "2", "--steps", "2", "--out", folder.path("images")});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_EQ(read_image(folder.path("images/images/000001.png")).height, 16);
+
+  // The averaged weights under published names; MHLA from linear attention in one command.
+  ASSERT_EQ(
+      run_program({"convert", folder.path("run"), folder.path("linear"), "--weights", "ema", "--attention", "linear"})
+          .code,
+      0);
+  const ProgramRun tuned = run_program({"train",          "diffusion",
+                                        "--init",         folder.path("linear"),
+                                        "--attention",    "mhla",
+                                        "--process",      "flow",
+                                        "--shift",        "3",
+                                        "--data",         data,
+                                        "--max-steps",    "1",
+                                        "--batch",        "8",
+                                        "--sample-every", "0",
+                                        "--threads",      "1",
+                                        "--out",          folder.path("tuned")});
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  EXPECT_TRUE(has(tuned.out, "mhla attention from the weights of linear, mixing uniform at first")) << tuned.out;
+
+  const auto refuses = [&](const std::vector<std::string>& more, const std::string& part) {
+    const ProgramRun wrong = run_program(words("x", more));
+    EXPECT_EQ(wrong.code, 2) << wrong.err;
+    EXPECT_EQ(lines_of(wrong.err).size(), 1u) << wrong.err;
+    EXPECT_TRUE(has(wrong.err, part)) << wrong.err;
+  };
+  refuses({"--sample-prompts", folder.path("none.txt")}, "none.txt");
+  write_text(folder.path("empty.txt"), "");
+  refuses({"--sample-prompts", folder.path("empty.txt")}, "has no prompts");
+  refuses({"--sample-prompts", folder.path("prompts.txt"), "--text-encoder", folder.path("none")},
+          "expected --text-encoder DIR");
+  EXPECT_FALSE(fs::exists(folder.path("x")));
+  fs::rename(folder.path("gemma"), folder.path("moved"));
+  const ProgramRun lost = run_program(
+      {"sample", "--run", folder.path("run"), "--prompts", folder.path("prompts.txt"), "--out", folder.path("lost")});
+  EXPECT_EQ(lost.code, 2);
+  EXPECT_TRUE(has(lost.err, "the text encoder of the model is not in ")) << lost.err;
+}
+
 TEST_F(CliEncode, RefusesWhatItCannotEncode) {
   const std::string data = classes(2), vae = autoencoder();
   refused({"--data", data}, "neither --vae nor --text-encoder is given");

@@ -99,7 +99,14 @@ void take_prompts(const SampleImagesRequest& r, SamplePlan& plan) {
   for (std::size_t i = 0; i < plan.prompts.size(); ++i)
     if (!is_utf8(plan.prompts[i]) || plan.prompts[i].find('\0') != std::string::npos)
       fail(kSampleCommand, ": prompt ", i, " is not UTF-8 text");
-  if (!r.text_encoder.empty()) plan.text_encoder = r.text_encoder;
+  const std::string& known = plan.generator.generation.text_encoder;
+  if (!r.text_encoder.empty()) {
+    plan.text_encoder = r.text_encoder;
+  } else if (plan.text_encoder.empty() && !known.empty()) {
+    plan.text_encoder = known;
+    if (!fs::exists(plan.text_encoder / "config.json"))
+      fail(kSampleCommand, ": the text encoder of the model is not in ", known, ", expected --text-encoder DIR");
+  }
   if (plan.text_encoder.empty()) fail(kSampleCommand, ": --prompts needs --text-encoder DIR, a folder of Gemma-2");
 }
 

@@ -45,7 +45,10 @@ LoaderOptions loader_options_of(const DiffusionOptions& o, const Augment& augmen
 }
 
 SampleBatch samples_of(const Batch& batch, const torch::Device& device) {
-  return {images_of(batch, device), batch.labels, batch.items, batch.epoch, batch.position};
+  SampleBatch samples;
+  samples.x = images_of(batch, device), samples.labels = batch.labels, samples.items = batch.items;
+  samples.epoch = batch.epoch, samples.position = batch.position;
+  return samples;
 }
 
 class TrainingPixels final : public TrainingSamples {
@@ -155,15 +158,15 @@ Augment augment_of(const DiffusionOptions& o, const DitConfig& network, const Im
 }
 
 std::unique_ptr<TrainingSamples> training_samples(const DiffusionSource& source, const DiffusionOptions& o,
-                                                  const DitConfig& network) {
-  if (source.latents) return training_latents(*source.latents, o);
-  return std::make_unique<TrainingPixels>(source.images.train, augment_of(o, network, *source.images.train), o);
+                                                  const NetworkConfig& network) {
+  if (source.latents) return training_latents(*source.latents, o, network.takes_captions());
+  return std::make_unique<TrainingPixels>(source.images.train, augment_of(o, network.dit(), *source.images.train), o);
 }
 
 std::unique_ptr<HeldOutSamples> held_out_samples(const DiffusionSource& source, const DiffusionOptions& o,
-                                                 const DitConfig& network) {
-  if (source.latents) return held_out_latents(*source.latents, o);
-  return std::make_unique<HeldOutPixels>(source.images.test, augment_of(o, network, *source.images.test), o);
+                                                 const NetworkConfig& network) {
+  if (source.latents) return held_out_latents(*source.latents, o, network.takes_captions());
+  return std::make_unique<HeldOutPixels>(source.images.test, augment_of(o, network.dit(), *source.images.test), o);
 }
 
 }  // namespace mhla::train

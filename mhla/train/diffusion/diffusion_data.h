@@ -1,20 +1,22 @@
 // What a denoiser learns from: images as pixels from -1 to 1, or cached latents of them (data/latent_set.h), with their
-// classes.
+// classes or captions.
 #pragma once
 
 #include <functional>
 #include <memory>
 
 #include "mhla/data/latent_set.h"
-#include "mhla/models/dit/dit_config.h"
+#include "mhla/models/denoiser.h"
+#include "mhla/train/diffusion/diffusion_model.h"
 #include "mhla/train/diffusion/diffusion_options.h"
 #include "mhla/train/image_data.h"
 
 namespace mhla::train {
 
 struct SampleBatch {
-  torch::Tensor x;  // [B, channels, rows, columns] f32 where the model is
-  std::vector<std::int64_t> labels, items;
+  torch::Tensor x;                          // [B, channels, rows, columns] f32 where the model is
+  std::vector<std::int64_t> labels, items;  // labels: empty for a model of captions
+  Conditioning captions;                    // states and mask there too; undefined for a model of classes
   std::int64_t epoch = 0, position = 0;
 };
 
@@ -53,6 +55,7 @@ struct DiffusionSource {
   [[nodiscard]] std::int64_t channels() const;
   [[nodiscard]] std::vector<std::string> class_names() const;
   [[nodiscard]] std::int64_t classes() const { return static_cast<std::int64_t>(class_names().size()); }
+  [[nodiscard]] bool has_captions() const { return latents && latents->test_set->config().has_captions(); }
   [[nodiscard]] std::int64_t test_size() const;
   [[nodiscard]] bool held_out() const { return latents ? latents->held_out : images.held_out; }
   [[nodiscard]] std::vector<std::string> warnings() const;  // about files that were left out
@@ -69,14 +72,20 @@ bool is_latent_data(const std::string& data);
 Augment augment_of(const DiffusionOptions& options, const DitConfig& network, const ImageSet& set);
 
 std::unique_ptr<TrainingSamples> training_samples(const DiffusionSource& source, const DiffusionOptions& options,
-                                                  const DitConfig& network);
+                                                  const NetworkConfig& network);
 std::unique_ptr<HeldOutSamples> held_out_samples(const DiffusionSource& source, const DiffusionOptions& options,
-                                                 const DitConfig& network);
+                                                 const NetworkConfig& network);
 
 // ---- Latents (diffusion_latents.cpp)
 
 LatentData open_latents(const DiffusionOptions& options, bool whole = false);  // whole: all of it is the held-out part
-std::unique_ptr<TrainingSamples> training_latents(const LatentData& data, const DiffusionOptions& options);
-std::unique_ptr<HeldOutSamples> held_out_latents(const LatentData& data, const DiffusionOptions& options);
+// `captions`: with them, not with labels.
+std::unique_ptr<TrainingSamples> training_latents(const LatentData& data, const DiffusionOptions& options,
+                                                  bool captions);
+std::unique_ptr<HeldOutSamples> held_out_latents(const LatentData& data, const DiffusionOptions& options,
+                                                 bool captions);
+// States of some captions of a set, and of the empty one, where the model is.
+Conditioning captions_of(const LatentSet& set, const std::vector<std::int64_t>& items, const torch::Device& device);
+Conditioning null_caption_of(const LatentSet& set, const torch::Device& device);  // one row
 
 }  // namespace mhla::train

@@ -38,16 +38,17 @@ void share_items(const Place& place, std::vector<std::int64_t>& items, std::vect
 
 }  // namespace
 
-DenoisingScore denoising_score(DitImpl& model, const HeldOutSamples& held_out, const DiffusionProcess& process,
-                               const DiffusionOptions& options, const EvalProgress& progress) {
+DenoisingScore denoising_score(const DiffusionModel& model, const HeldOutSamples& held_out,
+                               const DiffusionProcess& process, const DiffusionOptions& options,
+                               const EvalProgress& progress) {
   const auto start = std::chrono::steady_clock::now();
   const torch::NoGradGuard no_gradient;
   const torch::Device device = device_of(options.train.device);
   const Autocast autocast(options.train, device);
   const auto seed = static_cast<std::uint64_t>(options.test_seed);
   const std::vector<std::int64_t> times = process.times_to_judge(options.eval_times);
-  const bool was_training = model.is_training();
-  model.eval();
+  const bool was_training = model.module().is_training();
+  model.module().eval();
   DenoisingScore score;
   score.times = options.eval_times;
   // Per image, summed over the times where the model is.
@@ -56,13 +57,14 @@ DenoisingScore denoising_score(DitImpl& model, const HeldOutSamples& held_out, c
   held_out.each(score.warnings, [&](const SampleBatch& batch) {
     leave_when_stopped();
     const std::int64_t B = batch.x.size(0);
-    const torch::Tensor labels = to_device(batch.labels.data(), {B}, torch::kLong, device);
+    Conditioning condition = batch.captions;
+    if (!model.config().takes_captions()) condition.labels = to_device(batch.labels.data(), {B}, torch::kLong, device);
     torch::Tensor mse_sum = torch::zeros({B}, torch::TensorOptions(torch::kDouble).device(device));
     torch::Tensor vb_sum = torch::zeros_like(mse_sum);
     for (const std::int64_t time : times) {
       const torch::Tensor noise = judging_noise(seed, time, batch.items, batch.x.sizes().slice(1), device);
       const torch::Tensor index = torch::full({B}, time, torch::TensorOptions(torch::kLong).device(device));
-      const DiffusionProcess::Loss loss = process.loss(model, batch.x, noise, index, {labels, {}, {}});
+      const DiffusionProcess::Loss loss = process.loss(model.denoiser(), batch.x, noise, index, condition);
       mse_sum += loss.mse.to(torch::kDouble);
       if (loss.vb.defined()) vb_sum += loss.vb.to(torch::kDouble);
     }
@@ -71,7 +73,7 @@ DenoisingScore denoising_score(DitImpl& model, const HeldOutSamples& held_out, c
     const auto done = static_cast<std::int64_t>(items.size()) * options.train.place.ranks;
     if (progress) progress(std::min(done, held_out.size()), held_out.size());
   });
-  model.train(was_training);
+  model.module().train(was_training);
   share_items(options.train.place, items, mse, vb);
   if (items.empty()) fail("eval: ", held_out.name(), " has no image that can be read");
   const auto times_count = static_cast<double>(times.size()), count = static_cast<double>(items.size());

@@ -59,8 +59,7 @@ std::string size_text(const std::array<std::int64_t, 2>& size) { return str(size
 
 }  // namespace
 
-std::vector<std::string> start_from(DitImpl& model, const InitSource& source, const GenerationConfig& generation) {
-  const torch::NoGradGuard no_gradient;
+std::vector<std::string> start_dit(DitImpl& model, const InitSource& source) {
   const Weights weights = read_init(source);
   const DitConfig& own = model.config();
   const bool own_names =
@@ -94,13 +93,23 @@ std::vector<std::string> start_from(DitImpl& model, const InitSource& source, co
     changes.emplace_back("mixing matrices resized to other blocks");
   if (theirs.attention != own.attention)
     changes.push_back(str(own.attention, " attention from the weights of ", theirs.attention));
+  load_state(model, state);
+  return changes;
+}
+
+std::vector<std::string> start_from(const DiffusionModel& model, const InitSource& source,
+                                    const GenerationConfig& generation) {
+  const torch::NoGradGuard no_gradient;
+  std::vector<std::string> changes =
+      model.config().takes_captions() ? start_sana(model.sana(), source) : start_dit(model.dit(), source);
   const GenerationConfig before =
       source.maybe_folder.empty() ? generation : read_generation_config(source.maybe_folder, generation);
   if (before.process != generation.process)
     changes.push_back(str("process ", generation.process, ", not the ", before.process, " of the weights"));
   else if (!generation.is_flow() && before.schedule != generation.schedule)
     changes.push_back(str("schedule ", generation.schedule, ", not the ", before.schedule, " of the weights"));
-  load_state(model, state);
+  else if (generation.is_flow() && before.shift != generation.shift)
+    changes.push_back(str("shift ", generation.shift, ", not the ", before.shift, " of the weights"));
   return changes;
 }
 

@@ -1,4 +1,5 @@
-// Cached latents as samples: read from their files when a batch needs them, the mirrored ones at random.
+// Cached latents as samples, with their labels or captions: read from their files when a batch needs them, the mirrored
+// ones at random.
 #include <ATen/Parallel.h>
 
 #include "mhla/core/error.h"
@@ -16,15 +17,22 @@ namespace fs = std::filesystem;
 std::shared_ptr<const LatentSet> opened(const std::string& folder) {
   auto set = std::make_shared<const LatentSet>(LatentSet::open(folder));
   const LatentSetConfig& c = set->config();
-  if (!c.has_latents() || !c.has_labels())
-    fail("train: ", folder, " has ", c.has_latents() ? "latents without classes" : "no latents",
-         ", expected latents of labelled images");
+  if (!c.has_latents()) fail("train: ", folder, " has no latents, expected those of images with classes or captions");
   return set;
+}
+
+// Sets of captions have no classes: all of their items are alike.
+int label_in(const LatentSet& set, std::int64_t item) {
+  return set.config().has_labels() ? static_cast<int>(set.label(item)) : 0;
+}
+
+int classes_in(const LatentSet& set) {
+  return set.config().has_labels() ? static_cast<int>(set.config().classes.size()) : 1;
 }
 
 std::vector<int> labels_in(const LatentSet& set) {
   std::vector<int> labels;
-  for (std::int64_t item = 0; item < set.size(); ++item) labels.push_back(static_cast<int>(set.label(item)));
+  for (std::int64_t item = 0; item < set.size(); ++item) labels.push_back(label_in(set, item));
   return labels;
 }
 
@@ -42,10 +50,9 @@ void cut(const LatentSet& set, std::vector<std::int64_t>& items, std::int64_t co
     fail("train: ", field, " is ", count, ", expected 0 to the ", size, " of ", set.folder());
   if (count == 0 || count == size) return;
   std::vector<int> labels;
-  for (const std::int64_t item : items) labels.push_back(static_cast<int>(set.label(item)));
-  const auto classes = static_cast<int>(set.config().classes.size());
+  for (const std::int64_t item : items) labels.push_back(label_in(set, item));
   std::vector<std::int64_t> chosen;
-  for (const std::int64_t at : subset_items(labels, classes, count, static_cast<std::uint64_t>(seed)))
+  for (const std::int64_t at : subset_items(labels, classes_in(set), count, static_cast<std::uint64_t>(seed)))
     chosen.push_back(items[static_cast<std::size_t>(at)]);
   items = chosen;
 }
@@ -72,10 +79,20 @@ std::vector<std::int64_t> labels_at(const LatentSet& set, const std::vector<std:
   return labels;
 }
 
+// What the items of a batch show.
+void add_condition(const LatentSet& set, const std::vector<std::int64_t>& items, bool captions,
+                   const torch::Device& device, SampleBatch& batch) {
+  if (captions)
+    batch.captions = captions_of(set, items, device);
+  else
+    batch.labels = labels_at(set, items);
+}
+
 class TrainingLatents final : public TrainingSamples {
  public:
-  TrainingLatents(const LatentData& data, const DiffusionOptions& o)
+  TrainingLatents(const LatentData& data, const DiffusionOptions& o, bool captions)
       : device_(device_of(o.train.device)),
+        captions_(captions),
         set_(data.train_set),
         items_(data.train),
         order_(static_cast<std::int64_t>(items_.size()), "latents of " + set_->folder(), o.train),
@@ -92,7 +109,7 @@ class TrainingLatents final : public TrainingSamples {
       stored.push_back(items_[static_cast<std::size_t>(item)]);
       flips.push_back(flip_ > 0.0 && Philox(seed_, Philox::kItem, batch.epoch, item).chance(flip_) ? 1 : 0);
     }
-    batch.labels = labels_at(*set_, stored);
+    add_condition(*set_, stored, captions_, device_, batch);
     batch.x = read_latents(*set_, stored, flips, device_);
     return batch;
   }
@@ -105,6 +122,7 @@ class TrainingLatents final : public TrainingSamples {
 
  private:
   torch::Device device_;
+  bool captions_;
   std::shared_ptr<const LatentSet> set_;
   std::vector<std::int64_t> items_;
   ItemOrder order_;
@@ -114,8 +132,9 @@ class TrainingLatents final : public TrainingSamples {
 
 class HeldOutLatents final : public HeldOutSamples {
  public:
-  HeldOutLatents(const LatentData& data, const DiffusionOptions& o)
+  HeldOutLatents(const LatentData& data, const DiffusionOptions& o, bool captions)
       : device_(device_of(o.train.device)),
+        captions_(captions),
         set_(data.test_set),
         items_(data.test),
         place_(o.train.place),
@@ -128,7 +147,7 @@ class HeldOutLatents final : public HeldOutSamples {
       std::vector<std::int64_t> stored;
       for (std::int64_t i = first; i < std::min(first + batch_, size()); ++i)
         batch.items.push_back(i), stored.push_back(items_[static_cast<std::size_t>(i)]);
-      batch.labels = labels_at(*set_, stored);
+      add_condition(*set_, stored, captions_, device_, batch);
       batch.x = read_latents(*set_, stored, {}, device_);
       visit(batch);
     }
@@ -136,6 +155,7 @@ class HeldOutLatents final : public HeldOutSamples {
 
  private:
   torch::Device device_;
+  bool captions_;
   std::shared_ptr<const LatentSet> set_;
   std::vector<std::int64_t> items_;
   Place place_;
@@ -164,9 +184,8 @@ LatentData open_latents(const DiffusionOptions& o, bool whole) {
     } else {
       if (!(o.hold_out > 0 && o.hold_out < 1))
         fail("train: hold_out is ", o.hold_out, ", expected above 0 and below 1: ", o.data, " has no test set");
-      const auto classes = static_cast<int>(data.train_set->config().classes.size());
-      std::tie(data.train, data.test) =
-          hold_out_items(labels_in(*data.train_set), classes, o.hold_out, static_cast<std::uint64_t>(o.test_seed));
+      std::tie(data.train, data.test) = hold_out_items(labels_in(*data.train_set), classes_in(*data.train_set),
+                                                       o.hold_out, static_cast<std::uint64_t>(o.test_seed));
       data.held_out = true;
     }
   } else {
@@ -175,9 +194,10 @@ LatentData open_latents(const DiffusionOptions& o, bool whole) {
     data.train_set = opened((fs::path(o.data) / "train").string()), data.test_set = opened(test);
     data.train = all_of(*data.train_set), data.test = all_of(*data.test_set);
     const LatentSetConfig &a = data.train_set->config(), &b = data.test_set->config();
-    if (a.shape != b.shape || a.classes != b.classes || a.scale != b.scale || a.shift != b.shift)
+    if (a.shape != b.shape || a.classes != b.classes || a.captions != b.captions || a.scale != b.scale ||
+        a.shift != b.shift)
       fail("train: ", test, " differs from ", data.train_set->folder(),
-           " in its shape, classes, scale or shift, expected latents of one encoding");
+           " in its shape, classes, captions, scale or shift, expected latents of one encoding");
   }
   if (data.test.empty()) fail("train: hold_out ", o.hold_out, " of ", o.data, " leaves nothing to evaluate on");
   const auto held = static_cast<std::int64_t>(data.test.size());
@@ -189,12 +209,34 @@ LatentData open_latents(const DiffusionOptions& o, bool whole) {
   return data;
 }
 
-std::unique_ptr<TrainingSamples> training_latents(const LatentData& data, const DiffusionOptions& o) {
-  return std::make_unique<TrainingLatents>(data, o);
+std::unique_ptr<TrainingSamples> training_latents(const LatentData& data, const DiffusionOptions& o, bool captions) {
+  return std::make_unique<TrainingLatents>(data, o, captions);
 }
 
-std::unique_ptr<HeldOutSamples> held_out_latents(const LatentData& data, const DiffusionOptions& o) {
-  return std::make_unique<HeldOutLatents>(data, o);
+std::unique_ptr<HeldOutSamples> held_out_latents(const LatentData& data, const DiffusionOptions& o, bool captions) {
+  return std::make_unique<HeldOutLatents>(data, o, captions);
+}
+
+Conditioning captions_of(const LatentSet& set, const std::vector<std::int64_t>& items, const torch::Device& device) {
+  const std::vector<std::int64_t>& size = set.config().captions;
+  const auto count = static_cast<std::int64_t>(items.size());
+  const auto host = torch::TensorOptions().pinned_memory(device.is_cuda());
+  const torch::Tensor states = torch::empty({count, size[0], size[1]}, host.dtype(torch::kFloat)),
+                      mask = torch::empty({count, size[0]}, host.dtype(torch::kLong));
+  auto* const numbers = states.data_ptr<float>();
+  auto* const seen = mask.data_ptr<std::int64_t>();
+  at::parallel_for(0, count, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i)
+      set.caption(items[static_cast<std::size_t>(i)], numbers + i * set.caption_size(), seen + i * size[0]);
+  });
+  return {{}, states.to(device, /*non_blocking=*/true), mask.to(device, /*non_blocking=*/true)};
+}
+
+Conditioning null_caption_of(const LatentSet& set, const torch::Device& device) {
+  const std::vector<std::int64_t>& size = set.config().captions;
+  const torch::Tensor states = torch::empty({1, size[0], size[1]}), mask = torch::empty({1, size[0]}, torch::kLong);
+  set.null_caption(states.data_ptr<float>(), mask.data_ptr<std::int64_t>());
+  return {{}, states.to(device), mask.to(device)};
 }
 
 }  // namespace mhla::train

@@ -3,9 +3,8 @@
 
 #include "mhla/data/latent_set_fixture.h"
 #include "mhla/testing/messages.h"
+#include "mhla/train/diffusion/diffusion_fixture.h"
 #include "mhla/train/diffusion/open_diffusion.h"
-#include "mhla/train/runs/options_file.h"
-#include "mhla/train/tiny_task_fixture.h"
 
 namespace mhla::train {
 namespace {
@@ -23,15 +22,10 @@ class DiffusionLatents : public testing::Test {
     o.eval_times = 2, o.sample_every = 3, o.sample_steps = 2, o.sample_columns = 1;
     return o;
   }
-  TrainResult train(const std::string& name, DiffusionOptions o, bool resume = false, Rows* maybe_rows = nullptr) {
-    const DiffusionSource source = open_source(o);
-    const DitConfig network = network_of(o, source);
-    o = resolved(o, network, source);
-    prepare(o.train);
-    DiffusionTask task(o, source, network);
+  TrainResult train(const std::string& name, const DiffusionOptions& o, bool resume = false,
+                    Rows* maybe_rows = nullptr) {
     Rows rows;
-    return Trainer(task, o.train, run.path(name), options_to_json(o), maybe_rows == nullptr ? rows : *maybe_rows)
-        .run(resume);
+    return train_made({o, open_source(o)}, run.path(name), resume, -1, maybe_rows == nullptr ? rows : *maybe_rows);
   }
   TemporaryRun run;
   std::string data = run.path("latents").string();
@@ -43,9 +37,9 @@ TEST_F(DiffusionLatents, ComeFromTheirFilesPlainAndMirrored) {
   EXPECT_EQ(source.channels(), 4);
   EXPECT_EQ(source.class_names(), (std::vector<std::string>{"ant", "bee", "cow"}));
   EXPECT_EQ(source.test_size(), 6);  // 2 of 20 of every class
-  const DitConfig network = network_of(o, source);
+  const NetworkConfig network = network_of(o, source);
   EXPECT_EQ(network.image, (std::array<std::int64_t, 2>{2, 3}));
-  EXPECT_EQ(network.channels, 4);
+  EXPECT_EQ(network.channels(), 4);
   o = resolved(o, network, source);
   EXPECT_EQ(o.flip, 0.5);
   const auto samples = training_samples(source, o, network);
@@ -106,7 +100,7 @@ TEST_F(DiffusionLatents, ARunShowsDecodedSamplesWhereItsAutoencoderIs) {
   OpenOptions open;
   open.run = run.path("decoded").string(), open.threads = 1;
   DiffusionRun opened = open_diffusion_run("test", open, "", rows);
-  const DenoisingScore score = denoising_score(*opened.model, *opened.held_out, opened.process, opened.options);
+  const DenoisingScore score = denoising_score(opened.model, *opened.held_out, opened.process, opened.options);
   EXPECT_EQ(score.mse, result.metrics[0].second);
 }
 

@@ -41,13 +41,14 @@ struct DiffusionOptions {
   std::optional<std::int64_t> sample_every;  // none: a tenth of the run
   std::int64_t sample_steps = 20;
   std::int64_t sample_columns = 4;
-  std::string vae;
+  std::string vae, text_encoder;
+  std::string sample_prompts;
   double sample_guidance = 2.0;
   TrainOptions train = defaults();
   JsonValue origin = JsonValue::object();  // of paths(), absolute (origin.h)
 
   static constexpr std::int64_t kUsualTest = 1000;  // held-out images, where test_images leaves it open
-  static std::set<std::string> paths() { return {"data", "init", "vae"}; }
+  static std::set<std::string> paths() { return {"data", "init", "sample_prompts", "text_encoder", "vae"}; }
 
   static TrainOptions defaults() {
     TrainOptions t;
@@ -68,8 +69,7 @@ struct DiffusionOptions {
     visit("network", o.network, "fields of the model that differ from the named one");
     visit("data", o.data,
           "fashion-mnist, mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR (class folders), a folder of one of these, "
-          "or of "
-          "latents of `mhla data encode`");
+          "or of latents of `mhla data encode`, which SANA takes with captions");
     visit("train_images", o.train_images, "use only this many training images, the same share of every class; 0: all");
     visit("test_images", o.test_images, "held-out images to evaluate on; 0: all (default: up to 1000)");
     visit("hold_out", o.hold_out, "share of the images to evaluate on if the data has no test set");
@@ -85,7 +85,8 @@ struct DiffusionOptions {
     visit("noise_steps", o.noise_steps, "steps between an image and noise");
     visit("learned_variance", o.learned_variance, "for noise: learn the variance of a step too (default: on)");
     visit("label_dropout", o.label_dropout,
-          "share of labels replaced by the null class, which guidance needs (default: the model's, 0.1)");
+          "share of labels replaced by the null class, or of captions by the empty one, which guidance needs (default: "
+          "the model's, 0.1)");
     visit("shift", o.shift, "for flow: shift of the times towards noise; larger images take 3 to 6");
     visit("logit_mean", o.logit_mean, "for flow: mean of the logit-normal law of the times");
     visit("logit_std", o.logit_std, "for flow: deviation of the logit-normal law of the times");
@@ -93,7 +94,11 @@ struct DiffusionOptions {
     visit("sample_every", o.sample_every,
           "steps between two sheets of samples in samples/; 0: none (default: a tenth of the run)");
     visit("sample_steps", o.sample_steps, "steps of the sampler for the sheets: DDIM, or Euler for flow");
-    visit("sample_columns", o.sample_columns, "samples of each class on a sheet; up to 10 classes are shown");
+    visit("sample_columns", o.sample_columns, "samples of each class or prompt on a sheet; up to 10 of them are shown");
+    visit("sample_prompts", o.sample_prompts,
+          "file of prompts for the sheets, one a line (default: captions of held-out images)");
+    visit("text_encoder", o.text_encoder,
+          "for sample_prompts: folder of the text encoder (default: the one that captions were encoded with)");
     visit("sample_guidance", o.sample_guidance, "strength of the guidance for the sheets; 1: none");
     visit("vae", o.vae,
           "for latents: folder of the autoencoder that decodes samples (default: the one they were encoded with)");

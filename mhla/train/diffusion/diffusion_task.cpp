@@ -15,8 +15,7 @@
 namespace mhla::train {
 namespace {
 
-constexpr std::int64_t kShownClasses = 10;  // rows of a sheet
-constexpr std::int64_t kLeastApart = 100;   // steps between two sheets, where the options leave it open
+constexpr std::int64_t kLeastApart = 100;  // steps between two sheets, where the options leave it open
 
 torch::Tensor longs(const std::vector<std::int64_t>& values, const torch::Device& device) {
   return to_device(values.data(), {static_cast<std::int64_t>(values.size())}, torch::kLong, device);
@@ -24,16 +23,23 @@ torch::Tensor longs(const std::vector<std::int64_t>& values, const torch::Device
 
 }  // namespace
 
-DiffusionTask::DiffusionTask(const DiffusionOptions& options, const DiffusionSource& source, const DitConfig& network)
+DiffusionTask::DiffusionTask(const DiffusionOptions& options, const DiffusionSource& source,
+                             const NetworkConfig& network)
     : options_(options),
       source_(source),
       device_(device_of(options.train.device)),
-      process_(generation_of(options, network.learn_sigma, source), options.logit_mean, options.logit_std),
+      process_(generation_of(options, network.learn_sigma(), source), options.logit_mean, options.logit_std),
       training_(training_samples(source, options, network)),
       held_out_(held_out_samples(source, options, network)),
       model_(network) {
-  model_->to(device_);
+  model_.module().to(device_);
   warnings_ = source_.warnings();
+  if (network.takes_captions()) {
+    const LatentSet& set = *source_.latents->test_set;
+    std::vector<std::int64_t> first = source_.latents->test;
+    first.resize(std::min<std::size_t>(first.size(), kShown));
+    prompts_ = captions_of(set, first, device_), null_ = null_caption_of(set, device_);
+  }
   if (!source_.latents || options_.sample_every.value_or(1) == 0) return;
   const std::string folder = options_.vae.empty() ? process_.generation().autoencoder : options_.vae;
   if (std::filesystem::exists(std::filesystem::path(folder) / "config.json")) {
@@ -46,31 +52,57 @@ DiffusionTask::DiffusionTask(const DiffusionOptions& options, const DiffusionSou
   }
 }
 
+void DiffusionTask::show(const Conditioning& prompts) {
+  prompts_ = prompts.each(
+      [&](const torch::Tensor& all) { return all.narrow(0, 0, std::min(all.size(0), kShown)).to(device_); });
+}
+
 void DiffusionTask::write_companions(const std::filesystem::path& folder) const {
-  keep_classes(folder, source_.class_names());
+  if (!model_.config().takes_captions()) keep_classes(folder, source_.class_names());
   if (!source_.latents) {
-    const Preprocess preprocess = preprocess_of(augment_of(options_, model_->config(), *source_.images.train));
+    const Preprocess preprocess = preprocess_of(augment_of(options_, model_.config().dit(), *source_.images.train));
     write_file(folder / kPreprocessFile, preprocess_text(fields_to_json(preprocess)));
   }
   write_generation_config(folder, process_.generation());
 }
 
+Conditioning DiffusionTask::with_dropped(const SampleBatch& batch) const {
+  constexpr std::int64_t kKept = 0, kDropped = 1;
+  const std::vector<std::int64_t> dropped =
+      drop_labels(std::vector<std::int64_t>(batch.items.size(), kKept), *options_.label_dropout, kDropped,
+                  static_cast<std::uint64_t>(options_.train.seed), batch.epoch, batch.items);
+  const torch::Tensor drop = longs(dropped, device_).to(torch::kBool).unsqueeze(1);  // [B, 1]
+  return {{},
+          torch::where(drop.unsqueeze(2), null_.captions, batch.captions.captions),
+          torch::where(drop, null_.captions_mask, batch.captions.captions_mask)};
+}
+
 TrainBatch DiffusionTask::next_batch() {
   const SampleBatch next = training_->next(warnings_);
-  const DitConfig& network = model_->config();
   const auto seed = static_cast<std::uint64_t>(options_.train.seed);
-  const std::vector<std::int64_t> labels =
-      drop_labels(next.labels, network.label_dropout, network.classes, seed, next.epoch, next.items);
+  Conditioning condition;
+  if (model_.config().takes_captions()) {
+    condition = with_dropped(next);
+  } else {
+    const DitConfig& network = model_.config().dit();
+    condition.labels =
+        longs(drop_labels(next.labels, network.label_dropout, network.classes, seed, next.epoch, next.items), device_);
+  }
   const torch::Tensor noise =
       training_noise(seed, next.epoch, next.position, next.items, next.x.sizes().slice(1), device_);
-  return {.inputs = {next.x, longs(labels, device_), longs(process_.draw_times(seed, next.epoch, next.items), device_),
-                     noise},
-          .weight = next.x.size(0)};
+  TrainBatch batch{
+      .inputs = {next.x, condition.labels, longs(process_.draw_times(seed, next.epoch, next.items), device_), noise},
+      .weight = next.x.size(0)};
+  if (condition.captions.defined())
+    batch.inputs.insert(batch.inputs.end(), {condition.captions, condition.captions_mask});
+  return batch;
 }
 
 BatchResult DiffusionTask::forward(const TrainBatch& batch) {
+  Conditioning condition{batch.inputs.at(1), {}, {}};
+  if (batch.inputs.size() > 4) condition.captions = batch.inputs[4], condition.captions_mask = batch.inputs.at(5);
   const DiffusionProcess::Loss loss =
-      process_.loss(*model_, batch.inputs.at(0), batch.inputs.at(3), batch.inputs.at(2), {batch.inputs.at(1), {}, {}});
+      process_.loss(model_.denoiser(), batch.inputs.at(0), batch.inputs.at(3), batch.inputs.at(2), condition);
   BatchResult result{.loss = loss.total.mean(), .sums = {}};
   if (loss.vb.defined()) result.sums = {{"mse", loss.mse.detach().sum()}, {"vb", loss.vb.detach().sum()}};
   return result;
@@ -81,7 +113,7 @@ std::string DiffusionTask::tested_on() const {
 }
 
 Metrics DiffusionTask::evaluate(const EvalProgress& progress) {
-  const DenoisingScore now = denoising_score(*model_, *held_out_, process_, options_, progress);
+  const DenoisingScore now = denoising_score(model_, *held_out_, process_, options_, progress);
   warnings_.insert(warnings_.end(), now.warnings.begin(), now.warnings.end());
   Metrics metrics{{"mse", now.mse}, {"mse_se", now.mse_se}};
   if (process_.generation().learned_variance)
@@ -94,23 +126,28 @@ std::int64_t DiffusionTask::picture_every(std::int64_t total_steps) const {
   return options_.sample_every.value_or(std::max(kLeastApart, total_steps / 10));
 }
 
+Conditioning DiffusionTask::shown(std::int64_t rows, std::int64_t columns) const {
+  std::vector<std::int64_t> kinds;
+  const std::int64_t all = prompts_.captions.defined() ? rows : model_.config().dit().classes;
+  for (std::int64_t i = 0; i < rows * columns; ++i) kinds.push_back(i / columns * all / rows);
+  const torch::Tensor chosen = longs(kinds, device_);
+  if (!prompts_.captions.defined()) return {chosen, {}, {}};
+  return prompts_.each([&](const torch::Tensor& states) { return states.index_select(0, chosen); });
+}
+
 Image DiffusionTask::picture(const EvalProgress& progress) {
-  const DitConfig& c = model_->config();
-  const std::int64_t rows = std::min(c.classes, kShownClasses), columns = options_.sample_columns;
-  std::vector<std::int64_t> labels;
+  const NetworkConfig& c = model_.config();
+  const std::int64_t rows = c.takes_captions() ? prompts_.captions.size(0) : std::min(c.dit().classes, kShown),
+                     columns = options_.sample_columns;
   SampleRequest request;
-  request.shape = {c.channels, c.image[0], c.image[1]};
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t column = 0; column < columns; ++column) {
-      request.numbers.push_back(row * columns + column);
-      labels.push_back(row * c.classes / rows);
-    }
-  request.condition.labels = longs(labels, device_);
+  request.shape = {c.channels(), c.image[0], c.image[1]};
+  for (std::int64_t i = 0; i < rows * columns; ++i) request.numbers.push_back(i);
+  request.condition = shown(rows, columns);
   request.device = device_;
   request.together = std::min<std::int64_t>(options_.train.batch, rows * columns);
   GuidanceOptions guidance;
-  guidance.scale = c.has_null_class() ? options_.sample_guidance : 1.0;
-  GuidedDenoiser guided(*model_, guidance);
+  guidance.scale = c.takes_captions() || c.dit().has_null_class() ? options_.sample_guidance : 1.0;
+  GuidedDenoiser guided(model_.denoiser(), guidance, null_);
   const std::unique_ptr<Sampler> sampler = process_.sampler(options_.sample_steps, /*clip=*/!source_.latents);
   torch::Tensor x = sample(guided, *sampler, request, [&](const SampleProgress& now) {
                       leave_when_stopped();

@@ -1,16 +1,13 @@
 // Diffusion as a task on images made here: what it draws, its loss, its paired score, a run that resumes to the same
 // bits, and what does not fit together.
-#include "mhla/train/diffusion/diffusion_task.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "mhla/io/file.h"
 #include "mhla/testing/messages.h"
+#include "mhla/train/diffusion/diffusion_fixture.h"
 #include "mhla/train/image_fixture.h"
-#include "mhla/train/runs/options_file.h"
-#include "mhla/train/tiny_task_fixture.h"
 
 namespace mhla::train {
 namespace {
@@ -29,17 +26,8 @@ DiffusionOptions small_options() {
 
 DiffusionSource small_source() { return {{quarters("train", 96, 1), quarters("test", 20, 2), false}, nullptr}; }
 
-struct Made {
-  explicit Made(DiffusionOptions o = small_options()) : source(small_source()) {
-    network = network_of(o, source);
-    options = resolved(o, network, source);
-    prepare(options.train);
-    task = std::make_unique<DiffusionTask>(options, source, network);
-  }
-  DiffusionSource source;
-  DitConfig network;
-  DiffusionOptions options;
-  std::unique_ptr<DiffusionTask> task;
+struct Made : MadeDiffusion {
+  explicit Made(const DiffusionOptions& o = small_options()) : MadeDiffusion(o, small_source()) {}
 };
 
 std::vector<std::int64_t> numbers(std::int64_t first, std::int64_t count) {
@@ -126,7 +114,7 @@ TEST(DiffusionTask, FlowPredictsTheVelocity) {
   DiffusionOptions o = small_options();
   o.process = "flow";
   Made made(o);
-  EXPECT_FALSE(made.network.learn_sigma);
+  EXPECT_FALSE(made.network.learn_sigma());
   const TrainBatch batch = made.task->next_batch();
   const BatchResult result = made.task->forward(batch);
   const torch::Tensor target = batch.inputs[3] - batch.inputs[0];
@@ -148,8 +136,8 @@ TEST(DiffusionTask, ScoresAreOfTheSameNoiseWhateverTheSeedAndTheBatch) {
   EXPECT_GT(std::abs(Made(other).task->evaluate({}).at(0).second - metrics[0].second), 1e-4);
 
   const auto held_out = held_out_samples(made.source, made.options, made.network);
-  const DiffusionProcess process(made.options, made.network.learn_sigma);
-  const DenoisingScore score = denoising_score(made.task->dit(), *held_out, process, made.options);
+  const DiffusionProcess process(made.options, made.network.learn_sigma());
+  const DenoisingScore score = denoising_score(made.task->network(), *held_out, process, made.options);
   EXPECT_EQ(score.mse, metrics[0].second);
   EXPECT_EQ(score.images, 20);
   double mean = 0, square = 0;
@@ -162,21 +150,8 @@ TEST(DiffusionTask, ScoresAreOfTheSameNoiseWhateverTheSeedAndTheBatch) {
 }
 
 TrainResult train_small(const fs::path& folder, bool resume, std::int64_t stop_at = -1, Rows* rows = nullptr) {
-  Made made;
-  struct Stopped : DiffusionTask {
-    using DiffusionTask::DiffusionTask;
-    TrainBatch next_batch() override {
-      if (count++ == at) ::raise(SIGINT);
-      return DiffusionTask::next_batch();
-    }
-    std::int64_t count = 0, at = -1;
-  };
-  prepare(made.options.train);
-  Stopped task(made.options, made.source, made.network);
-  task.at = stop_at;
   Rows own;
-  return Trainer(task, made.options.train, folder, options_to_json(made.options), rows == nullptr ? own : *rows)
-      .run(resume);
+  return train_made(Made(), folder, resume, stop_at, rows == nullptr ? own : *rows);
 }
 
 TEST(DiffusionTask, ResumesToTheSameBits) {

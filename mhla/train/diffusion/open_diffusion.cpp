@@ -24,14 +24,33 @@ DiffusionOptions saved_diffusion(const std::string& command, const fs::path& run
   return located(options);
 }
 
-Dit loaded(const std::string& command, const DitConfig& network, const RunWeights& found, std::int64_t batch,
-           const TrainOptions& options) {
-  expect_inference_fits(command, size_of(network), batch, options, static_cast<double>(fs::file_size(found.file)));
-  Dit model(network);
-  read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(*model));
-  model->to(device_of(options.device));
-  model->eval();
+DiffusionModel loaded(const std::string& command, const NetworkConfig& network, const RunWeights& found,
+                      std::int64_t batch, const TrainOptions& options) {
+  expect_inference_fits(command, network.size(), batch, options, static_cast<double>(fs::file_size(found.file)));
+  DiffusionModel model(network);
+  read_tensors(Safetensors::read(found.file), found.prefix, tensors_of(model.module()));
+  model.module().to(device_of(options.device));
+  model.module().eval();
   return model;
+}
+
+// An Error that names what the model cannot be judged on.
+void expect_data_of(const std::string& command, const NetworkConfig& network, const DiffusionSource& source) {
+  const std::vector<std::int64_t> shape{network.channels(), network.image[0], network.image[1]};
+  if (source.latents && source.latents->test_set->config().shape != shape)
+    fail(command, ": ", source.name(), " has latents of another shape than the model");
+  if (!network.takes_captions()) {
+    if (source.classes() != network.dit().classes)
+      fail(command, ": ", source.name(), " has ", source.classes(), " classes, expected the ", network.dit().classes,
+           " of the model");
+    return;
+  }
+  const std::vector<std::int64_t> captions =
+      source.has_captions() ? source.latents->test_set->config().captions : std::vector<std::int64_t>{};
+  if (captions != std::vector<std::int64_t>{network.sana().caption_tokens, network.sana().caption_dim})
+    fail(command, ": ", source.name(), " has ", captions.empty() ? "no captions" : "captions of another size",
+         ", expected latents with captions of ", network.sana().caption_tokens, " tokens and ",
+         network.sana().caption_dim, " channels");
 }
 
 }  // namespace
@@ -46,20 +65,17 @@ DiffusionRun open_diffusion_run(const std::string& command, const OpenOptions& o
   if (!data.empty()) options.data = data, options.train_images = 0, options.flip.reset();
   if (other) options.test_images.reset(), options.fit = is_latent_data(data) ? "" : options.fit;
   prepare(options.train, observer);
-  const DitConfig network = read_dit_config(found.folder / "config.json");
   const DiffusionSource source = other ? open_unseen(options) : open_held_out(options);
-  if (source.classes() != network.classes)
-    fail(command, ": ", source.name(), " has ", source.classes(), " classes, expected the ", network.classes,
-         " of the model");
-  if (source.latents && source.latents->test_set->config().shape !=
-                            std::vector<std::int64_t>{network.channels, network.image[0], network.image[1]})
-    fail(command, ": ", source.name(), " has latents of another shape than the model");
-  expect_same_classes(command, folder, source.class_names(), source.name());
-  Dit model = loaded(command, network, found, options.train.batch, options.train);
+  const GenerationConfig generation = read_generation_config(folder, {});
+  std::array<std::int64_t, 2> image{};
+  if (generation.sample.size() == 2) image = {generation.sample[0], generation.sample[1]};
+  const NetworkConfig network = read_network_config(found.folder / "config.json", image);
+  expect_data_of(command, network, source);
+  if (!network.takes_captions()) expect_same_classes(command, folder, source.class_names(), source.name());
+  DiffusionModel model = loaded(command, network, found, options.train.batch, options.train);
   return {.options = options,
-          .network = network,
           .weights = found.file,
-          .process = DiffusionProcess(generation_of(options, network.learn_sigma, source)),
+          .process = DiffusionProcess(generation_of(options, network.learn_sigma(), source)),
           .held_out = held_out_samples(source, options, network),
           .held_out_of_training = source.held_out(),
           .model = model};

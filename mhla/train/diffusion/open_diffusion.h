@@ -13,12 +13,11 @@ namespace mhla::train {
 // A run with its held-out images: `data`, or where it is empty those of the run.
 struct DiffusionRun {
   DiffusionOptions options;  // of train.json, with what OpenOptions change
-  DitConfig network;
   std::filesystem::path weights;
   DiffusionProcess process;
   std::unique_ptr<HeldOutSamples> held_out;
   bool held_out_of_training = false;
-  Dit model{nullptr};
+  DiffusionModel model;
 };
 DiffusionRun open_diffusion_run(const std::string& command, const OpenOptions& open, const std::string& data,
                                 Observer& observer);
