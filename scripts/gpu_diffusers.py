@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """A DiT-S/2 of diffusers, as it is and converted by mhla.replace_attention, on a GPU: forward and training step, compiled.
 
-    scripts/gpu_diffusers.py --collect peers                        # where diffusers is installed: its Python files, 10 MB
     scripts/gpu_diffusers.py --collect peers          # where diffusers is installed: its Python files, and torch-fidelity's
     PYTHONPATH=python:peers MHLA_LIBRARY=.../libmhla_torch.so scripts/gpu_diffusers.py [--json]
 
@@ -91,12 +90,6 @@ def import_model():
 
 def collect(folder: Path) -> None:
     source = Path(importlib.util.find_spec("diffusers").origin).parent
-    for name in ("diffusers", "packaging"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    # Pipelines are half of the files; the model needs only the names in their package.
-    keep = lambda path, names: [n for n in names if n == "__pycache__" or not (n.endswith(".py") or "." not in n) or
-                                (Path(path).parent == source and Path(path).name in ("pipelines", "modular_pipelines") and
-                                 n != "__init__.py" and not n.endswith("utils.py"))]  # fmt: skip
     shutil.rmtree(folder, ignore_errors=True)
     # Pipelines are half of the files; those of gpu_sampling.py and what they import.
     wanted = {"__init__.py", "dit", "sana", "pixart_alpha"}

@@ -27,7 +27,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
@@ -42,21 +41,11 @@ import runs
 NEAREST = 1000  # samples, and held-out images of class folders, of the comparison with training images
 
 
-class OutOfTime(Exception):
-    pass
-
-
-class Failed(Exception):
-    pass
-
-
-class Work:
-    """One command at a time in each thread, none after the time is up."""
+class Work(runs.Work):
+    """What runs wait for, and the lines of those that are done."""
 
     def __init__(self, options):
-        self.options, self.writing = options, threading.Lock()
-        self.end = time.time() + 60 * options.minutes if options.minutes else float("inf")
-        self.known = {(row["run"], row["seed"]): row for row in runs.rows_of(options.out / "results.jsonl")}
+        super().__init__(options)
         for row in json.loads(options.known.read_text())["runs"] if options.known else []:
             if row["run"] != "judges" and (row["run"], row["seed"]) not in self.known:  # judges are needed themselves
                 self.keep(row)
@@ -69,49 +58,12 @@ class Work:
         steps = image_arms.steps_of(name, self.options)
         return max((row["seconds"] * max(1.0, steps / row["steps"]) for row in self.known.values() if "steps" in row), default=0.0)
 
-    def call(self, words, log, needed=0.0):
-        """The lines of its output as JSON. `needed`: seconds without which it is not begun. At the end of the time it
-        gets Ctrl-C, upon which mhla saves what it has."""
-        if time.time() + needed > self.end:
-            raise OutOfTime
-        words = [self.options.mhla, *map(str, words)]
-        with open(log, "a") as errors, open(f"{log}.out", "w") as out:
-            print("$", *words, file=errors, flush=True)
-            process = subprocess.Popen(words, stdout=out, stderr=errors, start_new_session=True)
-            stopped = False
-            while True:
-                try:
-                    process.wait(min(1.0, max(0.05, self.end - time.time())))
-                    break
-                except subprocess.TimeoutExpired:
-                    if time.time() >= self.end + (30 if stopped else 0):
-                        os.killpg(process.pid, signal.SIGKILL if stopped else signal.SIGINT)
-                        stopped = True
-        lines = pathlib.Path(f"{log}.out").read_text()
-        os.unlink(f"{log}.out")
-        if stopped:
-            raise OutOfTime
-        if process.returncode != 0:
-            last = pathlib.Path(log).read_text().strip().splitlines()[-1:]
-            raise Failed(f"{words[1]} {words[2]}: exit {process.returncode}: {''.join(last)}")
-        return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
-
     def wait_for_judges(self):
         while not self.judges_over.wait(1.0):
             if time.time() > self.end:
-                raise OutOfTime
+                raise runs.OutOfTime
         if ("judges", "") not in self.known:
-            raise OutOfTime if time.time() + self.options.spare > self.end else Failed("there are no judges")
-
-    def keep(self, row):
-        self.known[row["run"], row["seed"]] = row
-        with open(self.options.out / "results.jsonl", "a") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def add(self, row):
-        with self.writing:
-            self.keep(row)
-            print(f"{row['run']} {row['seed']}: held-out error {row['mse']:.5f}", flush=True)
+            raise runs.OutOfTime if time.time() + self.options.spare > self.end else runs.Failed("there are no judges")
 
 
 def held_out_images(options):
@@ -179,9 +131,9 @@ def start_of(work, arm, name, seed):
     ready = work.ready.get((arm.base, seed))
     while ready and not (base / "config.json").exists() and not ready.wait(1.0):
         if time.time() > work.end:
-            raise OutOfTime
+            raise runs.OutOfTime
     if not (base / "config.json").exists():
-        raise Failed(f"starts from {arm.base} with seed {seed}, which is not there: train it first")
+        raise runs.Failed(f"starts from {arm.base} with seed {seed}, which is not there: train it first")
     if not arm.convert:
         return ["--init", base]
     start = options.out / f"start-{name}-{seed}"
@@ -190,38 +142,26 @@ def start_of(work, arm, name, seed):
     return ["--init", start]
 
 
-def once(words):
-    """Words of a command line in which the last of several equal flags counts; --set is repeatable."""
-    flags = []
-    for word in map(str, words):
-        if word.startswith("--"):
-            flags.append([word])
-        else:
-            flags[-1].append(word)
-    last = {flag[0] if flag[0] != "--set" else tuple(flag): flag for flag in flags}
-    return [word for flag in last.values() for word in flag]
-
-
 def trained(work, arm, name, seed, common):
     """Trains; the rows of its log. Of a run that starts from another also a row for step 0: one step of no length."""
     options, folder = work.options, work.options.out / f"{name}-{seed}"
     steps = image_arms.steps_of(name, options)
     start = start_of(work, arm, name, seed)
     if not (folder / "checkpoints").exists() and time.time() + work.expected(name) > work.end:
-        raise OutOfTime
+        raise runs.OutOfTime
     words = ["--config", options.config, "--seed", seed, "--device", options.device, *options.machine, "--keep", 1, "--log-every", 50,
              "--data", options.data, *common, *image_arms.split(arm.flags), *start]
     rows = []
     if start:
         zero = options.out / f"zero-{name}-{seed}"
         if not (zero / "model.safetensors").exists():
-            work.call(["train", "diffusion", *once([*words, "--max-steps", 1, "--lr", 1e-30, "--warmup-steps", 0, "--sample-every", 0, "--checkpoint-every", 0,
+            work.call(["train", "diffusion", *runs.once([*words, "--max-steps", 1, "--lr", 1e-30, "--warmup-steps", 0, "--sample-every", 0, "--checkpoint-every", 0,
                                                     "--out", zero, "--overwrite"])], f"{zero}.log")
         rows = [{**row, "step": 0} for row in runs.rows_of(zero / "log.jsonl") if row["kind"] == "eval"]
     if not (folder / "model.safetensors").exists():
         more = ["--max-steps", steps, "--eval-steps", max(1, steps // options.evals), "--sample-every", max(1, steps // options.sheets),
                 "--checkpoint-every", max(500, steps // 4), "--resume", "--out", folder]
-        work.call(["train", "diffusion", *once([*words, *more])], f"{folder}.log")
+        work.call(["train", "diffusion", *runs.once([*words, *more])], f"{folder}.log")
     return rows + runs.rows_of(folder / "log.jsonl")
 
 
@@ -383,9 +323,9 @@ def main():
     def guarded(key, call):
         try:
             call()
-        except OutOfTime:
+        except runs.OutOfTime:
             left.append(" ".join(key))
-        except Failed as error:
+        except runs.Failed as error:
             failed.append(" ".join(key))
             print(f"{' '.join(key)}: {error}", file=sys.stderr, flush=True)
 

@@ -5,9 +5,7 @@ diffusers and transformers write them: bf16, in shards. For trying and timing wi
     scripts/random_models.py models/ dit_xl_2 sd_vae sana_600m dc_ae gemma_2_2b
 
 dit_xl_2 is DiT-XL/2 for 256 pixels, dit_xl_2_512 for 512. gemma_2_2b_short has the shapes of Gemma-2-2b with two layers:
-its states have the same size. wan_1_3b, wan_vae and umt5_xxl are the parts of Wan2.1-T2V-1.3B. Gemma gets a tokenizer of
-bytes (--mhla makes it). Needs torch, diffusers, transformers.
-its states have the same size. Gemma gets a tokenizer of bytes (--mhla makes it). sana_pipeline has SANA-0.6B, DC-AE,
+its states have the same size. wan_1_3b, wan_vae and umt5_xxl are the parts of Wan2.1-T2V-1.3B. Gemma gets a tokenizer of bytes (--mhla makes it). sana_pipeline has SANA-0.6B, DC-AE,
 Gemma-2-2b, its tokenizer and a scheduler in one folder, as diffusers publishes them. Needs torch, diffusers, transformers.
 """
 

@@ -136,11 +136,14 @@ class Work:
             raise Failed(f"{words[1]} {words[2]}: exit {process.returncode}: {''.join(last)}")
         return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
 
+    def keep(self, row):
+        self.known[row["run"], row["seed"]] = row
+        with open(self.options.out / "results.jsonl", "a") as file:
+            file.write(json.dumps(row) + "\n")
+
     def add(self, row):
         with self.writing:
-            self.known[row["run"], row["seed"]] = row
-            with open(self.options.out / "results.jsonl", "a") as file:
-                file.write(json.dumps(row) + "\n")
+            self.keep(row)
             print(f"{row['run']} {row['seed']}: held-out error {row['mse']:.5f}", flush=True)
 
 

@@ -210,9 +210,7 @@ void add_bench_model(CLI::App& bench, Job& job) {
   model
       ->add_option("--model", o.models,
                    str(model_list("classify"), "; ", model_list("diffusion"), "; ", model_list("lm"), "; ",
-                       model_list("video"), "; several joined by commas, as for all lists here"))
-                   str(model_list("classify"), "; ", model_list("diffusion"), "; ", model_list("lm"),
-                       "; several joined by commas, as for all lists here; sana_* is not timed"))
+                       model_list("video"), "; several joined by commas, as for all lists here; sana_* is not timed"))
       ->type_name("NAME,...")
       ->delimiter(',')
       ->capture_default_str();

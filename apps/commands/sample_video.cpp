@@ -11,13 +11,13 @@
 #include "apps/cli/axes.h"
 #include "apps/cli/engine.h"
 #include "apps/cli/limit_flags.h"
-#include "apps/cli/prompts.h"
 #include "apps/cli/request_flags.h"
 #include "apps/cli/train_screen.h"
 #include "mhla/core/error.h"
 #include "mhla/core/seconds.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json_lines.h"
+#include "mhla/io/prompts.h"
 
 namespace mhla::apps {
 namespace {

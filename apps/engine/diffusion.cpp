@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps/engine/paired.h"
 #include "apps/engine/caption_states.h"
+#include "apps/engine/paired.h"
 #include "apps/engine/training.h"
 #include "mhla/core/error.h"
 #include "mhla/core/memory.h"

@@ -47,8 +47,6 @@ inline constexpr ModelName kModelNames[] = {
     {"wan_s64", "video", "Wan: 384 channels, 12 layers, clips of 64 px with words of its own"},
     {"wan_1_3b", "video", "Wan2.1 1.3B, text to video, on latents"},
     {"wan_14b", "video", "Wan2.1 14B, text to video, on latents"},
-    {"sana_600m", "sample", "SANA 0.6B, text to image"},
-    {"sana_1600m", "sample", "SANA 1.6B, text to image"},
     {"sana_600m", "diffusion", "SANA 0.6B, text to image"},
     {"sana_1600m", "diffusion", "SANA 1.6B, text to image"},
 };

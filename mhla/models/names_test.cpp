@@ -23,9 +23,7 @@ std::vector<std::string> sorted(std::vector<std::string> names) {
 TEST(ModelNames, AreThoseOfTheFamilies) {
   EXPECT_EQ(sorted(model_names("classify")), sorted(classifier_names()));
   EXPECT_EQ(sorted(model_names("lm")), sorted(lm_names()));
-  EXPECT_EQ(sorted(model_names("diffusion")), sorted(dit_names()));
   EXPECT_EQ(sorted(model_names("video")), sorted(wan_names()));
-  EXPECT_EQ(sorted(model_names("sample")), sorted(sana_names()));
   std::vector<std::string> denoisers = dit_names();
   for (const std::string& name : sana_names()) denoisers.push_back(name);
   EXPECT_EQ(sorted(model_names("diffusion")), sorted(denoisers));
