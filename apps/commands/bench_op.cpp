@@ -343,7 +343,8 @@ int run_bench(const BenchOptions& options) {
 }  // namespace
 
 void add_bench(CLI::App& app, Job& job) {
-  CLI::App* bench = app.add_subcommand("bench", "time the operator, whole models, teams of processes, data and tokenizers");
+  CLI::App* bench =
+      app.add_subcommand("bench", "time the operator, whole models, teams of processes, data and tokenizers");
   bench->require_subcommand(1);
   add_bench_data(*bench, job);
   add_bench_text(*bench, job);

@@ -105,8 +105,9 @@ TORCH_MODULE(Sana);
 enum class SanaNames : std::uint8_t { kOriginal, kDiffusers };  // diffusers has no y_embedding
 
 Weights to_published(const SanaConfig& config, const Weights& ours, SanaNames names);  // weights, or their gradients
-// In either naming, or under our own names as a training keeps them. `pos_embed` is passed over, and y_embedding stays where the file has none. What does not fit is
-// refused with the lists of what is missing and what is left over, and nothing changes.
+// In either naming, or under our own names as a training keeps them. `pos_embed` is passed over, and y_embedding stays
+// where the file has none. What does not fit is refused with the lists of what is missing and what is left over, and
+// nothing changes.
 void load_published(SanaImpl& model, const Weights& published);
 Weights state_of(const SanaImpl& model);  // with y_embedding
 
