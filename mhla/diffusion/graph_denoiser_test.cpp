@@ -53,13 +53,13 @@ TEST(GraphDenoiser, HasTheBitsOfTheNetwork) {
   for (const char* attention : {"mhla", "linear", "softmax"}) {
     SCOPED_TRACE(attention);
     for (const torch::ScalarType type : {torch::kFloat, torch::kBFloat16}) {
-      const Dit dit = small_dit(attention);
+      Dit dit = small_dit(attention);
       dit->to(torch::kCUDA, type);
       expect_same_bits(*dit, dit_inputs);
       SanaConfig c = sana_config("sana_600m", attention);
       c.channels = 4, c.dim = 64, c.depth = 2, c.head_dim = 32, c.cross_heads = 2, c.caption_dim = 48;
       c.caption_tokens = 12;
-      const Sana sana(c);
+      Sana sana(c);
       randomize(*sana);
       sana->to(torch::kCUDA, type);
       expect_same_bits(*sana, sana_inputs);
@@ -70,7 +70,7 @@ TEST(GraphDenoiser, HasTheBitsOfTheNetwork) {
 TEST(GraphDenoiser, CallsTheNetworkOnACpu) {
   const torch::NoGradGuard no_gradient;
   torch::manual_seed(2);
-  const Dit dit = small_dit("mhla");
+  Dit dit = small_dit("mhla");
   GraphDenoiser graph(*dit);
   for (int call = 0; call < 4; ++call) {
     const Inputs in = dit_inputs(2, torch::kCPU);
