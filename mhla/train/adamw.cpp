@@ -55,7 +55,7 @@ void update_one(const torch::Tensor& p, const torch::Tensor& grad, const torch::
 
 // The same numbers as a tensor.
 torch::Tensor part_of(const torch::Tensor& x, std::int64_t begin, const torch::Tensor& m) {
-  return m.numel() == x.numel() ? x : x.detach().reshape({-1}).narrow(0, begin, m.numel());
+  return m.sizes() == x.sizes() ? x : x.detach().reshape({-1}).narrow(0, begin, m.numel());  // shared ones are flat
 }
 
 }  // namespace
