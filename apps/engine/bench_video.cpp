@@ -27,7 +27,7 @@ constexpr std::int64_t kFrameStride = 4, kPixelStride = 8;  // of the Wan VAE
 WanConfig video_network(const BenchModelRequest& bench) {
   const bool hybrid = bench.attention == kHybrid;
   WanConfig c = wan_config(bench.model, hybrid ? "mhla" : bench.attention);
-  if (hybrid) c.layers = layers_called("every-3rd-kept", c.depth);
+  if (hybrid) c.layers = wan_layers("every-3rd-kept", c.depth, "bench model: attention");
   check(c);
   return c;
 }

@@ -1,9 +1,5 @@
 // The network of the options, and what options may not be.
-#include <algorithm>
-#include <sstream>
-
 #include "mhla/core/error.h"
-#include "mhla/core/limits.h"
 #include "mhla/train/memory.h"
 #include "mhla/train/model_file.h"
 #include "mhla/train/video/video_task.h"
@@ -15,42 +11,7 @@ void expect_video_range(const char* field, double value, double least, double mo
   if (!(value >= least && value <= most)) fail("train: ", field, " is ", value, ", expected ", least, " to ", most);
 }
 
-// The published hybrid keeps layers 0, 3, 6, ...: "every-3rd-kept".
-std::int64_t kept_every(const std::string& text) {
-  constexpr std::string_view kHead = "every-";
-  if (text.rfind(kHead, 0) != 0) return 0;
-  std::size_t used = 0;
-  std::int64_t every = 0;
-  try {
-    every = std::stoll(text.substr(kHead.size()), &used);
-  } catch (const std::exception&) {
-    return 0;
-  }
-  const std::string rest = text.substr(kHead.size() + used);
-  const bool ordinal = rest == "nd-kept" || rest == "rd-kept" || rest == "th-kept";
-  return ordinal && every >= 2 && every <= limits::kLayers.most ? every : 0;
-}
-
 }  // namespace
-
-std::vector<std::int64_t> layers_called(const std::string& text, std::int64_t depth) {
-  std::vector<std::int64_t> layers;
-  if (text == "all") return layers;
-  if (const std::int64_t every = kept_every(text); every > 0) {
-    for (std::int64_t layer = 0; layer < depth; ++layer)
-      if (layer % every != 0) layers.push_back(layer);
-    if (layers.empty()) fail("train: layers is ", text, ", which leaves none of ", depth, " layers, expected some");
-    return layers;
-  }
-  std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) {
-    if (word.empty() || word.size() > 5 || word.find_first_not_of("0123456789") != std::string::npos)
-      fail("train: layers is '", text, "', expected all, every-3rd-kept, or numbers joined by commas");
-    layers.push_back(std::stoll(word));
-  }
-  if (layers.empty()) fail("train: layers is empty, expected all, every-3rd-kept, or numbers joined by commas");
-  return layers;
-}
 
 void check(const VideoOptions& o) {
   check(o.train);
@@ -86,7 +47,7 @@ WanConfig named_network(const VideoOptions& o) {
   if (c.attention == "softmax" && o.layers != "all")
     fail("train: layers is ", o.layers, " with softmax attention, which all layers have, expected all");
   fields_from_json(c, o.network, "network");
-  if (o.layers != "all") c.layers = layers_called(o.layers, c.depth);
+  if (o.layers != "all") c.layers = wan_layers(o.layers, c.depth, "train: layers");
   check(c);
   return c;
 }

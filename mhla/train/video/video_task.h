@@ -13,9 +13,6 @@ namespace mhla::train {
 // Throws with the option, its value and what is expected; what needs the data is checked with it.
 void check(const VideoOptions& options);
 
-// Layers of a model of `depth` layers: "all" (none listed), "every-3rd-kept", or "1,2,4".
-std::vector<std::int64_t> layers_called(const std::string& text, std::int64_t depth);
-
 // The network of the options before the data is known: by name or from a file, with its attention.
 WanConfig named_network(const VideoOptions& options);
 // The same with the channels and the words that the data has.

@@ -87,15 +87,6 @@ TEST(VideoClips, UnshuffleIsTorchsAndComesBack) {
   EXPECT_TRUE(torch::equal(shuffled(places, 2), videos));
 }
 
-TEST(VideoLayers, ByName) {
-  EXPECT_TRUE(layers_called("all", 12).empty());
-  EXPECT_EQ(layers_called("every-3rd-kept", 7), (std::vector<std::int64_t>{1, 2, 4, 5}));
-  EXPECT_EQ(layers_called("every-2nd-kept", 4), (std::vector<std::int64_t>{1, 3}));
-  EXPECT_EQ(layers_called("0,3", 4), (std::vector<std::int64_t>{0, 3}));
-  for (const char* wrong : {"", "some", "1,x", "every-3-kept", "every-1st-kept", "1,,2"})
-    EXPECT_TRUE(has(message_of([&] { layers_called(wrong, 4); }), "every-3rd-kept")) << wrong;
-}
-
 TEST(VideoTask, BatchesAreFlowMatchingOfTheirClips) {
   Made made;
   EXPECT_EQ(made.network.channels, 12);
