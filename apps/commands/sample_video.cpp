@@ -125,9 +125,12 @@ void add_sample_video(CLI::App& sample, Job& job) {
                    "one prompt per line, or JSON lines with prompt and, if wanted, negative and seed")
       ->type_name("FILE");
   flags["negative"].type_name("TEXT");
-  command->add_option("--size", own.size, "size of a frame in pixels, rows x columns (default: 480x832)")
+  command
+      ->add_option("--size", own.size,
+                   "size of a frame in pixels, rows x columns (default: 480x832, or as in training)")
       ->type_name("N|RxC");
-  flags.shown("frames").check(whole_number(1, 1 << 16));
+  flags["weights"].check(one_of({"model", "ema"}))->type_name("NAME");
+  flags["frames"].check(whole_number(1, 1 << 16));
   flags.shown("fps");
   flags.shown("sampler").check(one_of({"unipc", "dpm++", "euler"}));
   flags["time_grid"]
@@ -144,8 +147,11 @@ void add_sample_video(CLI::App& sample, Job& job) {
   add_json(*command, own.json, "JSON objects for the plan and each video on stdout, text on stderr");
   command->footer(
       "DIR is a model as published: a pipeline of diffusers (transformer/, vae/, text_encoder/, tokenizer/), or the\n"
-      "original folder with its .pth files turned into .safetensors. Prompt, seed and settings are written into the\n"
-      "video. The noise depends on the seed only. With --prompts, videos that are there already are skipped.");
+      "original folder with its .pth files turned into .safetensors. A run of `mhla train video` on clips needs no "
+      "other\n"
+      "files. Prompt, seed and settings are written into the video. The noise depends on the seed only. With "
+      "--prompts,\n"
+      "videos that are there already are skipped.");
   command->callback([&job] { job = [] { return run_sample_video(request, own); }; });
 }
 

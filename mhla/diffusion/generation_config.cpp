@@ -30,8 +30,10 @@ void check(const GenerationConfig& c) {
   if (!std::isfinite(c.latent_shift))
     fail("generation: latent_shift is ", c.latent_shift, ", expected a finite number");
   const bool sides = std::all_of(c.sample.begin(), c.sample.end(), [](std::int64_t n) { return n >= 1 && n <= 65536; });
-  if (!(c.sample.empty() || (c.sample.size() == 2 && sides)))
-    fail("generation: sample has ", c.sample.size(), " numbers, expected none, or rows and columns from 1 to 65536");
+  if (!(c.sample.empty() || ((c.sample.size() == 2 || c.sample.size() == 3) && sides)))
+    fail("generation: sample has ", c.sample.size(),
+         " numbers, expected none, or rows and columns from 1 to 65536, of "
+         "videos frames before them");
 }
 
 void check(const GenerationConfig& c, std::int64_t channels, bool learn_sigma) {

@@ -43,7 +43,9 @@ struct GenerationConfig {
     visit("autoencoder", c.autoencoder, "folder of the autoencoder that decodes latents; empty: not known");
     visit("latent_scale", c.latent_scale, "latents are multiplied by this before training; 0: the autoencoder's own");
     visit("latent_shift", c.latent_shift, "subtracted from latents before that; 0: the autoencoder's own");
-    visit("sample", c.sample, "rows and columns of a sample in training; empty: the network says, or not known");
+    visit("sample", c.sample,
+          "rows and columns of a sample in training, of videos frames before them; empty: the network says, or not "
+          "known");
     visit("text_encoder", c.text_encoder, "folder of the text encoder that prompts go through; empty: not known");
   }
   bool operator==(const GenerationConfig&) const = default;

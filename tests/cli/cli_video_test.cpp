@@ -103,6 +103,37 @@ TEST_F(CliVideo, ABaseItsArmsATeacherAndAJudge) {
                  {"whose dim is 24, but the network has 32"});
 }
 
+TEST_F(CliVideo, ARunIsSampledFrom) {
+  const std::string run = folder.path("run"), clip = folder.path("clip.y4m"), state = folder.path("state.safetensors");
+  ASSERT_EQ(run_program(words(run, {"--attention", "mhla", "--sample-every", "0", "--ema", "0.9"})).code, 0);
+  const auto sample = [&](const std::string& out, const std::vector<std::string>& more = {}) {
+    return joined(
+        {"sample", "video", "--model", run, "--steps", "3", "--guidance", "2", "--threads", "1", "--out", out},
+        joined({"--prompt", "a color1 class3 moves dir2 fast on a ground0"}, more));
+  };
+  const ProgramRun made = run_program(sample(clip));
+  ASSERT_EQ(made.code, 0) << made.err;
+  const std::string header = file_text(clip).substr(0, 40);
+  EXPECT_TRUE(has(header, "W16 H16 F16:1")) << header;  // the clips of the training
+  const JsonValue settings = read_json(clip + ".json");
+  EXPECT_EQ(settings.at("frames").as_string(), "4");
+  EXPECT_EQ(settings.at("shift").as_string(), "3.0");
+  EXPECT_TRUE(has(settings.at("model").as_string(), "ema.safetensors"));
+
+  const std::string again = folder.path("again.y4m"), other = folder.path("other.y4m");
+  ASSERT_EQ(run_program(sample(again, {"--save-latents", state})).code, 0);
+  ASSERT_EQ(run_program(sample(again, {"--resume", state, "--overwrite"})).code, 0);
+  EXPECT_TRUE(read_file(again) == read_file(clip));
+  ASSERT_EQ(run_program(sample(other, {"--weights", "model", "--frames", "6", "--size", "16x24"})).code, 0);
+  EXPECT_TRUE(has(file_text(other).substr(0, 40), "W24 H16")) << "another size";
+
+  expect_refused(sample(other, {"--overwrite", "--tile"}), {"--tile is given, but the model makes pixels"});
+  expect_refused(sample(other, {"--overwrite", "--text-cache", "x"}),
+                 {"--text-cache is given, but the model has words"});
+  expect_refused(sample(other, {"--overwrite", "--size", "17x16"}), {"--size is 17x16, expected multiples of 4"});
+  expect_refused(sample(other, {"--overwrite", "--prompt", "a purple hat"}), {"the model has no word 'purple'"});
+}
+
 TEST_F(CliVideo, CtrlCAndKillLeaveARunThatEndsWithTheSameBits) {
   const std::vector<std::string> long_run{"--max-steps", "40", "--checkpoint-every", "5", "--sample-every", "20",
                                           "--ema",       "0.9"};

@@ -139,7 +139,7 @@ class VideoJob {
     std::int64_t frames = 0;
     models_.decode(latents, [&](const Image& image) {
       writer->frame(image);
-      progress_.decoded(number, ++frames, r_.frames);
+      progress_.decoded(number, ++frames, plan_.frames);
       leave_when_stopped(0, "");
     });
     writer->end();
@@ -215,7 +215,7 @@ void sample_video(const SampleVideoRequest& r, train::Observer& observer) {
                      .set("out", prompt.out.string())
                      .set("prompt", prompt.text)
                      .set("seed", std::to_string(prompt.seed))
-                     .set("frames", r.frames)
+                     .set("frames", plan.frames)
                      .set("size", plan.settings.at("size"))
                      .set("denoise_s", denoising)
                      .set("decode_s", seconds_since(begun) - denoising));

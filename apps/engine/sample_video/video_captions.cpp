@@ -36,6 +36,11 @@ std::string start_of(const std::string& text) {
 }  // namespace
 
 VideoCaptions::VideoCaptions(const VideoPlan& plan, const SampleVideoRequest& r) : plan_(plan), cache_(r.text_cache) {
+  if (plan.words) {
+    for (const VideoPrompt& prompt : plan.prompts)
+      for (const std::string* text : {&prompt.text, &prompt.negative}) (void)states(*text);  // words that are not known
+    return;
+  }
   if (!cache_.empty() && is_there(cache_)) read_cache(cache_);
   if (plan.encoder && !cached_id_.empty() && cached_id_ != encoder_id())
     fail(kVideoCommand, ": ", cache_.string(), " has states of another text encoder than ",
@@ -128,6 +133,11 @@ void VideoCaptions::encode(torch::Device device) {
 }
 
 torch::Tensor VideoCaptions::states(const std::string& text) const {
+  if (plan_.words) {
+    const torch::Tensor ids = torch::empty({1, plan_.network.text_tokens}, torch::kLong);
+    labelled(kVideoCommand, [&] { plan_.words->encode(text, ids.size(1), ids.data_ptr<std::int64_t>()); });
+    return ids;
+  }
   const torch::Tensor& rows = known_.at(clean_prompt(text));
   return torch::constant_pad_nd(rows, {0, 0, 0, plan_.network.text_tokens - rows.size(0)}).unsqueeze(0);
 }

@@ -21,7 +21,7 @@ class VideoCaptions {
   [[nodiscard]] std::int64_t longest() const { return longest_; }  // tokens of what is missing
   // Loads the encoder, computes what is missing, frees it and writes the cache.
   void encode(torch::Device device);
-  // [1, text_tokens, text_dim] on the host.
+  // [1, text_tokens, text_dim] on the host; of a model with words of its own their numbers, [1, text_tokens].
   [[nodiscard]] torch::Tensor states(const std::string& text) const;
 
  private:

@@ -52,6 +52,19 @@ std::optional<double> scheduler_shift(const fs::path& model) {
   return {};
 }
 
+// The file that is asked for of a run, which has several; otherwise the folder.
+fs::path transformer_weights(const SampleVideoRequest& r, const fs::path& folder) {
+  if (r.weights.empty() && !is_there(folder / "train.json")) return folder;
+  const fs::path ema = folder / "ema.safetensors";
+  const fs::path file = r.weights.empty() && is_there(ema)
+                            ? ema
+                            : folder / (str(r.weights.empty() ? "model" : r.weights, ".safetensors"));
+  if (!is_there(file))
+    fail(kVideoCommand, ": ", file.string(), " is not there",
+         r.weights.empty() ? ": the run is not finished" : ", expected other --weights");
+  return file;
+}
+
 }  // namespace
 
 VideoFiles find_video_files(const SampleVideoRequest& r) {
@@ -62,6 +75,7 @@ VideoFiles find_video_files(const SampleVideoRequest& r) {
   files.transformer = !is_there(model / "config.json") && is_there(part / "config.json") ? part : model;
   if (!is_there(files.transformer / "config.json"))
     fail(kVideoCommand, ": ", r.model, " has no config.json and no transformer/config.json, expected a Wan model");
+  files.weights = transformer_weights(r, files.transformer);
   files.vae = r.vae.empty() ? part_beside(model, "vae", kVaeFile) : given_part(r.vae, "--vae");
   files.text_encoder = r.text_encoder.empty() ? part_beside(model, "text_encoder", kEncoderFile)
                                               : given_part(r.text_encoder, "--text-encoder");

@@ -17,6 +17,7 @@ DenoiseCost denoise_cost(const VideoPlan& plan, double number, std::array<std::i
 }
 
 double decode_bytes(const VideoPlan& plan, double number, const std::array<std::int64_t, 2>& size) {
+  if (plan.pixels) return 0;
   const ModelSize vae = size_of(plan.autoencoder, size[0], size[1]);
   return number * (vae.parameters + vae.passing);
 }
@@ -26,7 +27,7 @@ std::int64_t frames_that_fit(const VideoPlan& plan, double number, double limit)
   for (std::int64_t latents = plan.latent[1] - 1; latents > 0; --latents) {
     if (latents % plan.network.patch[0] != 0) continue;
     if (denoise_cost(plan, number, {latents, plan.latent[2], plan.latent[3]}, 1).bytes() <= limit)
-      return 1 + (latents - 1) * plan.autoencoder.time_factor();
+      return 1 + (latents - 1) * plan.time_factor();
   }
   return 0;
 }
@@ -81,7 +82,8 @@ VideoMemory plan_video_memory(const SampleVideoRequest& r, const VideoPlan& plan
              ", freed after the prompts are encoded"),
          bytes);
   } else {
-    memory.lines.emplace_back("text     all embeddings are there, no text encoder is loaded");
+    memory.lines.emplace_back(plan.words ? "text     words of the model's own, no text encoder"
+                                         : "text     all embeddings are there, no text encoder is loaded");
   }
 
   const double rows = plan.guided() ? 2 : 1;
@@ -92,7 +94,7 @@ VideoMemory plan_video_memory(const SampleVideoRequest& r, const VideoPlan& plan
   }
   if (denoise.bytes() > limit) {
     const std::int64_t fewer = frames_that_fit(plan, number, limit);
-    fail(kVideoCommand, ": ", r.frames, " frames of ", plan.size[0], "x", plan.size[1], " need ",
+    fail(kVideoCommand, ": ", plan.frames, " frames of ", plan.size[0], "x", plan.size[1], " need ",
          bytes_text(denoise.bytes()), ", but ", bytes_text(limit), " are there (", bound, "): expected ",
          fewer > 0 ? str("--frames ", fewer, ", ") : std::string(),
          number == 4 && device.is_cuda() ? "--precision bf16, " : "", "a smaller --size, or more memory");
@@ -104,6 +106,11 @@ VideoMemory plan_video_memory(const SampleVideoRequest& r, const VideoPlan& plan
                                   : ", prompt and negative one after the other"),
        denoise.bytes());
 
+  if (plan.pixels) {
+    memory.decoder_beside = true;
+    memory.lines.emplace_back("decode   the model makes pixels, no autoencoder");
+    return memory;
+  }
   std::array<std::int64_t, 2> piece = plan.size;
   const std::int64_t unit = plan.autoencoder.space_factor();
   const auto take_tiles = [&](std::int64_t side) {

@@ -2,6 +2,7 @@
 
 #include "mhla/core/run_failed.h"
 #include "mhla/models/weights_folder.h"
+#include "mhla/train/video/video_data.h"
 
 namespace mhla::apps {
 namespace {
@@ -35,8 +36,8 @@ void take_pictures(const torch::Tensor& frames, const std::function<void(const I
 }  // namespace
 
 void expect_weights_of(const VideoPlan& plan, bool with_encoder) {
-  expect_numbers(plan.files.transformer, size_of(plan.network, plan.latent_grid()).parameters);
-  expect_numbers(plan.files.vae, size_of(plan.autoencoder, plan.size[0], plan.size[1]).parameters);
+  expect_numbers(plan.files.weights, size_of(plan.network, plan.latent_grid()).parameters);
+  if (!plan.pixels) expect_numbers(plan.files.vae, size_of(plan.autoencoder, plan.size[0], plan.size[1]).parameters);
   if (!with_encoder) return;
   const Umt5Config& c = *plan.encoder;  // some files have the table of tokens twice
   expect_numbers(plan.files.text_encoder, size_of(c, 1).parameters, static_cast<double>(c.vocab_size * c.d_model));
@@ -47,8 +48,7 @@ Wan& VideoModels::transformer() {
   if (!memory_.decoder_beside) autoencoder_ = WanVae(nullptr);
   transformer_ = Wan(plan_.network);
   transformer_->to(dtype_);
-  labelled(plan_.files.transformer.string(),
-           [&] { load_published(*transformer_, mapped_weights(plan_.files.transformer)); });
+  labelled(plan_.files.weights.string(), [&] { load_published(*transformer_, mapped_weights(plan_.files.weights)); });
   transformer_->to(device_);
   transformer_->eval();
   return transformer_;
@@ -67,6 +67,7 @@ WanVae& VideoModels::autoencoder() {
 
 void VideoModels::decode(const torch::Tensor& latents, const std::function<void(const Image&)>& take) {
   const torch::NoGradGuard no_gradient;
+  if (plan_.pixels) return take_pictures(train::shuffled(latents, plan_.unshuffle), take);
   WanVae& vae = autoencoder();
   const torch::Tensor narrow = latents.to(device_, dtype_);
   if (memory_.tiles && latents.size(2) > 1)

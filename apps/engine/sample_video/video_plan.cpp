@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "mhla/core/limits.h"
+#include "mhla/diffusion/generation_config.h"
 #include "mhla/io/folder.h"
 #include "mhla/io/json_object.h"
 #include "mhla/io/utf8.h"
@@ -40,8 +41,34 @@ WanConfig network_in(const fs::path& folder) {
   return parse_wan_config(json, file.string());
 }
 
-void take_video_vae(VideoPlan& plan) {
+// What a training says of its model: pixels or latents, their size, the shift, the words of captions.
+void take_video_training(VideoPlan& plan) {
+  const fs::path& folder = plan.files.transformer;
+  if (plan.network.vocab > 0) {
+    plan.words = CaptionWords::read(folder);
+    if (plan.words->rows() != plan.network.vocab)
+      fail(folder.string(), ": ", kWordsFile, " has ", plan.words->rows() - 1, " words, expected ",
+           plan.network.vocab - 1);
+  }
+  if (!is_there(folder / kGenerationFile)) return;
+  const GenerationConfig g = read_generation_config(folder, {});
+  if (!g.is_flow()) fail(folder.string(), ": ", kGenerationFile, " has process ", g.process, ", expected flow");
+  plan.pixels = !g.is_latent(), plan.unshuffle = g.unshuffle;
+  if (!plan.files.shift) plan.files.shift = g.shift;
+  if (plan.files.vae.empty()) plan.files.vae = g.autoencoder;
+  if (g.sample.size() == 3) plan.frames = g.sample[0], plan.size = {g.sample[1], g.sample[2]};
+  if (plan.pixels && plan.network.channels != 3 * g.unshuffle * g.unshuffle)
+    fail(folder.string(), ": the model has ", plan.network.channels, " channels, expected 3 colours of ", g.unshuffle,
+         "x", g.unshuffle, " pixels");
+}
+
+void take_video_vae(const SampleVideoRequest& r, VideoPlan& plan) {
   const fs::path& vae = plan.files.vae;
+  if (plan.pixels) {
+    for (const auto& [given, option] : {std::pair(!r.vae.empty(), "--vae"), std::pair(r.tile, "--tile")})
+      if (given) fail(kVideoCommand, ": ", option, " is given, but the model makes pixels, without an autoencoder");
+    return;
+  }
   if (vae.empty())
     fail(kVideoCommand, ": no autoencoder is beside the model, expected vae/, Wan2.1_VAE.safetensors or --vae PATH");
   const fs::path config = vae / "config.json";
@@ -54,8 +81,14 @@ void take_video_vae(VideoPlan& plan) {
          plan.network.channels, " that go in");
 }
 
-void take_video_encoder(VideoPlan& plan) {
+void take_video_encoder(const SampleVideoRequest& r, VideoPlan& plan) {
   const fs::path& encoder = plan.files.text_encoder;
+  if (plan.words) {
+    for (const auto& [given, option] :
+         {std::pair(&r.text_encoder, "--text-encoder"), std::pair(&r.text_cache, "--text-cache")})
+      if (!given->empty()) fail(kVideoCommand, ": ", option, " is given, but the model has words of its own");
+    return;
+  }
   if (encoder.empty()) return;
   const fs::path folder = is_folder(encoder) ? encoder : encoder.parent_path();
   plan.encoder = Umt5Config();
@@ -75,18 +108,19 @@ std::string nearest_two(std::int64_t value, std::int64_t step, std::int64_t rest
 }
 
 void take_video_size(const SampleVideoRequest& r, VideoPlan& plan) {
-  const WanVaeConfig& vae = plan.autoencoder;
-  const std::int64_t each = vae.time_factor(), side = vae.space_factor();
+  const std::int64_t each = plan.time_factor(), side = plan.space_factor();
   if (r.size) plan.size = *r.size;
-  if (r.frames < 1 || r.frames > kMostFrames)
-    fail(kVideoCommand, ": --frames is ", r.frames, ", expected 1 to ", kMostFrames);
+  if (r.frames) plan.frames = *r.frames;
+  const std::int64_t frames = plan.frames;
+  if (frames < 1 || frames > kMostFrames)
+    fail(kVideoCommand, ": --frames is ", frames, ", expected 1 to ", kMostFrames);
   const std::int64_t time_patch = plan.network.patch[0];
-  if ((r.frames - 1) % each != 0)
-    fail(kVideoCommand, ": --frames is ", r.frames, ", expected one and a multiple of ", each, ": ",
-         nearest_two(r.frames, each, 1));
-  plan.latent = {plan.network.channels, 1 + (r.frames - 1) / each, plan.size[0] / side, plan.size[1] / side};
+  if ((frames - 1) % each != 0)
+    fail(kVideoCommand, ": --frames is ", frames, ", expected one and a multiple of ", each, ": ",
+         nearest_two(frames, each, 1));
+  plan.latent = {plan.network.channels, 1 + (frames - 1) / each, plan.size[0] / side, plan.size[1] / side};
   if (plan.latent[1] % time_patch != 0)
-    fail(kVideoCommand, ": --frames is ", r.frames, ", which is ", plan.latent[1], " latents, expected a multiple of ",
+    fail(kVideoCommand, ": --frames is ", frames, ", which is ", plan.latent[1], " latents, expected a multiple of ",
          time_patch, ", the patch of the transformer");
   for (std::size_t axis = 0; axis < 2; ++axis) {
     const std::int64_t step = side * plan.network.patch[axis + 1];
@@ -141,8 +175,9 @@ void take_video_sampler(const SampleVideoRequest& r, VideoPlan& plan) {
 
 JsonValue video_settings(const SampleVideoRequest& r, const VideoPlan& plan) {
   JsonValue s = JsonValue::object();
-  s.set("model", full_path(plan.files.transformer)).set("attention", plan.network.attention);
-  s.set("vae", full_path(plan.files.vae)).set("size", sides_text(plan.size)).set("frames", r.frames).set("fps", r.fps);
+  s.set("model", full_path(plan.files.weights)).set("attention", plan.network.attention);
+  if (!plan.pixels) s.set("vae", full_path(plan.files.vae));
+  s.set("size", sides_text(plan.size)).set("frames", plan.frames).set("fps", r.fps);
   s.set("sampler", plan.sampler.sampler).set("steps", plan.sampler.steps).set("shift", plan.flow.shift);
   if (!plan.sampler.time_grid.empty()) s.set("time_grid", plan.sampler.time_grid);
   s.set("guidance", plan.guidance).set("precision", r.precision);
@@ -164,7 +199,7 @@ JsonValue VideoPlan::settings_of(const VideoPrompt& prompt) const {
 VideoSettings VideoPlan::video(const SampleVideoRequest& r, const VideoPrompt& prompt) const {
   VideoSettings video;
   video.height = static_cast<int>(size[0]), video.width = static_cast<int>(size[1]);
-  video.frames = r.frames, video.fps = r.fps;
+  video.frames = frames, video.fps = r.fps;
   video.text = {{"Software", "mhla " MHLA_VERSION}};
   const JsonValue all = settings_of(prompt);
   for (const JsonValue::Member& member : all.members()) {
@@ -186,8 +221,9 @@ VideoPlan plan_video(const SampleVideoRequest& r) {
     fail(kVideoCommand, ": --precision is bf16, expected f32 on the CPU");
   plan.files = find_video_files(r);
   plan.network = network_in(plan.files.transformer);
-  take_video_vae(plan);
-  take_video_encoder(plan);
+  take_video_training(plan);
+  take_video_vae(r, plan);
+  take_video_encoder(r, plan);
   take_video_size(r, plan);
   take_video_sampler(r, plan);
   take_video_prompts(r, plan);

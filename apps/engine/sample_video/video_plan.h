@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "apps/engine/sample_video/video_request.h"
+#include "mhla/data/caption_words.h"
 #include "mhla/diffusion/samplers.h"
 #include "mhla/io/codecs/video_writer.h"
 #include "mhla/models/autoencoder/wan_vae.h"
@@ -19,7 +20,8 @@ inline constexpr const char* kVideoCommand = "sample video";  // opens errors
 // itself and the others as files beside it.
 struct VideoFiles {
   std::filesystem::path transformer, vae, text_encoder, tokenizer;  // the last three may be empty: not there
-  std::optional<double> shift;                                      // of the pipeline's scheduler
+  std::filesystem::path weights;                                    // of the transformer: its folder, or one file in it
+  std::optional<double> shift;                                      // of the pipeline's scheduler, or of a training
 };
 VideoFiles find_video_files(const SampleVideoRequest& request);
 
@@ -34,8 +36,14 @@ struct VideoPlan {
   WanConfig network;
   WanVaeConfig autoencoder;
   std::optional<Umt5Config> encoder;  // none: all embeddings must be in the cache
+  // A model that was trained on pixels has no autoencoder: squares of `unshuffle` are the channels of one place. One
+  // with words of its own has no text encoder.
+  bool pixels = false;
+  std::int64_t unshuffle = 1;
+  std::optional<CaptionWords> words;
   std::string device = "cpu";
   std::array<std::int64_t, 2> size{480, 832};
+  std::int64_t frames = 81;
   std::array<std::int64_t, 4> latent{};  // channels, frames, rows, columns
   std::vector<VideoPrompt> prompts;
   SamplerOptions sampler;
@@ -44,6 +52,9 @@ struct VideoPlan {
   JsonValue settings;  // all that a video depends on but its prompt and seed
 
   [[nodiscard]] bool guided() const { return guidance > 1.0; }
+  // Frames and pixels of a side that a latent stands for.
+  [[nodiscard]] std::int64_t time_factor() const { return pixels ? 1 : autoencoder.time_factor(); }
+  [[nodiscard]] std::int64_t space_factor() const { return pixels ? unshuffle : autoencoder.space_factor(); }
   [[nodiscard]] std::array<std::int64_t, 3> latent_grid() const { return {latent[1], latent[2], latent[3]}; }
   [[nodiscard]] JsonValue settings_of(const VideoPrompt& prompt) const;
   [[nodiscard]] VideoSettings video(const SampleVideoRequest& request, const VideoPrompt& prompt) const;

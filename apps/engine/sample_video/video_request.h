@@ -12,13 +12,13 @@
 namespace mhla::apps {
 
 struct SampleVideoRequest {
-  std::string model, out, vae, text_encoder, text_cache, device, precision = "f32";
+  std::string model, weights, out, vae, text_encoder, text_cache, device, precision = "f32";
   std::vector<std::string> prompts;
   std::vector<std::optional<std::string>> negatives;  // of each prompt; fewer: the one below
   std::vector<std::optional<std::int64_t>> seeds;     // of each prompt; fewer: seed plus the number of the prompt
   std::string negative;
   std::optional<std::array<std::int64_t, 2>> size;  // rows, columns
-  std::int64_t frames = 81;
+  std::optional<std::int64_t> frames;
   double fps = 16.0;
   std::string sampler = "unipc", time_grid;
   std::int64_t steps = 50;
@@ -31,15 +31,18 @@ struct SampleVideoRequest {
 
   template <class Self, class Visit>
   static void fields(Self& r, Visit&& visit) {
-    visit("model", r.model, "folder of a model: Wan2.1 as published (original or diffusers), or of `mhla convert`");
+    visit("model", r.model,
+          "folder of a model: Wan2.1 as published (original or diffusers), of `mhla convert`, or a run of `mhla train "
+          "video`");
+    visit("weights", r.weights, "of a run: model or ema (default: ema where there is one)");
     visit(
         "out", r.out,
         "file to write: .mp4, .webp, .gif or .y4m, or a folder of PNG files where the name has no ending; with several "
         "prompts their numbers are added, clip-0001.mp4");
     visit("prompts", r.prompts, "what the video should show");
     visit("negative", r.negative, "what guidance leads away from (default: an empty prompt)");
-    visit("size", r.size, "rows and columns of a frame in pixels (default: 480x832)");
-    visit("frames", r.frames, "frames: one and a multiple of 4");
+    visit("size", r.size, "rows and columns of a frame in pixels (default: 480x832, or as in training)");
+    visit("frames", r.frames, "frames: one and a multiple of 4 for Wan2.1 (default: 81, or as in training)");
     visit("fps", r.fps, "frames a second of the file");
     visit("sampler", r.sampler, "unipc, dpm++ or euler");
     visit("time_grid", r.time_grid,

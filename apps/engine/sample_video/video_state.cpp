@@ -32,7 +32,8 @@ void write_video_state(const fs::path& path, const VideoState& state, const Json
   Weights tensors{{"latents", state.x.cpu()}, {"text", state.text.cpu()}};
   if (state.negative.defined()) tensors["negative"] = state.negative.cpu();
   for (const auto& [name, value] : state.memory) tensors[kStateMemory + name] = value.cpu();
-  for (auto& [name, value] : tensors) value = value.to(torch::kFloat).contiguous();
+  for (auto& [name, value] : tensors)
+    value = (value.is_floating_point() ? value.to(torch::kFloat) : value).contiguous();
   write_weights(path, tensors, {{kStateSettings, write_json(settings)}, {kStateStep, std::to_string(state.step)}});
 }
 
@@ -58,15 +59,18 @@ VideoState read_video_state(const fs::path& path, const VideoPlan& plan) {
         fail("'", name, "' is unknown");
       }
     }
-    const auto expect = [](const torch::Tensor& x, const std::vector<std::int64_t>& shape, const std::string& name) {
-      if (!x.defined() || x.sizes() != torch::IntArrayRef(shape) || x.scalar_type() != torch::kFloat)
-        fail("'", name, "' is ", x.defined() ? c10::str(x.sizes()) : "missing", ", expected f32 ",
+    const auto expect = [](const torch::Tensor& x, const std::vector<std::int64_t>& shape, const std::string& name,
+                           torch::ScalarType type = torch::kFloat) {
+      if (!x.defined() || x.sizes() != torch::IntArrayRef(shape) || x.scalar_type() != type)
+        fail("'", name, "' is ", x.defined() ? c10::str(x.sizes()) : "missing", ", expected ", c10::toString(type), " ",
              c10::str(torch::IntArrayRef(shape)));
     };
-    const std::vector<std::int64_t> shape = latent_shape(plan),
-                                    text{1, plan.network.text_tokens, plan.network.text_dim};
-    expect(state.x, shape, "latents"), expect(state.text, text, "text");
-    if (plan.guided()) expect(state.negative, text, "negative");
+    const std::vector<std::int64_t> shape = latent_shape(plan);
+    std::vector<std::int64_t> text{1, plan.network.text_tokens};
+    if (!plan.words) text.push_back(plan.network.text_dim);
+    const torch::ScalarType type = plan.words ? torch::kLong : torch::kFloat;
+    expect(state.x, shape, "latents"), expect(state.text, text, "text", type);
+    if (plan.guided()) expect(state.negative, text, "negative", type);
     for (const auto& [name, value] : state.memory) expect(value, shape, kStateMemory + name);
     if (state.step < 1 || state.step > plan.sampler.steps)
       fail(state.step, " steps are done, expected 1 to ", plan.sampler.steps);

@@ -92,10 +92,12 @@ WanConfig network_of(const VideoOptions& o, const VideoSource& source) {
 GenerationConfig generation_of(const VideoOptions& o, const VideoSource& source) {
   GenerationConfig g;
   g.process = "flow", g.learned_variance = false, g.shift = o.shift;
-  if (source.is_latent())
+  if (source.is_latent()) {
     g.space = "latents", g.autoencoder = source.autoencoder;
-  else
-    g.unshuffle = o.unshuffle;
+  } else {
+    const std::vector<std::int64_t> shape = source.shape();
+    g.unshuffle = o.unshuffle, g.sample = {shape[1], shape[2] * o.unshuffle, shape[3] * o.unshuffle};
+  }
   check(g);
   return g;
 }
