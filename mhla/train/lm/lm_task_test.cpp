@@ -156,7 +156,7 @@ TEST(LmTask, OfficialTrainingIsWhatFlagsDoNotSay) {
   EXPECT_EQ(train_of(true, 0.0, true).clip_mix_apart, true);
 }
 
-TEST(LmTask, IsNotRecorded) {
+TEST(LmTask, PackedDocumentsAreNotRecorded) {
   const TemporaryRun temporary;
   LmOptions options = small(temporary.path("data"));
   options.tokens = temporary.path("tokens").string(), options.train.cuda_graph = true;
@@ -165,7 +165,8 @@ TEST(LmTask, IsNotRecorded) {
   options = resolved(options, network);
   LmTask task(options, std::move(data), network);
   EXPECT_EQ(message_of([&] { BatchPass(task, options.train, torch::kCUDA); }),  // before anything is done there
-            "train: cuda_graph is on, but language models are not recorded yet");
+            "train: cuda_graph is on, but packing is documents, whose lengths differ from batch to batch, expected "
+            "concatenate");
 }
 
 TEST(LmTask, RefusesWhatDoesNotFit) {
