@@ -152,7 +152,7 @@ TEST_F(WeightsTest, MistakesAreNamed) {
     EXPECT_TRUE(has(run.err, words)) << run.err;
   };
   said({"convert", folder.path("none"), folder.path("x")}, "does not exist");
-  said({"convert", ours, folder.path("x"), "--blocks", "3x3x3"}, "three numbers of --blocks are given, but");
+  said({"convert", ours, folder.path("x"), "--blocks", "3x3x3"}, "is not a Wan transformer, expected rows and columns");
   said({"convert", ours, folder.path("x"), "--blocks", "3x0"}, "--blocks is '3x0', expected numbers from 1 to");
   said({"convert", ours, folder.path("x"), "--attention", "gla"}, "gla");
   said({"convert", ours, folder.path("x"), "--family", "lm"}, "are for attention layers");

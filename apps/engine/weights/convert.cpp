@@ -117,7 +117,7 @@ void convert_model(const ConvertRequest& request, apps::ConvertResult& result) {
   if (is_wan(request)) return convert_wan(request, result);
   if (request.blocks3 || !request.layers.empty())
     fail("convert: ", request.blocks3 ? "three numbers of --blocks are" : "--layers is", " given, but ", request.in,
-         " is no Wan");
+         " is not a Wan transformer, expected ", request.blocks3 ? "rows and columns" : "a folder of one");
   if (is_generator(request)) return convert_generator(request, result);
   refuse_for_others(request);
   if (is_language_model(request)) return convert_language_model(request, result);

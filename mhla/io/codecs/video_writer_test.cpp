@@ -179,7 +179,8 @@ std::string output_of(const std::string& command) {
 }
 
 TEST_F(VideoWriterTest, FfprobeKnowsTheMp4) {
-  if (std::system("ffprobe -version >/dev/null 2>&1") != 0) GTEST_SKIP() << "ffmpeg is not installed";
+  if (std::system("ffprobe -version >/dev/null 2>&1") != 0)
+    GTEST_SKIP() << "ffprobe is missing, which reads the MP4 back (Debian: ffmpeg)";
   const fs::path path = write("clip.mp4", true);
   const std::string said = output_of("ffprobe -v error -count_frames -show_streams -show_format " + path.string());
   for (const char* line :
