@@ -20,8 +20,6 @@
 #include "mhla/train/distributed/collectives.h"
 #include "mhla/train/distributed/watch.h"
 
-extern char** environ;
-
 namespace mhla::apps {
 namespace {
 

@@ -14,8 +14,6 @@
 #include "mhla/io/codecs/video_reader_y4m.h"
 #include "mhla/io/file.h"
 
-extern char** environ;
-
 namespace mhla {
 namespace {
 

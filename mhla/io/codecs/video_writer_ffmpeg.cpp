@@ -21,8 +21,6 @@
 #include "mhla/io/codecs/video_writer.h"
 #include "mhla/io/file.h"
 
-extern char** environ;
-
 namespace mhla {
 namespace {
 
