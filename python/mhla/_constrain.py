@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from .mixing import constrain_mix_
+
+
+class Limits(NamedTuple):
+    """Arguments of :func:`mhla.constrain_mix_`."""
+
+    lo: float = 0.0
+    hi: float = 1.0
+    causal: bool = False
 
 
 class Constrained:
     """A module with a mixing matrix and the range that it must stay in."""
 
+    mix: nn.Parameter
+
+    def limits(self) -> Limits | None:
+        """The range of its mixing matrix; None leaves it free."""
+        raise NotImplementedError
+
     def constrain_(self) -> None:
         """Holds the mixing matrix in its range: call it after every optimiser step."""
-        raise NotImplementedError
+        limits = self.limits()
+        if limits is not None:
+            constrain_mix_(self.mix, limits.lo, limits.hi, causal=limits.causal)
 
 
 def constrain_(model: nn.Module) -> int:
@@ -23,9 +41,33 @@ def constrain_(model: nn.Module) -> int:
     Call it after every optimiser step, or once :func:`constrain_after_step` instead.
     """
     layers = [module for module in model.modules() if isinstance(module, Constrained)]
+    alike: dict[Any, list[Tensor]] = {}
     for layer in layers:
-        layer.constrain_()
+        limits = layer.limits()
+        if limits is None:
+            continue
+        mix = layer.mix
+        whole = type(mix) in (Tensor, nn.Parameter) and mix.dim() > 1  # no shard of one
+        single = None if whole else id(mix)
+        alike.setdefault((limits, mix.shape, mix.dtype, mix.device, single), []).append(mix)
+    for (limits, *_), matrices in alike.items():
+        _constrain_all_(matrices, limits)
     return len(layers)
+
+
+@torch.no_grad()
+def _constrain_all_(matrices: list[Tensor], limits: Limits) -> None:
+    """As one tensor: on a GPU each of the few operations is started once, not once per layer."""
+    if len(matrices) == 1:
+        constrain_mix_(matrices[0], limits.lo, limits.hi, causal=limits.causal)
+        return
+    held = constrain_mix_(torch.stack(matrices), limits.lo, limits.hi, causal=limits.causal).unbind()
+    copy: Any = getattr(torch, "_foreach_copy_", None)  # torch 2.2 and later
+    if copy is not None:
+        copy(matrices, list(held))
+        return
+    for mix, value in zip(matrices, held):
+        mix.copy_(value)
 
 
 class _Step:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from . import rope as rotary
-from ._constrain import Constrained
+from ._constrain import Constrained, Limits
 from ._layer import AttentionLayer
 from ._packed import over_grids
 from ._parts import RMSNorm, ShortConv
 from .functional import attend
-from .mixing import constrain_mix_, resample_mix
+from .mixing import resample_mix
 from .streaming import StreamingState
 from .torch_backend.checks import check_layout
 
@@ -257,11 +257,9 @@ class MHLA(AttentionLayer, Constrained):
         state._tails = tuple(tokens[:, max(0, tokens.shape[1] - room) :].clone() for tokens in both)
         return self._finish(y, v, out)
 
-    @torch.no_grad()
-    def constrain_(self) -> None:
-        """Holds mix in ``mix_range`` (and causal layers below the diagonal): call it after every optimiser step."""
-        if self.mix_range is not None:
-            constrain_mix_(self.mix, *self.mix_range, causal=self.causal)
+    def limits(self) -> Limits | None:
+        """``mix_range``; causal layers are 0 above the diagonal."""
+        return None if self.mix_range is None else Limits(*self.mix_range, causal=self.causal)
 
     def extra_repr(self) -> str:
         layout = (

@@ -1,6 +1,8 @@
 """Tokens that are not on the grid, padding, other resolutions, constraints of whole models, and what users get wrong."""
 
+import copy
 import importlib
+import math
 import warnings
 
 import numpy
@@ -126,6 +128,23 @@ def test_constraints_of_a_model():
     optimizer.step()
     assert model[0].mix.min() < 0
     assert mhla.constrain_(model) == 3 and model[0].mix.min() == 0
+
+
+def test_constraints_of_layers_alike():
+    """Layers whose matrices are alike are constrained together: the values of one by one, NaN and infinity untouched."""
+    layers = [MHLA(16, 2, block_size=8, max_tokens=32) for _ in range(3)]
+    layers += [MHLA(16, 2, block_size=8, max_tokens=32, mix_range=(0.25, 0.5), mix_per_head=heads) for heads in (False, True, True)]
+    layers += [MHLA.lm(16, 2, max_tokens=256) for _ in range(2)]
+    model = torch.nn.Sequential(*layers)
+    for layer in layers:
+        layer.mix.data = 3 * torch.randn_like(layer.mix)
+        layer.mix.data.flatten()[:2] = torch.tensor([math.nan, math.inf])
+    one_by_one = copy.deepcopy(model)
+    assert mhla.constrain_(model) == len(layers)
+    for layer, expected in zip(layers, one_by_one):
+        expected.constrain_()
+        torch.testing.assert_close(layer.mix, expected.mix, rtol=0, atol=0, equal_nan=True)
+        assert layer.mix[..., 1:, :].min() >= layer.mix_range[0] * (not layer.causal) and not layer.mix.isfinite().all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

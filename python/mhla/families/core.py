@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from .. import _backend, torch_backend
 from .._blocks import ceil_div
-from .._constrain import Constrained
+from .._constrain import Constrained, Limits
 from .._types import Backend
 from ..functional import attend
-from ..mixing import constrain_mix_, init_mix, resample_mix, with_extra
+from ..mixing import init_mix, resample_mix, with_extra
 from ..torch_backend.checks import fills, nearest_count
 
 
@@ -74,7 +74,6 @@ def turn(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, halves: bool, backend: 
 class Replaced(nn.Module, Constrained):
     """A layer, or an attention processor, instead of another."""
 
-    mix: nn.Parameter
     settings: Settings
 
     def keep(self, old: Any) -> None:
@@ -85,8 +84,8 @@ class Replaced(nn.Module, Constrained):
     def old(self) -> Any:
         return self._old[0]
 
-    def constrain_(self) -> None:
-        constrain_mix_(self.mix)
+    def limits(self) -> Limits:
+        return Limits()
 
 
 class GridAttention(Replaced):
