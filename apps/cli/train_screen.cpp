@@ -133,8 +133,8 @@ void TrainScreen::show(const JsonValue& row, bool progress) {
                             row.at("path").as_string()));
   } else if (kind == "samples") {
     if (!terminal_) out_.line("samples  " + row.at("path").as_string());
-  } else if (kind == "tokens") {
-    out_.line("tokens  " + row.at("text").as_string());
+  } else if (kind == "tokens" || kind == "context") {
+    out_.line(kind + "  " + row.at("text").as_string());
   } else if (kind == "checkpoint") {
     if (!terminal_) out_.line("checkpoint  " + row.at("path").as_string());
   } else if (kind == "warning") {

@@ -44,6 +44,10 @@ class ShortConvImpl : public torch::nn::Module {
   explicit ShortConvImpl(std::int64_t channels, std::int64_t kernel = 4, bool bias = false);
   // x [B, N, C]; `positions` [N]: places of the tokens in their packed sequences, none of which reads another.
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& positions = {});
+  // Of tokens that continue others, of which the last are `before` [B, k - 1, C].
+  torch::Tensor after(const torch::Tensor& before, const torch::Tensor& x) {
+    return inside(torch::cat({before, x}, 1));
+  }
   // A few tokens at a time: `tail` [B, k - 1, C] has the inputs before x, zeros at first, and then those before the
   // next.
   torch::Tensor stream(const torch::Tensor& x, torch::Tensor& tail);

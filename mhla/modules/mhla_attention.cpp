@@ -182,7 +182,10 @@ MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, 
   } else if (options_.short_conv != 0) {
     const torch::Tensor places =
         cu_seqlens.defined() ? token_positions(x.size(1), cu_seqlens, x.device()) : torch::Tensor();
-    q = q_conv_(q, places), k = k_conv_(k, places), v = v_conv_(v, places);
+    const auto convolved = [&](ShortConv& conv, const torch::Tensor& y) {
+      return shared() ? conv->after(ops::rows_before(y, options_.short_conv - 1, *share_->group), y) : conv(y, places);
+    };
+    q = convolved(q_conv_, q), k = convolved(k_conv_, k), v = convolved(v_conv_, v);
   }
   const auto normed = [&](RmsNorm& norm, const torch::Tensor& y) {
     return plain_ ? plain_rms_norm(y, norm->weight, norm->eps_for(y)) : norm(y);
@@ -206,6 +209,7 @@ MhlaAttentionImpl::Projected MhlaAttentionImpl::heads_of(const torch::Tensor& qk
 RopeTable MhlaAttentionImpl::rope_table(const torch::Tensor& q, const torch::Tensor& cu_seqlens) {
   if (!options_.rope) return {};
   if (options_.layout.rank > 1) return grid_rope_.at(q);
+  if (shared()) return rope_->at(share_->positions, share_->tokens, q);
   return cu_seqlens.defined() ? rope_->packed(cu_seqlens, q.size(1), q) : rope_->at({}, q.size(1), q);
 }
 
@@ -236,7 +240,20 @@ torch::Tensor MhlaAttentionImpl::forward(const torch::Tensor& x, const torch::Te
   return finish(p, attend(inputs, map));
 }
 
+void MhlaAttentionImpl::share_context(const std::shared_ptr<const ContextShare>& share) {
+  if (!options_.causal || options_.beyond_mix != BeyondMix::kError)
+    fail(kMhlaAttentionEntry, ": sequences of ", options_.causal ? "beyond_mix extend" : "the bidirectional form",
+         " cannot be shared between processes, expected the causal form with rows of mix for all chunks");
+  share_ = share;
+}
+
 torch::Tensor MhlaAttentionImpl::attend(const ops::AttentionInputs& inputs, FeatureMap map) const {
+  if (shared()) {
+    ops::PhaseOptions how;
+    how.causal = true, how.layout = Layout::line(options_.chunk), how.tokens = share_->tokens;
+    how.feature_map = map, how.normalizer = normalizer(), how.eps = options_.eps, how.scale = options_.scale;
+    return ops::shared_attention(inputs, how, *share_->group, share_->method);
+  }
   if (options_.causal) {
     ops::AttentionInputs given = inputs;
     // One number for all chunks: the same as a matrix of it, which takes the faster kernels in training. In evaluation

@@ -17,6 +17,7 @@
 #include "mhla/kernels/mixing/mixing.h"
 #include "mhla/kernels/streaming/streaming.h"
 #include "mhla/modules/attention.h"
+#include "mhla/modules/context_share.h"
 #include "mhla/modules/convolutions.h"
 #include "mhla/modules/feature_maps.h"
 #include "mhla/modules/norms.h"
@@ -75,7 +76,7 @@ struct MhlaAttentionOptions {
   static MhlaAttentionOptions linear(std::int64_t dim, std::int64_t heads);
 };
 
-class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasParamRoles {
+class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasParamRoles, public SharesContext {
  public:
   explicit MhlaAttentionImpl(const MhlaAttentionOptions& options);
   using Attention::forward;
@@ -85,6 +86,9 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasPa
   void use_plain_code(bool plain);  // LibTorch operators instead of the kernels (plain_attention.h); not causal
   AttentionScores scores(const torch::Tensor& x) override;  // of the bidirectional form
   [[nodiscard]] std::map<std::string, ParamRole> param_roles() const override { return {{"mix", ParamRole::kMix}}; }
+  // While the share is active, forward() has this process's tokens of sequences. Causal, with rows of mix for all
+  // chunks.
+  void share_context(const std::shared_ptr<const ContextShare>& share) override;
 
   // What one sequence of a state needs, on the device of the layer.
   [[nodiscard]] StreamingState streaming_state(std::optional<std::int64_t> rollback = {}) const;
@@ -144,8 +148,11 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasPa
   [[nodiscard]] Normalizer normalizer() const;
   [[nodiscard]] bool maps_outside() const { return options_.rope || !is_fused(options_.features); }
 
+  [[nodiscard]] bool shared() const { return share_ != nullptr && share_->active(); }
+
   MhlaAttentionOptions options_;
-  std::shared_ptr<RopeCache> rope_;  // of sequences
+  std::shared_ptr<RopeCache> rope_;            // of sequences
+  std::shared_ptr<const ContextShare> share_;  // none: whole sequences
   GridRope grid_rope_;
   bool plain_ = false;
   torch::nn::LayerNorm norm_{nullptr};

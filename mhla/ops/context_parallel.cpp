@@ -1,5 +1,8 @@
 #include "mhla/ops/context_parallel.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "mhla/ops/attention_op.h"
 
 namespace mhla::ops {
@@ -49,9 +52,108 @@ struct SharedAttention : torch::autograd::Function<SharedAttention> {
 };
 
 struct GroupCall : torch::CustomClassHolder {
-  explicit GroupCall(ContextGroup& with) : group(with) {}
+  explicit GroupCall(ContextGroup& with, std::vector<std::int64_t> of_processes = {})
+      : group(with), tokens(std::move(of_processes)) {}
   ContextGroup& group;
+  std::vector<std::int64_t> tokens;  // of every process
 };
+
+// Pieces for all processes, one after the other, as one tensor; what comes back, in the given shapes.
+std::vector<at::Tensor> exchanged(const std::vector<at::Tensor>& pieces,
+                                  const std::vector<std::vector<std::int64_t>>& shapes, ContextGroup& group) {
+  std::vector<std::int64_t> send, receive;
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& piece : pieces) flat.push_back(piece.reshape({-1})), send.push_back(piece.numel());
+  for (const std::vector<std::int64_t>& shape : shapes) receive.push_back(c10::multiply_integers(shape));
+  std::vector<at::Tensor> parts = group.exchange(at::cat(flat), send, receive).split_with_sizes(receive);
+  for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = parts[i].view(shapes[i]);
+  return parts;
+}
+
+// [B, n, H, D] of this process's tokens to [B, N, H / P, D] of its heads, process by process.
+at::Tensor to_heads(const at::Tensor& x, const GroupCall& call) {
+  const std::int64_t P = call.group.size(), heads = x.size(2) / P;
+  std::vector<at::Tensor> pieces;
+  std::vector<std::vector<std::int64_t>> shapes;
+  for (std::int64_t rank = 0; rank < P; ++rank) {
+    pieces.push_back(x.narrow(2, rank * heads, heads));
+    shapes.push_back({x.size(0), call.tokens[static_cast<std::size_t>(rank)], heads, x.size(3)});
+  }
+  return at::cat(exchanged(pieces, shapes, call.group), 1);
+}
+
+// And back.
+at::Tensor to_tokens(const at::Tensor& x, const GroupCall& call) {
+  const std::vector<at::Tensor> pieces = x.split_with_sizes(call.tokens, 1);
+  const std::vector<std::int64_t> shape{x.size(0), call.tokens[static_cast<std::size_t>(call.group.rank())], x.size(2),
+                                        x.size(3)};
+  return at::cat(exchanged(pieces, std::vector(pieces.size(), shape), call.group), 2);
+}
+
+struct HeadsForTokens : torch::autograd::Function<HeadsForTokens> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, bool heads,
+                            const c10::intrusive_ptr<GroupCall>& call) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    context->saved_data["heads"] = heads;
+    return heads ? to_heads(x, *call) : to_tokens(x, *call);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& dy) {
+    const auto call = c10::static_intrusive_pointer_cast<GroupCall>(context->saved_data["call"].toCapsule());
+    return {context->saved_data["heads"].toBool() ? to_tokens(dy[0], *call) : to_heads(dy[0], *call), {}, {}};
+  }
+};
+
+// Tokens of all processes, one process after the other, as numbers of the whole sequence; empty: they are in order.
+at::Tensor order_of(const BlockMap& map, const std::vector<BlockRange>& ranges) {
+  std::vector<std::int64_t> order;
+  for (const BlockRange& range : ranges) {
+    const std::vector<std::int64_t> held = tokens_of_blocks(map, range.first, range.blocks);
+    order.insert(order.end(), held.begin(), held.end());
+  }
+  if (std::is_sorted(order.begin(), order.end())) return {};
+  return at::tensor(order, at::kLong);
+}
+
+at::Tensor by_heads(const AttentionInputs& in, const PhaseOptions& o, const std::vector<BlockRange>& ranges,
+                    ContextGroup& group) {
+  const BlockMap map(o.layout, o.tokens);
+  std::vector<std::int64_t> tokens;
+  for (const BlockRange& range : ranges)
+    tokens.push_back(static_cast<std::int64_t>(tokens_of_blocks(map, range.first, range.blocks).size()));
+  const auto call = c10::make_intrusive<GroupCall>(group, tokens);
+  const at::Tensor order = order_of(map, ranges);
+  const at::Tensor places = order.defined() ? order.argsort().to(in.q.device()) : at::Tensor();
+  const auto whole = [&](const at::Tensor& x) {
+    if (!x.defined()) return x;
+    const at::Tensor mine = HeadsForTokens::apply(x, /*heads=*/true, call);
+    return places.defined() ? mine.index_select(1, places) : mine;
+  };
+  at::Tensor mix = in.mix;
+  if (mix.dim() == 3 && mix.size(0) > 1) {
+    const std::int64_t heads = mix.size(0) / group.size();
+    mix = mix.narrow(0, group.rank() * heads, heads);
+  }
+  const AttentionInputs mine{whole(in.q), whole(in.k), whole(in.v), mix, whole(in.q_den), whole(in.k_den), {}};
+  at::Tensor out;
+  if (o.causal) {
+    out = chunkwise(mine, {.chunk = o.layout.block_size,
+                           .feature_map = o.feature_map,
+                           .normalizer = o.normalizer,
+                           .eps = o.eps,
+                           .scale = o.scale});
+  } else {
+    out = bidirectional(mine, {.layout = o.layout,
+                               .feature_map = o.feature_map,
+                               .normalizer = o.normalizer,
+                               .eps = o.eps,
+                               .scale = o.scale.value_or(1.0)});
+  }
+  if (order.defined()) out = out.index_select(1, order.to(out.device()));
+  return HeadsForTokens::apply(out, /*heads=*/false, call);
+}
 
 // What process r has under `own` goes to process r + `step`; zeros where there is none.
 at::Tensor shifted(const at::Tensor& own, ContextGroup& group, std::int64_t step) {
@@ -87,15 +189,28 @@ TokenRange tokens_of_rank(std::int64_t chunk, std::int64_t tokens, std::int64_t 
   return {first, std::min((range.first + range.blocks) * chunk, tokens) - first};
 }
 
-at::Tensor shared_attention(const AttentionInputs& in, PhaseOptions options, ContextGroup& group) {
+at::Tensor shared_attention(const AttentionInputs& in, PhaseOptions options, ContextGroup& group, ContextMethod asked) {
   constexpr const char* kEntry = "shared_attention";
   if (in.cu_seqlens.defined()) fail(kEntry, ": cu_seqlens is given: packed sequences cannot be cut between processes");
+  std::vector<BlockRange> ranges;
   std::vector<std::int64_t> counts;
   for (std::int64_t rank = 0; rank < group.size(); ++rank) {
-    const BlockRange range = blocks_of_rank(options.layout, options.tokens, group.size(), rank);
-    if (rank == group.rank()) options.first_block = range.first, options.local_blocks = range.blocks;
-    counts.push_back(range.blocks);
+    ranges.push_back(blocks_of_rank(options.layout, options.tokens, group.size(), rank));
+    counts.push_back(ranges.back().blocks);
   }
+  const ContextShape shape{.B = in.q.size(0),
+                           .H = in.q.size(2),
+                           .Hkv = in.k.size(2),
+                           .D = in.q.size(3),
+                           .E = in.v.size(3),
+                           .mix_per_head = in.mix.dim() == 3 && in.mix.size(0) > 1,
+                           .den = in.q_den.defined(),
+                           .element = static_cast<std::int64_t>(in.q.element_size()),
+                           .on_cpu = in.q.is_cpu()};
+  if (plan_context(shape, options, group.size(), asked).method == ContextMethod::kHeads)
+    return by_heads(in, options, ranges, group);
+  const BlockRange& mine = ranges[static_cast<std::size_t>(group.rank())];
+  options.first_block = mine.first, options.local_blocks = mine.blocks;
   return SharedAttention::apply(in.q, in.k, in.v, wide_mix(in.mix), maybe(in.q_den), maybe(in.k_den),
                                 c10::make_intrusive<SharedCall>(options, counts, group));
 }

@@ -6,7 +6,9 @@
 
 namespace mhla::train {
 
-bool sums_losses(const TrainOptions& options) { return options.accumulate > 1 || share_of(options).parts > 1; }
+bool sums_losses(const TrainOptions& options) {
+  return options.accumulate > 1 || share_of(options).parts > 1 || options.place.ranks > 1;
+}
 
 BatchResult BatchPass::work(const TrainBatch& batch) {
   BatchResult result;

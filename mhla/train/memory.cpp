@@ -25,7 +25,7 @@ void expect_training_fits(const std::string& what, const ModelSize& size, const 
   needed.add("weights", weights).add("gradients", weights).add("AdamW", 2 * weights / keepers);
   if (o.ema > 0) needed.add("EMA", weights / keepers);
   if (o.place.ranks > 1) needed.add("gradients on their way", (o.deterministic_reduce ? 2 : 1) * weights);
-  needed.add("activations", activation_bytes(o) * static_cast<double>(share_of(o).each) * size.kept);
+  needed.add("activations", activation_bytes(o) * static_cast<double>(share_of(o).each) * size.kept / o.place.context);
   MemoryEstimate& loader = device.is_cuda() ? host : needed;
   if (device.is_cuda()) host.add("weights", weights);  // models are made on the host
   loader.add("batches", kNumber * loaded);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "mhla/core/error.h"
 #include "mhla/core/limits.h"
 
 namespace mhla::train {
@@ -18,12 +19,17 @@ void check_share(const TrainOptions& o) {
   const bool power = o.reduce_leaves > 0 && (o.reduce_leaves & (o.reduce_leaves - 1)) == 0;
   expect(power && o.reduce_leaves <= 4096, "reduce_leaves", o.reduce_leaves, "a power of two up to 4096");
   const Place& place = o.place;
-  if (o.deterministic_reduce && o.reduce_leaves % place.ranks != 0)
-    fail("train: ", place.ranks, " processes, expected a number that divides reduce_leaves = ", o.reduce_leaves);
+  const auto groups = [&] {  // of processes, each with its part of the batch
+    return place.context == 1 ? str(place.ranks, " processes")
+                              : str(place.data_ranks(), " groups of ", place.context, " processes");
+  };
+  if (o.deterministic_reduce && o.reduce_leaves % place.data_ranks() != 0)
+    fail("train: ", groups(), ", expected a number that divides reduce_leaves = ", o.reduce_leaves);
+  if (o.deterministic_reduce && (place.context & (place.context - 1)) != 0)
+    fail("train: context_parallel is ", place.context, " with deterministic_reduce, expected a power of two");
   if (o.deterministic_reduce && o.batch % o.reduce_leaves != 0)
     fail("train: batch is ", o.batch, ", expected a multiple of reduce_leaves = ", o.reduce_leaves);
-  if (o.batch % place.ranks != 0)
-    fail("train: batch is ", o.batch, ", expected a multiple of the ", place.ranks, " processes");
+  if (o.batch % place.data_ranks() != 0) fail("train: batch is ", o.batch, ", expected a multiple of the ", groups());
   if (o.cuda_graph && (o.deterministic_reduce || place.ranks > 1))
     fail("train: cuda_graph is on, expected one process without deterministic_reduce");
 }
@@ -32,10 +38,10 @@ void check_share(const TrainOptions& o) {
 
 Share share_of(const TrainOptions& o) {
   Share share;
-  share.parts = o.deterministic_reduce ? static_cast<int>(o.reduce_leaves) : o.place.ranks;
+  share.parts = o.deterministic_reduce ? static_cast<int>(o.reduce_leaves) : o.place.data_ranks();
   share.each = o.batch / share.parts;
-  share.count = share.parts / o.place.ranks;
-  share.first = o.place.rank * share.count;
+  share.count = share.parts / o.place.data_ranks();
+  share.first = o.place.data_rank() * share.count;
   return share;
 }
 

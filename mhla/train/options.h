@@ -17,7 +17,12 @@ struct Place {
   int rank = 0, ranks = 1;
   int local_ranks = 1;                      // on this machine
   distributed::Team* maybe_team = nullptr;  // none: alone
+  int context = 1;  // ranks [n * context, (n + 1) * context) have the same sequences, each its part of every one
   [[nodiscard]] bool leads() const { return rank == 0; }
+  [[nodiscard]] int context_rank() const { return rank % context; }
+  // Those that have different samples.
+  [[nodiscard]] int data_rank() const { return rank / context; }
+  [[nodiscard]] int data_ranks() const { return ranks / context; }
 };
 
 struct TrainOptions {
@@ -128,7 +133,8 @@ inline Place keepers_of(const TrainOptions& options) { return options.shard_opti
 template <class LoaderOptions>
 void set_share(LoaderOptions& loader, const TrainOptions& options) {
   const Share share = share_of(options);
-  loader.batch_size = share.each, loader.rank = options.place.rank, loader.ranks = options.place.ranks;
+  loader.batch_size = share.each, loader.rank = options.place.data_rank();
+  loader.ranks = options.place.data_ranks();
   loader.per_rank = share.count;
 }
 

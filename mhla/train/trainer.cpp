@@ -50,7 +50,7 @@ Trainer::Loop::Loop(Task& given, const TrainOptions& train_options, fs::path run
       checkpoints(folder / "checkpoints", options.keep),
       pass(given, options, device) {
   if (options.ema > 0) ema.emplace(task.model(), options.ema, keepers_of(options));
-  if (share_of(options).parts == 1) return;
+  if (share_of(options).parts == 1 && place.ranks == 1) return;
   std::vector<std::string> names;
   std::vector<torch::Tensor> params, buffers;
   for (const auto& item : task.model().named_parameters())
@@ -58,7 +58,8 @@ Trainer::Loop::Loop(Task& given, const TrainOptions& train_options, fs::path run
   for (const auto& item : task.model().named_buffers()) buffers.push_back(item.value());
   gradient_sum.emplace(
       team, names, params, buffers,
-      distributed::GradientSumOptions{.leaves = share_of(options).count, .fixed_tree = options.deterministic_reduce});
+      distributed::GradientSumOptions{
+          .leaves = share_of(options).count, .fixed_tree = options.deterministic_reduce, .context = place.context});
 }
 
 std::int64_t total_steps(const Task& task, const TrainOptions& options) {

@@ -16,9 +16,11 @@ namespace mhla::train {
 namespace {
 
 // A seed for what a model draws in one microbatch (dropout), so that it does not depend on who computes it.
-std::uint64_t microbatch_seed(std::int64_t seed, std::int64_t step, std::int64_t pass, std::int64_t part) {
+// Processes that share sequences draw for different tokens.
+std::uint64_t microbatch_seed(std::int64_t seed, std::int64_t step, std::int64_t pass, std::int64_t part,
+                              std::int64_t context_rank = 0) {
   std::uint64_t hash = 0x9e3779b97f4a7c15;
-  for (const std::int64_t number : {seed, step, pass, part}) {  // splitmix64
+  for (const std::int64_t number : {seed + (context_rank << 48), step, pass, part}) {  // splitmix64
     hash += static_cast<std::uint64_t>(number) + 0x9e3779b97f4a7c15;
     hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9;
     hash = (hash ^ (hash >> 27)) * 0x94d049bb133111eb;
@@ -69,7 +71,8 @@ Launched Trainer::Loop::launch_shared() {
     const TrainBatch batch = task.next_batch();
     gradient_sum->before_microbatch();
     if (batch.weight > 0) {
-      torch::manual_seed(microbatch_seed(options.seed, step, i / share.count, share.first + leaf));
+      torch::manual_seed(
+          microbatch_seed(options.seed, step, i / share.count, share.first + leaf, place.context_rank()));
       const BatchResult result = pass(batch);
       const auto weight = static_cast<double>(batch.weight);
       std::vector<torch::Tensor> values{torch::full_like(result.loss, weight, torch::kDouble),
@@ -104,7 +107,9 @@ void Trainer::Loop::exchange(Launched& now, const std::vector<torch::Tensor>& le
       team == nullptr ? std::vector<std::vector<double>>{mine} : team->gather(mine, "the numbers of a step");
   std::vector<double> numbers;  // over all leaves, in their order: the same bits whoever computed them
   bool warned = false;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+  const auto context = static_cast<std::size_t>(place.context);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::size_t groups = all.size() / context, rank = i % groups * context + i / groups;  // as in GradientSum
     const std::vector<double>& part = all[rank];
     if (part[0] != 0.0) agreed_signal = static_cast<int>(part[0]);
     warned = warned || part[2] > 0.0;
@@ -112,7 +117,7 @@ void Trainer::Loop::exchange(Launched& now, const std::vector<torch::Tensor>& le
     bool finite = true;
     for (std::size_t begin = kHead; size > 0 && begin + size <= part.size(); begin += size) {
       numbers.resize(std::max(numbers.size(), size), 0.0);
-      for (std::size_t i = 0; i < size; ++i) numbers[i] += part[begin + i];
+      for (std::size_t j = 0; j < size; ++j) numbers[j] += part[begin + j];
       finite = finite && std::isfinite(part[begin + 1]);
     }
     if (!finite && team != nullptr) now.where += str(now.where.empty() ? " on rank " : ", ", rank);

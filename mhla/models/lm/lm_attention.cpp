@@ -1,6 +1,5 @@
 #include "mhla/models/lm/lm_attention.h"
 
-#include "mhla/modules/mhla_attention.h"
 #include "mhla/modules/zoo/zoo.h"
 
 namespace mhla {
@@ -17,6 +16,8 @@ AttentionConfig zoo_config(const LmConfig& c, const std::shared_ptr<RopeCache>& 
   a.dim = c.dim, a.heads = c.heads, a.causal = true, a.rope = true, a.maybe_rope_cache = rope;
   return a;
 }
+
+}  // namespace
 
 MhlaAttentionOptions mhla_options(const LmConfig& c, const std::shared_ptr<RopeCache>& rope) {
   MhlaAttentionOptions o = MhlaAttentionOptions::lm(c.dim, c.heads, c.official);
@@ -35,15 +36,13 @@ MhlaAttentionOptions mhla_options(const LmConfig& c, const std::shared_ptr<RopeC
   return o;
 }
 
-}  // namespace
-
 AnyAttention make_lm_attention(const LmConfig& c, const std::shared_ptr<RopeCache>& rope) {
   if (!is_mhla(c)) return make_attention(c.attention, zoo_config(c, rope));
   return std::make_shared<MhlaAttentionImpl>(mhla_options(c, rope));
 }
 
 AttentionSize lm_attention_size(const LmConfig& c) {
-  return is_mhla(c) ? size_of(mhla_options(c, nullptr)) : attention_size(c.attention, zoo_config(c, nullptr));
+  return is_mhla(c) ? size_of(mhla_options(c)) : attention_size(c.attention, zoo_config(c, nullptr));
 }
 
 std::shared_ptr<RopeCache> make_rope_cache(const LmConfig& c) {

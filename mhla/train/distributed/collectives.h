@@ -28,6 +28,9 @@ class Collectives {
   virtual WorkPtr all_gather(std::vector<at::Tensor>& all, at::Tensor& mine) = 0;
   // Part r of `mine`, cut along its first axis into as many equal parts as there are ranks, goes to rank r.
   virtual WorkPtr all_to_all(at::Tensor& theirs, at::Tensor& mine) = 0;
+  // The same with parts of so many rows for every rank, and from every rank.
+  virtual WorkPtr all_to_all(at::Tensor& theirs, at::Tensor& mine, std::vector<std::int64_t> receive,
+                             std::vector<std::int64_t> send) = 0;
 };
 
 // The store of the world; rank 0 serves it where nobody else does. Throws where it does not answer in time.

@@ -268,6 +268,8 @@ struct GradientSum::State {
     for (Bucket& bucket : buckets) {
       bucket.pending.wait();
       at::Tensor rows = bucket.theirs.view({ranks(), -1});
+      if (options.context > 1)
+        rows = rows.view({-1, options.context, rows.size(1)}).transpose(0, 1).reshape({ranks(), -1});
       while (rows.size(0) > 1) {
         const at::Tensor pairs = rows.view({rows.size(0) / 2, 2, -1});
         rows = pairs.select(1, 0) + pairs.select(1, 1);

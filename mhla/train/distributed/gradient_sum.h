@@ -6,7 +6,8 @@
 //   ((g0 + g1) + (g2 + g3)) + ((g4 + g5) + (g6 + g7)),
 // whoever computes them: a rank adds up its own branch, ranks exchange equal parts (all-to-all), each finishes the tree
 // for its part and hands it to the others (all-gather). 8 leaves give the same bits on 1, 2, 4 and 8 ranks, for as many
-// bytes as an all-reduce.
+// bytes as an all-reduce. Ranks that share sequences (`context`) come last in the tree: first all leaves of the first
+// of each group, then all of the second, so that the number of groups makes no difference.
 #pragma once
 
 #include <memory>
@@ -20,6 +21,7 @@ namespace mhla::distributed {
 struct GradientSumOptions {
   std::int64_t leaves = 1;  // of this rank in a pass; a power of two
   bool fixed_tree = false;  // then the number of ranks is one, too
+  int context = 1;          // ranks [n * context, (n + 1) * context) compute the same leaves, each for its tokens
   std::int64_t bucket_bytes = 16 << 20;
   bool overlap = true;  // false: everything is sent after backward, as a CUDA graph needs it
 };

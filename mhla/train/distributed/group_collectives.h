@@ -37,9 +37,10 @@ class GroupCollectives : public Collectives {
     std::vector<at::Tensor> inputs{mine};
     return group_->allgather(outputs, inputs);
   }
-  WorkPtr all_to_all(at::Tensor& theirs, at::Tensor& mine) override {
-    std::vector<std::int64_t> equal_out, equal_in;
-    return group_->alltoall_base(theirs, mine, equal_out, equal_in);
+  WorkPtr all_to_all(at::Tensor& theirs, at::Tensor& mine) override { return all_to_all(theirs, mine, {}, {}); }
+  WorkPtr all_to_all(at::Tensor& theirs, at::Tensor& mine, std::vector<std::int64_t> receive,
+                     std::vector<std::int64_t> send) override {
+    return group_->alltoall_base(theirs, mine, receive, send);
   }
 
  protected:

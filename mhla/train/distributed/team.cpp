@@ -210,6 +210,46 @@ Team::Pending Team::start_all_to_all(at::Tensor& theirs, at::Tensor& mine, const
   return {*this, for_tensor(mine).all_to_all(theirs, mine), what};
 }
 
+// ---- Some of the ranks
+
+Team::Part::Part(Team& team, int size, const std::string& name) : team_(team), size_(size) {
+  World world = team.world();
+  const int number = world.rank / size;
+  world.rank %= size, world.size = size;
+  const auto store = [&](const char* kind) {
+    return prefixed(str(team.prefix_, "/", kind, "/", name, "/", number), team.store_);
+  };
+  try {
+    gloo_ = open_gloo(world, store("gloo"), team.timeout_s_ + 60.0);
+    if (team.nccl_) nccl_ = open_nccl(world, store("nccl"), team.timeout_s_ + 60.0);
+  } catch (const std::exception& error) {
+    team.fail_lost("the connection of a part of the ranks", ops::short_reason(error));
+  }
+}
+
+Team::Part::~Part() {  // as ~Team
+  if (team_.failed_ || std::uncaught_exceptions() > 0)
+    static_cast<void>(gloo_.release()), static_cast<void>(nccl_.release());
+}
+
+Collectives& Team::Part::for_tensor(const at::Tensor& tensor) const {
+  return nccl_ && tensor.is_cuda() ? *nccl_ : *gloo_;
+}
+
+Team::Pending Team::Part::start_all_gather(std::vector<at::Tensor>& all, at::Tensor& mine, const char* what) {
+  team_.watch_->begin_collective();
+  return {team_, for_tensor(mine).all_gather(all, mine), what};
+}
+
+Team::Pending Team::Part::start_all_to_all(at::Tensor& theirs, at::Tensor& mine,
+                                           const std::vector<std::int64_t>& receive,
+                                           const std::vector<std::int64_t>& send, const char* what) {
+  team_.watch_->begin_collective();
+  return {team_, for_tensor(mine).all_to_all(theirs, mine, receive, send), what};
+}
+
+// ---- Small things
+
 void Team::barrier() {
   at::Tensor one = at::ones({1});
   start_sum(one, "a barrier").wait();

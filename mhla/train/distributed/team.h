@@ -57,6 +57,31 @@ class Team {
   Pending start_all_gather(std::vector<at::Tensor>& all, at::Tensor& mine, const char* what);
   Pending start_all_to_all(at::Tensor& theirs, at::Tensor& mine, const char* what);
 
+  // ---- Some of the ranks
+
+  // Ranks [n * size, (n + 1) * size) for every n, with connections of their own: what they exchange is matched among
+  // themselves. All ranks of the team call it, with one name.
+  class Part {
+   public:
+    Part(Team& team, int size, const std::string& name);
+    ~Part();
+    Part(const Part&) = delete;
+    Part& operator=(const Part&) = delete;
+    [[nodiscard]] int rank() const { return team_.rank() % size_; }
+    [[nodiscard]] int size() const { return size_; }
+    Pending start_all_gather(std::vector<at::Tensor>& all, at::Tensor& mine, const char* what);
+    // Parts of so many rows for every rank of it, and from every rank.
+    Pending start_all_to_all(at::Tensor& theirs, at::Tensor& mine, const std::vector<std::int64_t>& receive,
+                             const std::vector<std::int64_t>& send, const char* what);
+
+   private:
+    [[nodiscard]] Collectives& for_tensor(const at::Tensor& tensor) const;
+
+    Team& team_;
+    int size_;
+    std::unique_ptr<Collectives> gloo_, nccl_;  // NCCL: where the team uses it
+  };
+
   // ---- Small things, waited for
 
   void barrier();
@@ -84,6 +109,7 @@ class Team {
 
  private:
   friend class Pending;
+  friend class Part;
   void meet(double meet_s);
   [[nodiscard]] Collectives& for_tensor(const at::Tensor& tensor) const;
   void wait(c10d::Work& work, const char* what);

@@ -13,6 +13,15 @@ torch::Tensor copy_to(const torch::Device& device, const std::vector<std::int64_
 
 }  // namespace
 
+void cut_columns(TokenBatch& batch, std::int64_t first, std::int64_t count) {
+  for (std::vector<std::int64_t>* list : {&batch.tokens, &batch.targets}) {
+    for (std::int64_t row = 0; row < batch.rows; ++row)  // forwards: what is read lies at or after what is written
+      std::copy_n(list->begin() + row * batch.length + first, count, list->begin() + row * count);
+    list->resize(static_cast<std::size_t>(batch.rows * count));
+  }
+  batch.length = count;
+}
+
 LmBatch batch_on(const torch::Device& device, const TokenBatch& batch) {
   LmBatch to;
   to.tokens = copy_to(device, batch.tokens, {batch.rows, batch.length});

@@ -20,6 +20,10 @@ struct LmBatch {
   }
 };
 
+// Keeps tokens and targets [first, first + count) of every row: the part of one process. Targets are found before, so
+// that of the last token may be across the cut.
+void cut_columns(TokenBatch& batch, std::int64_t first, std::int64_t count);
+
 // A copy: `batch` may be filled again at once.
 LmBatch batch_on(const torch::Device& device, const TokenBatch& batch);
 

@@ -47,13 +47,13 @@ class TextData final : public LmData {
     return {{"perplexity", std::exp(loss)}};
   }
 
-  [[nodiscard]] Metrics evaluate(LanguageModelImpl& model, const LmOptions& options,
-                                 const EvalProgress& progress) const override {
+  [[nodiscard]] Metrics evaluate(LanguageModelImpl& model, const LmOptions& options, const EvalProgress& progress,
+                                 ContextShare* maybe_share) const override {
     if (!valid_) return {};
     PerplexityOptions o;
     o.length = options.context, o.documents = options.packing == "documents";
     o.tokens = options.eval_tokens, o.batch = share_of(options.train).each;
-    o.place = options.train.place;
+    o.place = options.train.place, o.maybe_share = maybe_share;
     const std::int64_t all = o.tokens > 0 ? std::min(o.tokens, valid_->tokens()) : valid_->tokens();
     const Perplexity now = perplexity(model, *valid_, o, [&](std::int64_t done) {
       if (progress) progress(std::min(done, all), all);

@@ -31,9 +31,11 @@ class LmData {
   [[nodiscard]] virtual double tokens_per_sample(const LmOptions& options) const = 0;
   [[nodiscard]] virtual Metrics derived(const LmOptions& options, double loss, double samples_per_s) const = 0;
 
-  // On what is held out, with autocast where that is on; nothing where nothing is. `progress` is of samples.
+  // On what is held out, with autocast where that is on; nothing where nothing is. `progress` is of samples. With a
+  // share, processes share every sequence that is long enough for it.
   [[nodiscard]] virtual Metrics evaluate(LanguageModelImpl& model, const LmOptions& options,
-                                         const EvalProgress& progress = {}) const = 0;
+                                         const EvalProgress& progress = {},
+                                         ContextShare* maybe_share = nullptr) const = 0;
 };
 using LmDataPtr = std::unique_ptr<const LmData>;
 

@@ -78,6 +78,28 @@ PerplexityOptions checked(PerplexityOptions o) {
   return o;
 }
 
+// Whether windows of so many tokens can be cut between the processes of a share.
+bool can_be_cut(const ContextShare& share, const LmConfig& network, std::int64_t tokens) {
+  const std::int64_t P = share.group->size();
+  if ((tokens + network.chunk - 1) / network.chunk < P) return false;
+  for (std::int64_t rank = 0; rank < P; ++rank)
+    if (ops::tokens_of_rank(network.chunk, tokens, P, rank).count < network.short_conv - 1) return false;
+  return true;
+}
+
+// A process that leaves would keep those it shares windows with waiting: all leave together.
+void leave_together(const ContextShare& share) {
+  bool stopped = false;
+  try {
+    leave_when_stopped();
+  } catch (const Stopped&) {
+    stopped = true;
+  }
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(share.group->size()), 1);
+  const torch::Tensor any = share.group->gather(torch::full({1}, stopped ? 1 : 0, torch::kInt), counts);
+  if (any.sum().item<std::int64_t>() > 0) throw Stopped();
+}
+
 }  // namespace
 
 Perplexity perplexity(LanguageModelImpl& model, const TokenSet& set, const PerplexityOptions& given,
@@ -96,8 +118,9 @@ Perplexity perplexity(LanguageModelImpl& model, const TokenSet& set, const Perpl
   Places places(o.length, device);
   std::int64_t done = 0, batches = 0;
   for (std::size_t next = 0; next < stretches.size(); ++batches) {
-    leave_when_stopped();
-    const bool mine = batches % o.place.ranks == o.place.rank;
+    o.maybe_share == nullptr ? leave_when_stopped() : leave_together(*o.maybe_share);
+    const bool mine = batches % o.place.data_ranks() == o.place.data_rank();
+    const std::int64_t window = stretches[next].count;
     std::vector<std::int64_t> tokens, targets, place, bounds{0};
     do {
       const Stretch& s = stretches[next++];
@@ -111,11 +134,25 @@ Perplexity perplexity(LanguageModelImpl& model, const TokenSet& set, const Perpl
       std::fill_n(targets.begin() + static_cast<std::ptrdiff_t>(at), s.score, kIgnoredTarget);
       for (std::int64_t i = 0; i < s.count; ++i) place.push_back(i);
       bounds.push_back(static_cast<std::int64_t>(tokens.size()));
-    } while (next < stretches.size() && static_cast<std::int64_t>(tokens.size()) + stretches[next].count <= row);
+    } while (next < stretches.size() && static_cast<std::int64_t>(tokens.size()) + stretches[next].count <= row &&
+             (o.maybe_share == nullptr || stretches[next].count == window));
     if (!mine) continue;
     const auto tensor = [&](const std::vector<std::int64_t>& list) {
       return torch::tensor(list, torch::kLong).to(device);
     };
+    if (o.maybe_share != nullptr && can_be_cut(*o.maybe_share, model.config(), window)) {
+      const ops::TokenRange part = o.maybe_share->begin(window, model.config().chunk, device);
+      const auto cut = [&](const std::vector<std::int64_t>& list) {
+        return tensor(list).view({-1, window}).narrow(1, part.first, part.count).contiguous();
+      };
+      const torch::Tensor target = cut(targets).flatten();
+      places.add(token_losses(model.hidden(cut(tokens)).flatten(0, 1), model.head(), target), target != kIgnoredTarget,
+                 cut(place).flatten());
+      o.maybe_share->end();
+      if (progress) progress(done);
+      continue;
+    }
+    if (o.place.context_rank() != 0) continue;  // too short to be shared: the first of a context has it whole
     const torch::Tensor hidden =
         model.hidden(tensor(tokens).unsqueeze(0),
                      alone ? torch::Tensor() : torch::tensor(bounds, torch::kLong))[0];  // fewer with truncate_left

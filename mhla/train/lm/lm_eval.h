@@ -8,18 +8,20 @@
 
 #include "mhla/data/token_set.h"
 #include "mhla/models/lm/lm.h"
+#include "mhla/modules/context_share.h"
 #include "mhla/train/options.h"
 
 namespace mhla::train {
 
 struct PerplexityOptions {
   std::int64_t length = 2048;
-  std::int64_t stride = 0;  // 0: as length, windows side by side
-  bool documents = true;    // windows stay inside documents; else they run over all of them, as published
-  std::int64_t tokens = 0;  // so many are scored, and what fills the last window; 0: all
-  std::int64_t batch = 8;   // windows of full length at a time
-  std::int64_t bucket = 0;  // places of a window that share a line; 0: an eighth of the length
-  Place place;              // several processes: each takes every so many-th batch
+  std::int64_t stride = 0;              // 0: as length, windows side by side
+  bool documents = true;                // windows stay inside documents; else they run over all of them, as published
+  std::int64_t tokens = 0;              // so many are scored, and what fills the last window; 0: all
+  std::int64_t batch = 8;               // windows of full length at a time
+  std::int64_t bucket = 0;              // places of a window that share a line; 0: an eighth of the length
+  Place place;                          // several processes: each takes every so many-th batch
+  ContextShare* maybe_share = nullptr;  // those of one context compute a batch together, each its part of every window
 };
 
 struct Bucket {

@@ -1,10 +1,12 @@
 #include "mhla/train/lm/lm_task.h"
 
+#include "mhla/core/labelled.h"
 #include "mhla/core/limits.h"
 #include "mhla/data/preprocess.h"
 #include "mhla/io/file.h"
 #include "mhla/models/lm/head_loss.h"
 #include "mhla/train/lm/lm_batch.h"
+#include "mhla/train/lm/lm_sharing.h"
 #include "mhla/train/lm/run_tokenizer.h"
 #include "mhla/train/machine_rate.h"
 #include "mhla/train/memory.h"
@@ -56,6 +58,8 @@ void check(const LmOptions& o) {
   if (o.eval_tokens < 0) fail("train: eval_tokens is ", o.eval_tokens, ", expected at least 0");
   const LmConfig network = with_fields(named_network(o), o);
   check(network);
+  labelled("train", [&] { ops::parse_context_method(o.context_method); });
+  if (o.context_parallel > 1) check_sharing(o, network);
   if (is_mqar(o)) check_mqar(o, network);
 }
 
@@ -112,6 +116,11 @@ LmTask::LmTask(const LmOptions& options, LmDataPtr data, const LmConfig& network
   const double head = 2.0 * static_cast<double>(network.vocab * network.dim);  // of samples alone
   work_ = 3.0 * ((model_->flops_per_token(options_.context) - head) * data_->tokens_per_sample(options_) + head);
   peak_ = gemm_rate(device_, options_.train.precision == "bf16");
+  if (options_.context_parallel == 1) return;
+  group_ = std::make_unique<distributed::TeamContext>(*options_.train.place.maybe_team, options_.train.place.context);
+  share_ = std::make_shared<ContextShare>();
+  share_->group = group_.get(), share_->method = ops::parse_context_method(options_.context_method);
+  share_context(*model_, share_);
 }
 
 void LmTask::write_companions(const std::filesystem::path& folder) const {
@@ -122,6 +131,10 @@ void LmTask::write_companions(const std::filesystem::path& folder) const {
 TrainBatch LmTask::next_batch() {
   batches_->next(batch_);
   at_ = batch_.next;
+  if (share_ != nullptr) {
+    const ops::TokenRange mine = share_->begin(batch_.length, model_->config().chunk, device_);
+    cut_columns(batch_, mine.first, mine.count);
+  }
   const LmBatch next = batch_on(device_, batch_);
   return {.inputs = {next.tokens, next.maybe_cu_seqlens, next.maybe_places, next.targets},
           .weight = std::max<std::int64_t>(1, next.known)};
@@ -141,6 +154,10 @@ BatchResult LmTask::forward(const TrainBatch& given) {
 std::string LmTask::why_not_recorded() const {
   if (options_.data == kMqar || options_.packing == "concatenate") return {};
   return "packing is documents, whose lengths differ from batch to batch, expected concatenate";
+}
+
+Metrics LmTask::evaluate(const EvalProgress& progress) {
+  return data_->evaluate(*model_, options_, progress, share_.get());
 }
 
 JsonValue LmTask::cursor() const {

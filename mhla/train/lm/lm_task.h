@@ -3,6 +3,7 @@
 #pragma once
 
 #include "mhla/models/lm/lm.h"
+#include "mhla/train/distributed/team_context.h"
 #include "mhla/train/lm/lm_data.h"
 #include "mhla/train/lm/lm_options.h"
 #include "mhla/train/task.h"
@@ -41,7 +42,7 @@ class LmTask : public Task {
   void seek(const JsonValue& cursor) override;
   [[nodiscard]] Metrics derived(double loss, double samples_per_s) const override;
   void constrain() override { model_->constrain(); }
-  Metrics evaluate(const EvalProgress& progress) override { return data_->evaluate(*model_, options_, progress); }
+  Metrics evaluate(const EvalProgress& progress) override;
   [[nodiscard]] MainMetric main_metric() const override { return {"loss", /*larger_is_better=*/false}; }
   std::vector<std::string> take_warnings() override;
 
@@ -55,6 +56,8 @@ class LmTask : public Task {
   Cursor at_;
   double work_ = 0, peak_ = 0;  // operations of a sample in training; a second of the device
   std::vector<std::string> warnings_;
+  std::unique_ptr<distributed::TeamContext> group_;  // context_parallel
+  std::shared_ptr<ContextShare> share_;
 };
 
 }  // namespace mhla::train
