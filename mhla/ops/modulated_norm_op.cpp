@@ -142,7 +142,7 @@ std::pair<at::Tensor, at::Tensor> modulated_norm(const ModulatedNormInputs& in, 
   }
   const auto wide = [](const at::Tensor& row) { return row.dim() == 3 ? row : row.unsqueeze(1); };
   at::Tensor sum = in.x;
-  if (in.branch.defined()) sum = at::addcmul(sum, wide(in.gate), in.branch);
+  if (in.branch.defined()) sum = at::addcmul(sum, wide(in.gate), in.branch.to(sum.scalar_type()));
   const at::Tensor unit = at::layer_norm(sum, {sum.size(-1)}, {}, {}, eps);
   const at::Tensor y = at::addcmul(wide(in.shift), unit, 1 + wide(in.scale));
   return {sum, dtype ? y.to(*dtype) : y};

@@ -4,6 +4,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/kernels/norm/norm.h"
+#include "mhla/kernels/norm/norm_rope.h"
 #include "mhla/ops/attention_op.h"
 
 namespace mhla::ops {
@@ -73,6 +74,22 @@ bool kernels_take(const NormInputs& in, at::ScalarType out) {
   return norm_fit(p, dtype(out)).empty();
 }
 
+// RMSNorm of rows that are too long for norm(), forward on a GPU; undefined where the kernel does not take it.
+at::Tensor long_rows(const NormInputs& in, at::ScalarType type) {
+  constexpr const char* kEntry = "norm";
+  if (!in.x.is_cuda() || in.x.numel() == 0 || in.centered || in.bias.defined() || in.gate.defined()) return {};
+  const at::Tensor rows = as_rows(in.x), weight = in.weight.contiguous();
+  const at::Tensor out = at::empty(in.x.sizes(), in.x.options().dtype(type));
+  NormRopeParams p;
+  p.x = view_of(rows, kEntry, "x"), p.weight = view_of(weight, kEntry, "weight"), p.eps = in.eps;
+  const View to = output_view(out.view(rows.sizes()), kEntry, "out");
+  if (!norm_rope_fit(p, to.dtype).empty()) return {};
+  RunOptions run;
+  run.stream = current_stream(in.x);
+  norm_rope(p, to, run);
+  return out;
+}
+
 struct Wide {  // for the formulas
   at::Tensor unit, factor, weight, bias, sigmoid, gate;
   explicit Wide(const NormInputs& in) {
@@ -91,6 +108,7 @@ at::Tensor norm_forward(const NormInputs& in, at::ScalarType type) {
   constexpr const char* kEntry = "norm";
   expect_inputs(in, kEntry);
   if (!kernels_take(in, type)) {
+    if (const at::Tensor out = long_rows(in, type); out.defined()) return out;
     const Wide wide(in);
     const at::Tensor y = wide.affine();
     return (wide.gate.defined() ? y * wide.gate * wide.sigmoid : y).to(type);

@@ -92,6 +92,20 @@ struct RopeTable {
 };
 std::pair<at::Tensor, at::Tensor> rope(const at::Tensor& q, const at::Tensor& k, const RopeTable& table,
                                        FeatureMap feature_map = FeatureMap::kIdentity);
+// The same of RMSNorm(q) and RMSNorm(k), [B, N, H D] each, over all heads; on a GPU without gradients one pass each:
+// mhla/kernels/norm/norm_rope.h. Under autocast the results have its 16-bit dtype. [B, N, H, D]
+struct NormRopeInputs {
+  at::Tensor q, k;                // [B, N, H D]
+  at::Tensor q_weight, k_weight;  // [H D]
+  std::int64_t heads = 1;
+  double eps = 1e-6;
+};
+std::pair<at::Tensor, at::Tensor> norm_rope(const NormRopeInputs& inputs, const RopeTable& table,
+                                            FeatureMap feature_map = FeatureMap::kIdentity);
+
+// out = silu(RMSNorm(x) weight) of rows [..., X] in one pass, for inference on a GPU: mhla/kernels/norm/norm_rope.h.
+// False: not done, the kernel does not take it. `out` and x are contiguous.
+bool norm_silu_into(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, double eps);
 
 // A linear layer of a few rows on a GPU with the norm before it and what follows: mhla/kernels/linear/linear_rows.h.
 // For inference only. rows_fit: whether the kernel takes it; leading axes are rows.

@@ -30,7 +30,7 @@ struct ModulatedNormGrads {
   View dmodulation;      // [B, 3, X], f32: of shift, scale and gate (unwritten without a branch)
 };
 
-// Why the kernels do not take this problem, or "". They are of GPUs: up to 4,096 columns, a multiple of 4, in f32, bf16
+// Why the kernels do not take this problem, or "". They are of GPUs: up to 5,120 columns, a multiple of 4, in f32, bf16
 // or f16.
 std::string modulated_norm_fit(const ModulatedNormParams& params, DType out);
 

@@ -23,7 +23,7 @@ struct ModulatedNormJob {
   void* stream = nullptr;
 };
 
-inline constexpr int kModulatedColumns = 4096, kModulatedTokens = 64;  // tokens of a block of threads
+inline constexpr int kModulatedColumns = 5120, kModulatedTokens = 64;  // tokens of a block of threads
 
 // Sums over the tokens of a sample come in parts, by their number alone.
 constexpr std::int64_t modulated_parts(std::int64_t tokens) {
