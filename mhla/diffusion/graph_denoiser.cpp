@@ -1,5 +1,9 @@
 #include "mhla/diffusion/graph_denoiser.h"
 
+#ifdef MHLA_TORCH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
 #include "mhla/ops/cuda_graph.h"
 #include "mhla/ops/torch.h"
 
@@ -33,6 +37,8 @@ struct GraphDenoiser::Recording {
   Recording(Denoiser& model, const std::vector<torch::Tensor>& parts, std::vector<std::int64_t> of_kind)
       : kind(std::move(of_kind)) {
     for (const torch::Tensor& part : parts) inputs.push_back(part.defined() ? part.clone() : part);
+    c10::cuda::CUDACachingAllocator::emptyCache();  // a graph has memory of its own: what the calls before it used is
+                                                    // free
     ops::record_graph(graph, ops::recording_stream(parts.front().device()), {0, 0}, [&] {
       out = model.denoise(inputs[0], inputs[1], {inputs[2], inputs[3], inputs[4]});
     });

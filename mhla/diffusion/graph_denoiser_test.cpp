@@ -6,6 +6,7 @@
 
 #include "mhla/models/dit/dit_fixture.h"
 #include "mhla/models/sana/sana.h"
+#include "mhla/models/wan/wan.h"
 
 namespace mhla {
 namespace {
@@ -33,6 +34,12 @@ Inputs sana_inputs(std::int64_t B, torch::Device device) {
   return {torch::randn({B, 4, 16, 16}).to(device),
           (torch::rand({B}) * 999).to(device),
           {{}, torch::randn({B, 12, 48}).to(device), torch::ones({B, 12}, torch::kLong).to(device)}};
+}
+
+Inputs wan_inputs(std::int64_t B, torch::Device device) {
+  return {torch::randn({B, 12, 4, 8, 8}).to(device),
+          (torch::rand({B}) * 999).to(device),
+          {{}, torch::randn({B, 5, 24}).to(device), {}}};
 }
 
 template <class Make>
@@ -63,6 +70,12 @@ TEST(GraphDenoiser, HasTheBitsOfTheNetwork) {
       randomize(*sana);
       sana->to(torch::kCUDA, type);
       expect_same_bits(*sana, sana_inputs);
+      WanConfig w = wan_config("wan_d64", attention);
+      w.depth = 2, w.vocab = 0, w.text_dim = 24, w.blocks = {2, 2, 2};
+      Wan wan(w);
+      randomize(*wan);
+      wan->to(torch::kCUDA, type);
+      expect_same_bits(*wan, wan_inputs);
     }
   }
 }

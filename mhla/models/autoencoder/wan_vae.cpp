@@ -68,9 +68,9 @@ class WanEncoderImpl : public torch::nn::Module {
     conv_out_ = register_module("conv_out", std::make_shared<wan_vae::Conv>(in, 2 * c.z_dim, wan_vae::kCube));
   }
   torch::Tensor forward(torch::Tensor x, wan_vae::History& history) {
-    x = conv_in_->causal(x, history.slot());
+    x = conv_in_->causal(x, history);
     for (const wan_vae::Step& step : steps_) x = step(x, history);
-    return conv_out_->causal(torch::silu(norm_->forward(middle_->forward(x, history))), history.slot());
+    return conv_out_->causal(middle_->forward(x, history), history, norm_.get());
   }
 
  private:
@@ -107,9 +107,9 @@ class WanDecoderImpl : public torch::nn::Module {
     conv_out_ = register_module("conv_out", std::make_shared<wan_vae::Conv>(in, 3, wan_vae::kCube));
   }
   torch::Tensor forward(torch::Tensor x, wan_vae::History& history) {
-    x = middle_->forward(conv_in_->causal(x, history.slot()), history);
+    x = middle_->forward(conv_in_->causal(x, history), history);
     for (const wan_vae::Step& step : steps_) x = step(x, history);
-    return conv_out_->causal(torch::silu(norm_->forward(x)), history.slot());
+    return conv_out_->causal(x, history, norm_.get());
   }
 
  private:
@@ -154,7 +154,7 @@ WanVaeImpl::Moments WanVaeImpl::moments(const torch::Tensor& video, bool drop_re
   if (!drop_rest && video.size(2) != 1 + each * chunks)
     fail(kWanVaeEntry, ": the video has ", video.size(2), " frames, expected ", 1 + each * chunks, " or ",
          1 + each * (chunks + 1), ": one and a multiple of ", each);
-  wan_vae::History history;
+  wan_vae::History history(frames_of(video));
   std::vector<torch::Tensor> parts;
   for (std::int64_t chunk = 0; chunk <= chunks; ++chunk) {
     history.begin_chunk();
@@ -162,8 +162,17 @@ WanVaeImpl::Moments WanVaeImpl::moments(const torch::Tensor& video, bool drop_re
         chunk == 0 ? wan_vae::frames_of(video, 0, 1) : wan_vae::frames_of(video, 1 + each * (chunk - 1), each);
     parts.push_back(encoder_->forward(frames, history));
   }
-  const std::vector<torch::Tensor> both = quant_conv_->pointwise(torch::cat(parts, 2)).chunk(2, 1);
+  const std::vector<torch::Tensor> both = quant_conv_->pointwise(torch::cat(parts, 2), history.in_rows()).chunk(2, 1);
   return {both[0], both[1]};
+}
+
+WanVaeFrames WanVaeImpl::frames_of(const torch::Tensor& x) const {
+  if (x.size(0) != 1 || torch::GradMode::is_enabled()) return WanVaeFrames::kPlain;
+  if (frames_) return *frames_;
+  if (!x.is_cuda()) return WanVaeFrames::kPlain;
+  // cuDNN 9.8 to 9.14 cannot convolve over frames in 16 bits: PyTorch would unfold the whole video.
+  const long version = at::globalContext().versionCuDNN();
+  return version >= 90800 && version < 91500 ? WanVaeFrames::kImages : WanVaeFrames::kRows;
 }
 
 void WanVaeImpl::expect_latents(const torch::Tensor& z) const {
@@ -178,8 +187,8 @@ torch::Tensor WanVaeImpl::decode(const torch::Tensor& latents) {
 }
 
 void WanVaeImpl::decode_raw_each(const torch::Tensor& z, const TakeFrames& take) {
-  const torch::Tensor x = post_quant_conv_->pointwise(z);
-  wan_vae::History history;
+  wan_vae::History history(frames_of(z));
+  const torch::Tensor x = post_quant_conv_->pointwise(z, history.in_rows());
   for (std::int64_t frame = 0; frame < x.size(2); ++frame) {
     history.begin_chunk();
     take(decoder_->forward(wan_vae::frames_of(x, frame, 1), history));

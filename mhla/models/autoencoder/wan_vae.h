@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "mhla/io/fields.h"
 #include "mhla/models/model_size.h"
@@ -45,6 +46,11 @@ struct WanVaeTiles {
   std::array<std::int64_t, 2> size{256, 256}, stride{192, 192};
 };
 
+// How frames lie while they are computed; the same numbers up to rounding. kPlain is [B, C, T, H, W]. The others are
+// for one video without gradients, as GPUs want it: channels next to each other, with convolutions over three frames,
+// or over images that have the channels of three frames.
+enum class WanVaeFrames : std::uint8_t { kPlain, kRows, kImages };
+
 class WanEncoderImpl;
 class WanDecoderImpl;
 namespace wan_vae {
@@ -75,13 +81,16 @@ class WanVaeImpl : public torch::nn::Module {
   [[nodiscard]] torch::Tensor normalized(const torch::Tensor& z) const;
   [[nodiscard]] torch::Tensor denormalized(const torch::Tensor& latents) const;
   [[nodiscard]] const WanVaeConfig& config() const { return config_; }
+  void use_frames(WanVaeFrames frames) { frames_ = frames; }  // default: by device and cuDNN
 
  private:
+  [[nodiscard]] WanVaeFrames frames_of(const torch::Tensor& x) const;
   void expect_latents(const torch::Tensor& z) const;
   void decode_raw_each(const torch::Tensor& z, const TakeFrames& take);
   [[nodiscard]] torch::Tensor row(const std::vector<double>& values, const torch::Tensor& like) const;
 
   WanVaeConfig config_;
+  std::optional<WanVaeFrames> frames_;
   std::shared_ptr<WanEncoderImpl> encoder_;
   std::shared_ptr<WanDecoderImpl> decoder_;
   std::shared_ptr<wan_vae::Conv> quant_conv_, post_quant_conv_;

@@ -46,6 +46,21 @@ TEST(WanVae, FramesAsTheyComeAreThoseOfAll) {
   EXPECT_TRUE(torch::equal(torch::cat(parts, 2), model->decode(z)));
 }
 
+// What a GPU does, with LibTorch's operators where the kernels are not.
+TEST(WanVae, ChannelsNextToEachOtherMakeNoDifference) {
+  torch::manual_seed(4);
+  WanVae model(small());
+  const torch::NoGradGuard no_gradient;
+  const torch::Tensor z = torch::randn({1, 2, 3, 2, 3}), video = torch::rand({1, 3, 9, 16, 24}) * 2 - 1;
+  const torch::Tensor frames = model->decode(z), latents = model->encode(video);
+  for (const WanVaeFrames how : {WanVaeFrames::kRows, WanVaeFrames::kImages}) {
+    SCOPED_TRACE(how == WanVaeFrames::kRows ? "rows" : "images");
+    model->use_frames(how);
+    EXPECT_LT((model->decode(z) - frames).abs().max().item<float>(), 1e-5F);
+    EXPECT_LT((model->encode(video) - latents).abs().max().item<float>(), 1e-5F);
+  }
+}
+
 // Whatever the number of its convolutions, and so of the places that remember frames.
 TEST(WanVae, FramesOfEveryDepth) {
   const torch::NoGradGuard no_gradient;

@@ -106,13 +106,6 @@ torch::Tensor LabelEmbedderImpl::forward(const torch::Tensor& labels) {
   return torch::embedding(table_, labels.to(torch::kLong));
 }
 
-torch::Tensor DitStream::norm(const torch::Tensor& shift, const torch::Tensor& scale, double eps) {
-  torch::Tensor y;
-  std::tie(x, y) = ops::modulated_norm({x, branch, gate, scale, shift}, eps);
-  branch = gate = torch::Tensor();
-  return y;
-}
-
 DitBlockImpl::DitBlockImpl(const DitConfig& c, const DitPlan& plan, const Layout& layout) : norm2_eps_(c.norm2_eps) {
   if (c.own_embedders) {
     t_embedder_ = register_module("t_embedder", TimeEmbedder(c));
@@ -167,7 +160,7 @@ torch::Tensor DitBlockImpl::mlp(const torch::Tensor& x) {
   return apply_linear(fc2_, apply_linear_gelu(fc1_, x));
 }
 
-DitStream DitBlockImpl::forward(DitStream stream, const torch::Tensor& c) {
+ResidualStream DitBlockImpl::forward(ResidualStream stream, const torch::Tensor& c) {
   const bool with_mlp = !fc1_.is_empty() || !swiglu_.is_empty();
   const std::vector<torch::Tensor> m = rows_of(modulation_, c, with_mlp ? 6 : 3);
   if (!cpe_.is_empty()) stream = {cpe_(stream.settled()), {}, {}};
@@ -239,7 +232,7 @@ torch::Tensor DitImpl::unpatched(const torch::Tensor& tokens) const {
 torch::Tensor DitImpl::forward(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& labels) {
   if (t.dim() != 1 || t.size(0) != x.size(0))
     fail(config_.model, ": times have shape ", c10::str(t.sizes()), ", expected [", x.size(0), "]");
-  DitStream stream{patches(x) + pos_embed_, {}, {}};
+  ResidualStream stream{patches(x) + pos_embed_, {}, {}};
   const bool own = config_.own_embedders;
   const torch::Tensor shared = own ? blocks_[0]->embed(t, labels) : t_embedder_(t) + y_embedder_(labels);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {

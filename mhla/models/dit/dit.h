@@ -13,6 +13,7 @@
 #include "mhla/models/denoiser.h"
 #include "mhla/models/dit/dit_plan.h"
 #include "mhla/models/parts.h"
+#include "mhla/models/residual_stream.h"
 #include "mhla/modules/convolutions.h"
 #include "mhla/modules/param_roles.h"
 
@@ -53,21 +54,11 @@ class LabelEmbedderImpl : public torch::nn::Module, public HasParamRoles {
 };
 TORCH_MODULE(LabelEmbedder);
 
-// The residual stream between two branches: what the last branch adds waits for the norm that follows, which reads both
-// in one pass.
-struct DitStream {
-  torch::Tensor x;             // [B, N, dim]
-  torch::Tensor branch, gate;  // [B, N, dim] and [B, 1, dim], or undefined
-  [[nodiscard]] torch::Tensor settled() const { return branch.defined() ? torch::addcmul(x, gate, branch) : x; }
-  // The norm before the next branch, scaled and shifted by rows [B, 1, dim]; the stream is settled behind it.
-  torch::Tensor norm(const torch::Tensor& shift, const torch::Tensor& scale, double eps);
-};
-
 class DitBlockImpl : public torch::nn::Module {
  public:
   // `layout`: of the tokens as this block sees them, which a scan may have transposed.
   DitBlockImpl(const DitConfig& config, const DitPlan& plan, const Layout& layout);
-  DitStream forward(DitStream stream, const torch::Tensor& c /* [B, dim] */);
+  ResidualStream forward(ResidualStream stream, const torch::Tensor& c /* [B, dim] */);
   // t + y where the block has embedders of its own.
   torch::Tensor embed(const torch::Tensor& t, const torch::Tensor& labels);
   [[nodiscard]] const AnyAttention& attention() const { return attn_; }

@@ -95,8 +95,13 @@ void WanSelfAttentionImpl::constrain() {
   if (mix.defined() && !config_.official) mix.clamp_(config_.mix_range[0], config_.mix_range[1]);
 }
 
-// MHLA or linear attention of one grid: features, rotary positions, mixing. [B, N, H, D]
-torch::Tensor WanSelfAttentionImpl::attend(torch::Tensor q, torch::Tensor k, const torch::Tensor& v,
+ops::NormRopeInputs WanSelfAttentionImpl::queries(const torch::Tensor& q, const torch::Tensor& k) const {
+  return {q, k, norm_q_->weight, norm_k_->weight, config_.heads, config_.eps};
+}
+
+// MHLA or linear attention of one grid: norm, features, rotary positions, mixing. q and k are [B, N, H D], v and the
+// result [B, N, H, D].
+torch::Tensor WanSelfAttentionImpl::attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                                            const VideoGrid& grid) {
   const WanConfig& c = config_;
   const RopeTable& table = ropes_->at(grid, q);
@@ -107,10 +112,11 @@ torch::Tensor WanSelfAttentionImpl::attend(torch::Tensor q, torch::Tensor k, con
   how.feature_map = FeatureMap::kIdentity, how.eps = c.normalizer_eps;
   if (c.normalizer == "none") {
     how.normalizer = Normalizer::kNone;
-    std::tie(inputs.q, inputs.k) = ops::rope(q.contiguous(), k.contiguous(), table, map);
+    std::tie(inputs.q, inputs.k) = ops::norm_rope(queries(q, k), table, map);
   } else {
     how.normalizer = c.normalizer == "paper" ? Normalizer::kPaper : Normalizer::kOfficial;
-    inputs.q_den = ops::apply_features(q, map).contiguous(), inputs.k_den = ops::apply_features(k, map).contiguous();
+    inputs.q_den = ops::apply_features(heads_of(norm_q_(q), c.heads), map).contiguous();
+    inputs.k_den = ops::apply_features(heads_of(norm_k_(k), c.heads), map).contiguous();
     std::tie(inputs.q, inputs.k) = ops::rope(inputs.q_den, inputs.k_den, table);
   }
   const torch::ScalarType wide = q.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
@@ -135,17 +141,19 @@ torch::Tensor WanSelfAttentionImpl::attend(torch::Tensor q, torch::Tensor k, con
 torch::Tensor WanSelfAttentionImpl::softmax(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                                             const std::vector<VideoGrid>& grids, const torch::Tensor& mask) {
   if (grids.size() == 1) {
-    const auto [turned_q, turned_k] = ops::rope(q.contiguous(), k.contiguous(), ropes_->at(grids[0], q));
+    const auto [turned_q, turned_k] = ops::norm_rope(queries(q, k), ropes_->at(grids[0], q));
     return attended(turned_q, turned_k, v, mask);
   }
-  std::vector<torch::Tensor> qs, ks;  // tokens behind the end of a video are not turned
+  const torch::Tensor normed_q = heads_of(norm_q_(q), config_.heads), normed_k = heads_of(norm_k_(k), config_.heads);
+  std::vector<torch::Tensor> qs, ks;  // tokens after the end of a video are not turned
   for (std::size_t b = 0; b < grids.size(); ++b) {
     const std::int64_t row = static_cast<std::int64_t>(b), own = tokens_in(grids[b]), rest = q.size(1) - own;
     const auto part = [&](const torch::Tensor& x, std::int64_t from, std::int64_t count) {
       return x.narrow(0, row, 1).narrow(1, from, count).contiguous();
     };
-    const auto [tq, tk] = ops::rope(part(q, 0, own), part(k, 0, own), ropes_->at(grids[b], q));
-    qs.push_back(torch::cat({tq, part(q, own, rest)}, 1)), ks.push_back(torch::cat({tk, part(k, own, rest)}, 1));
+    const auto [tq, tk] = ops::rope(part(normed_q, 0, own), part(normed_k, 0, own), ropes_->at(grids[b], q));
+    qs.push_back(torch::cat({tq, part(normed_q, own, rest)}, 1));
+    ks.push_back(torch::cat({tk, part(normed_k, own, rest)}, 1));
   }
   return attended(torch::cat(qs), torch::cat(ks), v, mask);
 }
@@ -153,8 +161,7 @@ torch::Tensor WanSelfAttentionImpl::softmax(const torch::Tensor& q, const torch:
 torch::Tensor WanSelfAttentionImpl::forward(const torch::Tensor& x, const std::vector<VideoGrid>& grids,
                                             const torch::Tensor& mask) {
   const WanConfig& c = config_;
-  const torch::Tensor q = heads_of(norm_q_(apply_linear(q_, x)), c.heads);
-  const torch::Tensor k = heads_of(norm_k_(apply_linear(k_, x)), c.heads);
+  const torch::Tensor q = apply_linear(q_, x), k = apply_linear(k_, x);  // the norm comes with the rotary positions
   const torch::Tensor v = heads_of(apply_linear(v_, x), c.heads);
   if (attention_ == "softmax") return apply_linear(o_, softmax(q, k, v, grids, mask));
   if (grids.size() != 1)
@@ -199,17 +206,18 @@ WanBlockImpl::WanBlockImpl(const WanConfig& c, std::int64_t layer, std::shared_p
   modulation_ = register_parameter("modulation", torch::randn({1, 6, c.dim}) / std::sqrt(static_cast<double>(c.dim)));
 }
 
-torch::Tensor WanBlockImpl::forward(const torch::Tensor& x, const torch::Tensor& rows, const torch::Tensor& text,
-                                    const std::vector<VideoGrid>& grids, const torch::Tensor& mask) {
+ResidualStream WanBlockImpl::forward(ResidualStream stream, const torch::Tensor& rows, const torch::Tensor& text,
+                                     const std::vector<VideoGrid>& grids, const torch::Tensor& mask) {
   const std::optional<torch::ScalarType> type = branch_type(fc1_);  // the stream is wider or the same
-  const std::vector<torch::Tensor> m = (modulation_.to(rows.scalar_type()) + rows).chunk(6, 1);  // [B, 1, C] each
-  const torch::Tensor seen = ops::modulated_norm({x, {}, {}, m[1], m[0]}, eps_, type).second;
-  torch::Tensor y = torch::addcmul(x, m[2], self_attn_(seen, grids, mask).to(x.scalar_type()));
-  const torch::Tensor cross =
-      torch::layer_norm(y, {y.size(-1)}, norm3_->weight.to(y.scalar_type()), norm3_->bias.to(y.scalar_type()), eps_);
-  y = y + cross_attn_(cross.to(type.value_or(cross.scalar_type())), text);
-  const torch::Tensor inner = ops::modulated_norm({y, {}, {}, m[4], m[3]}, eps_, type).second;
-  return torch::addcmul(y, m[5], apply_linear(fc2_, apply_linear_gelu(fc1_, inner)).to(y.scalar_type()));
+  const torch::ScalarType wide = rows.scalar_type();
+  const std::vector<torch::Tensor> m = (modulation_.to(wide) + rows).chunk(6, 1);  // [B, 1, C] each
+  const auto for_all = [&](const torch::Tensor& row) { return row.to(wide).view({1, 1, -1}).expand_as(m[0]); };
+  stream.branch = self_attn_(stream.norm(m[0], m[1], eps_, type), grids, mask), stream.gate = m[2];
+  const torch::Tensor seen = stream.norm(for_all(norm3_->bias), for_all(norm3_->weight.to(wide) - 1), eps_, type);
+  stream.branch = cross_attn_(seen, text), stream.gate = torch::ones_like(m[0]);
+  const torch::Tensor inner = stream.norm(m[3], m[4], eps_, type);
+  stream.branch = apply_linear(fc2_, apply_linear_gelu(fc1_, inner)), stream.gate = m[5];
+  return stream;
 }
 
 WanImpl::WanImpl(const WanConfig& given) : config_(given) {
@@ -304,8 +312,8 @@ torch::Tensor WanImpl::embed_text(const torch::Tensor& given) {
   return apply_linear(text_out_, apply_linear_gelu(text_in_, text));
 }
 
-torch::Tensor WanImpl::through(torch::Tensor tokens, const std::vector<VideoGrid>& grids, const torch::Tensor& mask,
-                               const torch::Tensor& t, const torch::Tensor& text) {
+torch::Tensor WanImpl::through(const torch::Tensor& tokens, const std::vector<VideoGrid>& grids,
+                               const torch::Tensor& mask, const torch::Tensor& t, const torch::Tensor& text) {
   const WanConfig& c = config_;
   if (t.dim() != 1 || t.size(0) != tokens.size(0) || text.size(0) != tokens.size(0))
     fail(kWanEntry, ": ", tokens.size(0), " videos with ", t.numel(), " times and ", text.size(0),
@@ -316,15 +324,19 @@ torch::Tensor WanImpl::through(torch::Tensor tokens, const std::vector<VideoGrid
   const torch::Tensor features = wan_time_features(t, c.time_channels, c.wide_time).to(type);
   const torch::Tensor time = apply_linear(time_out_, torch::silu(apply_linear(time_in_, features)));
   const torch::Tensor rows = apply_linear(time_rows_, torch::silu(time)).unflatten(1, {6, c.dim}).to(wide);
-  tokens = tokens.to(wide);
+  ResidualStream stream{tokens.to(wide), {}, {}};
   for (WanBlock& block : blocks_) {
+    if (!recompute_) {
+      stream = block(std::move(stream), rows, words, grids, mask);
+      continue;
+    }
     const auto body = [&block, grids, mask](const std::vector<torch::Tensor>& in) {
-      return block(in[0], in[1], in[2], grids, mask);
+      return block(ResidualStream{in[0], {}, {}}, in[1], in[2], grids, mask).settled();
     };
-    tokens = recompute_ ? recomputed(body, {tokens, rows, words}) : body({tokens, rows, words});
+    stream.x = recomputed(body, {stream.x, rows, words});
   }
   const std::vector<torch::Tensor> m = (head_rows_.to(wide) + time.to(wide).unsqueeze(1)).chunk(2, 1);
-  return apply_linear(head_, ops::modulated_norm({tokens, {}, {}, m[1], m[0]}, c.eps, branch_type(head_)).second);
+  return apply_linear(head_, stream.norm(m[0], m[1], c.eps, branch_type(head_)));
 }
 
 torch::Tensor WanImpl::forward(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& text) {

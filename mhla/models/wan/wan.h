@@ -10,6 +10,7 @@
 #include <map>
 
 #include "mhla/models/denoiser.h"
+#include "mhla/models/residual_stream.h"
 #include "mhla/models/wan/wan_config.h"
 #include "mhla/modules/convolutions.h"
 #include "mhla/modules/norms.h"
@@ -43,7 +44,8 @@ class WanSelfAttentionImpl : public torch::nn::Module, public HasParamRoles {
   torch::Tensor mix;  // [M, M]; undefined without MHLA
 
  private:
-  torch::Tensor attend(torch::Tensor q, torch::Tensor k, const torch::Tensor& v, const VideoGrid& grid);
+  torch::Tensor attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v, const VideoGrid& grid);
+  [[nodiscard]] ops::NormRopeInputs queries(const torch::Tensor& q, const torch::Tensor& k) const;
   torch::Tensor softmax(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                         const std::vector<VideoGrid>& grids, const torch::Tensor& mask);
 
@@ -71,8 +73,8 @@ TORCH_MODULE(WanCrossAttention);
 class WanBlockImpl : public torch::nn::Module {
  public:
   WanBlockImpl(const WanConfig& config, std::int64_t layer, std::shared_ptr<VideoRopes> ropes);
-  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& rows /* [B, 6, C] f32 */,
-                        const torch::Tensor& text, const std::vector<VideoGrid>& grids, const torch::Tensor& mask);
+  ResidualStream forward(ResidualStream stream, const torch::Tensor& rows /* [B, 6, C] f32 */,
+                         const torch::Tensor& text, const std::vector<VideoGrid>& grids, const torch::Tensor& mask);
   [[nodiscard]] const WanSelfAttention& attention() const { return self_attn_; }
 
  private:
@@ -97,6 +99,7 @@ class WanImpl : public torch::nn::Module, public Denoiser {
   std::vector<torch::Tensor> forward(const std::vector<torch::Tensor>& videos, const torch::Tensor& t,
                                      const torch::Tensor& text);
   torch::Tensor denoise(const torch::Tensor& x, const torch::Tensor& t, const Conditioning& condition) override;
+  [[nodiscard]] bool can_be_recorded() const override { return true; }
   [[nodiscard]] Conditioning unconditional(const Conditioning& condition) const override;
   void constrain();
 
@@ -108,7 +111,7 @@ class WanImpl : public torch::nn::Module, public Denoiser {
   [[nodiscard]] VideoGrid grid_of(const torch::Tensor& video) const;
   torch::Tensor patches(const torch::Tensor& video);  // [B, N, C]
   [[nodiscard]] torch::Tensor unpatched(const torch::Tensor& tokens, const VideoGrid& grid) const;
-  torch::Tensor through(torch::Tensor tokens, const std::vector<VideoGrid>& grids, const torch::Tensor& mask,
+  torch::Tensor through(const torch::Tensor& tokens, const std::vector<VideoGrid>& grids, const torch::Tensor& mask,
                         const torch::Tensor& t, const torch::Tensor& text);
   torch::Tensor embed_text(const torch::Tensor& text);
 
