@@ -22,6 +22,7 @@ Exit code 1 where mhla is slower than softmax by more than 5 % at 256 tokens, or
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import os
@@ -81,8 +82,8 @@ class EmptyPackages:
         pass
 
 
-def import_model():
-    """DiTTransformer2DModel, without the check of versions that diffusers makes first."""
+def import_model(module="transformers.dit_transformer_2d", name="DiTTransformer2DModel"):
+    """A model of diffusers, without the check of versions that diffusers makes first."""
     import torch.hub  # noqa: F401  (asks for tqdm, and can do without)
 
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in EmptyPackages.NAMES}
@@ -90,13 +91,12 @@ def import_model():
     checks = types.ModuleType("diffusers.dependency_versions_check")
     checks.dep_version_check = lambda *_: None
     sys.modules[checks.__name__] = checks
-    from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
-
+    model = getattr(importlib.import_module(f"diffusers.models.{module}"), name)
     sys.meta_path.remove(EmptyPackages)
     for name in [name for name, module in sys.modules.items() if isinstance(module, Empty)]:
         del sys.modules[name]
     sys.modules.update(before)
-    return DiTTransformer2DModel
+    return model
 
 
 def collect(folder: Path) -> None:

@@ -24,7 +24,7 @@ if ! "$PYTHON" -c 'import pytest' 2>/dev/null && [ -d third_party_cache/wheels ]
   "$PYTHON" -m pip install -q --no-index --find-links third_party_cache/wheels --target "$BUILD/pytest" pytest
   export PYTHONPATH=$PYTHONPATH:$PWD/$BUILD/pytest
 fi
-TESTS="norm_op_test rope_op_test exact_test lm_cuda_test image_cuda_test optimizer_test trainer_test batch_pass_test classification_test nccl_test"
+TESTS="norm_op_test norm_rope_op_test modulated_norm_op_test rope_op_test exact_test lm_cuda_test image_cuda_test video_cuda_test graph_denoiser_test optimizer_test trainer_test batch_pass_test classification_test nccl_test"
 
 build() {
   local deps=()

@@ -2,7 +2,7 @@
 """video_runs.py CONFIG --out DIR [ARM ...]: the experiment of video generation: a base with softmax attention, copied into
 arms with other attentions, each fine-tuned on the same clips, times and noise, evaluated and judged.
 
-    scripts/video_runs.py recipes/video_garments.json --out runs/video --minutes 9
+    scripts/video_runs.py recipes/video_garments.json --out runs/video --demo recipes/video_garments_demo.json --minutes 9
 
 An ARM is softmax, mhla, hybrid, linear (the default: all four), one of them with -128 behind it (clips of 128 x 128, a
 quarter of the steps), or NAME=FLAGS of `mhla train video`. Order: the base of the first seed; then for every seed all
@@ -11,12 +11,15 @@ the fine-tuning. The judge is trained on real clips when the base is evaluated.
 Every run gets a line in DIR/results.jsonl: the held-out loss with that of every clip (so that runs are paired), the
 curve, the share of samples in which the judge finds the attributes of the caption, the Frechet distance, the motion. A
 run with a line is not made again, one that was cut short goes on. With --minutes the script ends in time; the same
-command goes on later. --table only prints the tables. --pack FILE writes results, logs and sheets of samples as one tar,
-without weights. After --, flags for all trainings. Python 3 only, without packages.
+command goes on later. --demo RECIPE also trains the small model that comes with mhla, beside the base (one of them does
+not fill a card), and writes it in bf16 to DIR/demo-model with a GIF. --base-seconds chooses the steps of the base by a
+measurement. --table only prints the tables. --pack FILE writes results, logs, sheets of samples and the small model as one
+tar, without other weights. After --, flags for all trainings of the experiment. Python 3 only, without packages.
 """
 
 import argparse
 import fcntl
+import json
 import math
 import os
 import pathlib
@@ -24,6 +27,7 @@ import shlex
 import statistics
 import sys
 import tarfile
+import threading
 import time
 
 import runs
@@ -36,6 +40,7 @@ ARMS = {
     "linear": "--attention linear --set normalizer=none",
 }
 LONG = "--size 128x128 --batch 8 --set blocks=[4,4,8]"
+PROMPT = "a color1 class7 moves dir1 fast on a ground2"
 ATTRIBUTES = ("class", "colour", "direction", "speed", "ground")
 
 
@@ -161,9 +166,41 @@ def tables(path):
     return "\n".join(out)
 
 
+def measured_steps(work, common):
+    """Steps of the base that fit options.base_seconds, measured once and kept for a continuation."""
+    options, kept = work.options, work.options.out / "base_steps.json"
+    if not kept.exists():
+        recipe = json.loads(pathlib.Path(options.config).read_text())
+        words = runs.once(["--model", recipe["model"], "--batch", recipe["batch"], *common])
+        own = dict(zip(words[::2], words[1::2], strict=True))
+        row = work.call(["bench", "model", "--pass", "train", "--attention", "softmax", "--min-time", 3, "--frames", recipe["frames"],
+                         "--size", recipe["size"], "--device", options.device, "--model", own["--model"], "--batch", own["--batch"], "--json"],
+                        options.out / "base_steps.log", needed=10)[-1]  # fmt: skip
+        steps = max(100, int(options.base_seconds / (1e-3 * row["ms"]) / 50) * 50)
+        kept.write_text(json.dumps({"steps": steps, "ms": row["ms"]}) + "\n")
+    return json.loads(kept.read_text())["steps"]
+
+
+def demo(work):
+    """The small model that comes with mhla, in bf16, and a GIF of its."""
+    options, folder, target = work.options, work.options.out / "demo", work.options.out / "demo-model"
+    log = options.out / "demo.log"
+    if not (folder / "model.safetensors").exists():
+        words = ["--config", options.demo, "--seed", 0, "--device", options.device, "--checkpoint-every", 1000, "--keep", 1, "--log-every", 100,
+                 "--threads", options.threads, *shlex.split(options.demo_flags), "--resume", "--out", folder]
+        work.call(["train", "video", *runs.once(words)], log, needed=20)
+    if not (target / "config.json").exists():
+        average = ["--weights", "ema"] if (folder / "ema.safetensors").exists() else []
+        work.call(["convert", folder, target, "--dtype", "bf16", *average], log)
+    if not (options.out / "demo.gif").exists():
+        work.call(["sample", "video", "--model", target, "--prompt", PROMPT, "--steps", options.sampler_steps, "--guidance", options.guidance,
+                   "--device", options.device, "--precision", "f32", "--fps", 8, "--out", options.out / "demo.gif"], log)
+
+
 def pack(out, target):
     with tarfile.open(target, "w") as tar:
-        for pattern in ("results.jsonl", "*.log", "*/log.jsonl", "*/train.json", "*/config.json", "*/samples/*.png"):
+        for pattern in ("results.jsonl", "base_steps.json", "*.log", "*/log.jsonl", "*/train.json", "*/config.json", "*/samples/*.png",
+                        "demo-model/*", "demo.gif"):  # fmt: skip
             for file in sorted(out.glob(pattern)):
                 tar.add(file, file.relative_to(out))
 
@@ -173,6 +210,9 @@ def main():
     runs.add_arguments(parser, list(ARMS))
     parser.set_defaults(seeds="0,1")
     parser.add_argument("--base-steps", type=int, default=1600, help="of the base")
+    parser.add_argument("--base-seconds", type=float, default=0.0, help="measure a step, and choose the steps of the base by it")
+    parser.add_argument("--demo", type=pathlib.Path, help="recipe of the small model that comes with mhla: train it, too")
+    parser.add_argument("--demo-flags", default="", help="of its training, as one text")
     parser.add_argument("--steps", type=int, default=400, help="of an arm")
     parser.add_argument("--bases", action="store_true", help="a base for every seed")
     parser.add_argument("--base-flags", default="--attention softmax", help="of the base, as one text")
@@ -209,6 +249,23 @@ def main():
             failed.append(f"{name} {seed}")
             print(f"{name} {seed}: {error}", file=sys.stderr, flush=True)
 
+    def small():
+        try:
+            demo(work)
+        except runs.OutOfTime:
+            left.append("demo")
+        except runs.Failed as error:
+            failed.append("demo")
+            print(f"demo: {error}", file=sys.stderr, flush=True)
+
+    if options.base_seconds:
+        try:
+            options.base_steps = measured_steps(work, common)
+        except (runs.OutOfTime, runs.Failed) as error:
+            sys.exit(f"video_runs: no step could be timed: {error}")
+    beside = threading.Thread(target=small)
+    if options.demo:
+        beside.start()
     for seed in seeds:
         own = seed if options.bases else seeds[0]
         guarded("base", own, shlex.split(options.base_flags), options.base_steps)
@@ -218,6 +275,8 @@ def main():
         for name, flags in arms.items():
             steps = max(1, options.steps // 4) if name.endswith("-128") else options.steps
             guarded(name, seed, [*shlex.split(flags), *shlex.split(options.arm_flags), "--init", base], steps)
+    if options.demo:
+        beside.join()
     text = tables(options.out / "results.jsonl")
     (options.out / "tables.md").write_text(text)
     print(text, end="")

@@ -208,9 +208,10 @@ void add_bench_model(CLI::App& bench, Job& job) {
       bench.add_subcommand("model", "time whole models by attention and size: images or tokens per second");
   static ModelBenchOptions o;
   model
-      ->add_option("--model", o.models,
-                   str(model_list("classify"), "; ", model_list("diffusion"), "; ", model_list("lm"), "; ",
-                       model_list("video"), "; several joined by commas, as for all lists here; sana_* is not timed"))
+      ->add_option(
+          "--model", o.models,
+          str(model_list("classify"), "; ", model_list("diffusion"), "; ", model_list("lm"), "; ", model_list("video"),
+              ", wan_vae; several joined by commas, as for all lists here; sana_* is not timed"))
       ->type_name("NAME,...")
       ->delimiter(',')
       ->capture_default_str();
@@ -218,7 +219,7 @@ void add_bench_model(CLI::App& bench, Job& job) {
       ->add_option(
           "--attention", o.attentions,
           "of the zoo, or plain: MHLA in LibTorch operators, for blocks of equal size; video models: mhla, softmax, "
-          "linear, or hybrid: MHLA in two layers of three; ratios are to the first")
+          "linear, or hybrid: MHLA in two layers of three; wan_vae: plain, conv3d or conv2d; ratios are to the first")
       ->type_name("NAME,...")
       ->delimiter(',')
       ->capture_default_str();
@@ -250,8 +251,10 @@ void add_bench_model(CLI::App& bench, Job& job) {
                   "language models: results that do not depend on the batch or on how a text is split");
   model->add_flag("--recompute", o.recompute, "language models: recompute blocks in the backward pass to save memory");
   model
-      ->add_option("--pass", o.passes,
-                   "fwd; train: a whole step; decode: one token of every sequence (language models)")
+      ->add_option(
+          "--pass", o.passes,
+          "fwd; train: a whole step; decode: one token of every sequence (language models), or latents to frames "
+          "(wan_vae)")
       ->type_name("NAME,...")
       ->delimiter(',')
       ->check(one_of({"fwd", "train", "decode"}))

@@ -1,4 +1,4 @@
-// mhla data encode: images and captions to cached latents, for training over latents.
+// mhla data encode: images, videos and captions to cached latents, for training over latents.
 #include "apps/commands/data_encode.h"
 
 #include <fmt/format.h>
@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/axes.h"
 #include "apps/cli/engine.h"
 #include "apps/cli/limit_flags.h"
 #include "apps/cli/request_flags.h"
@@ -60,9 +61,10 @@ int run_latent_info(const std::string& folder, bool json) {
 
 void add_data_encode(CLI::App& data, Job& job) {
   CLI::App* command =
-      data.add_subcommand("encode", "turn images into latents and captions into states, once, for training");
+      data.add_subcommand("encode", "turn images or videos into latents and captions into states, once, for training");
   static EncodeRequest request;
   static bool json = false;
+  static std::string size;
   const RequestFlags flags(*command, request);
   flags["data"].type_name("NAME|DIR");
   flags.shown("split").check(one_of({"train", "test"}));
@@ -72,7 +74,14 @@ void add_data_encode(CLI::App& data, Job& job) {
   flags.shown("seed").check(whole_number(0, std::int64_t{1} << 53));
   flags["text_encoder"].type_name("DIR");
   flags["captions"].type_name("FILE");
-  flags.shown("caption_tokens").check(whole_number(2, 4096));
+  flags["caption_tokens"].check(whole_number(2, 4096));
+  flags.shown("frames").check(whole_number(1, 100000));
+  command
+      ->add_option(
+          "--size", size,
+          "videos: rows and columns of a frame; frames are scaled, and the middle is cut out (default: 480x832)")
+      ->type_name("RxC");
+  flags.shown("fps").check(CLI::NonNegativeNumber);
   flags.shown("dtype").check(one_of({"bf16", "f16", "f32"}));
   flags["out"].required()->type_name("DIR");
   flags["shard_items"].check(whole_number(1, std::int64_t{1} << 32));
@@ -85,7 +94,9 @@ void add_data_encode(CLI::App& data, Job& job) {
       "files of a finished folder are made again. Every file has a SHA-256 in latents.json, compared when it is read.");
   command->callback([&job] {
     job = [] {
-      if (request.data.empty() && !request.vae.empty()) fail("data encode: --data is missing, expected images");
+      if (request.data.empty() && !request.vae.empty())
+        fail("data encode: --data is missing, expected images or videos");
+      if (!size.empty()) request.size = parse_plane(size, "data encode: --size");
       return run_encode(request, json);
     };
   });

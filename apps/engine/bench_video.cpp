@@ -1,11 +1,17 @@
-// One Wan transformer, one pass: a forward without gradients, with weights in bf16 where that is the precision, or a
-// whole training step. Attention "hybrid" is MHLA in two layers of three, as published.
+// One Wan transformer, one pass: a forward without gradients as `sample video` does it, with weights in bf16 where that
+// is the precision and as a CUDA graph on a GPU, or a whole training step. Attention "hybrid" is MHLA in two layers of
+// three, as published.
 #include "apps/engine/bench_video.h"
+
+#include <cmath>
 
 #include "apps/engine/bench_model.h"
 #include "apps/engine/timed.h"
 #include "mhla/core/error.h"
+#include "mhla/diffusion/graph_denoiser.h"
+#include "mhla/models/autoencoder/wan_vae.h"
 #include "mhla/models/wan/wan.h"
+#include "mhla/modules/unfilled.h"
 #include "mhla/train/adamw.h"
 #include "mhla/train/gradients.h"
 #include "mhla/train/memory.h"
@@ -32,12 +38,16 @@ WanConfig video_network(const BenchModelRequest& bench) {
   return c;
 }
 
+void expect_frames(std::int64_t frames, const std::string& model) {
+  if ((frames - 1) % kFrameStride != 0)
+    fail("bench model: --frames is ", frames, ", expected 4 n + 1 for the VAE of ", model, ": ",
+         (frames + 1) / kFrameStride * kFrameStride + 1, " is the nearest");
+}
+
 // Frames, rows and columns of what the network sees of a video.
 VideoGrid places_of(const BenchVideoRequest& r, const WanConfig& c) {
   const bool latents = c.vocab == 0;
-  if (latents && (r.frames - 1) % kFrameStride != 0)
-    fail("bench model: --frames is ", r.frames, ", expected 4 n + 1 for the VAE of ", c.model, ": ",
-         (r.frames + 1) / kFrameStride * kFrameStride + 1, " is the nearest");
+  if (latents) expect_frames(r.frames, c.model);
   const std::int64_t stride = latents ? kPixelStride : 2;
   for (const auto& [side, patch] : {std::pair(r.rows, c.patch[1]), std::pair(r.columns, c.patch[2])})
     if (side < stride * patch || side % (stride * patch) != 0)
@@ -45,6 +55,29 @@ VideoGrid places_of(const BenchVideoRequest& r, const WanConfig& c) {
            std::max<std::int64_t>(1, (side + stride * patch / 2) / (stride * patch)) * stride * patch,
            " is the nearest");
   return {latents ? (r.frames - 1) / kFrameStride + 1 : r.frames, r.rows / stride, r.columns / stride};
+}
+
+// Random weights made on the device: those of 14B would take minutes on the CPU. Mixing matrices start as in training.
+template <class Network, class Config>
+Network random_network(const Config& config, const torch::Device& device, torch::ScalarType type) {
+  Network model = [&] {
+    const UnfilledWeights unfilled;
+    return Network(config);
+  }();
+  const torch::NoGradGuard no_gradient;
+  for (auto& item : model->named_parameters()) {
+    torch::Tensor& value = item.value();
+    const auto options = torch::TensorOptions(type).device(device);
+    if (item.key().ends_with("mix"))
+      value.set_data(value.to(device, type));
+    else if (value.dim() == 1)
+      value.set_data(!item.key().ends_with("bias") ? torch::ones(value.sizes(), options)
+                                                   : torch::zeros(value.sizes(), options));
+    else
+      value.set_data(torch::randn(value.sizes(), options) /
+                     std::sqrt(static_cast<double>(value.numel() / value.size(0))));
+  }
+  return model;
 }
 
 void forget_device_peak([[maybe_unused]] const torch::Device& device) {
@@ -65,9 +98,54 @@ double device_peak_mib(const torch::Device& device) {
   return device.is_cuda() ? 0.0 : peak_mib();
 }
 
+// Latents to frames as `sample video` does it, one latent after the other. "Attention" is how frames lie.
+void bench_decoder(const BenchVideoRequest& r, Observer& observer) {
+  const TrainOptions options = options_of(r.bench);
+  const std::string& how = r.bench.attention;
+  if (r.bench.pass != "decode") fail("bench model: --pass is ", r.bench.pass, " for wan_vae, expected decode");
+  if (how != "plain" && how != "conv3d" && how != "conv2d")
+    fail("bench model: --attention is ", how, " for wan_vae, expected plain, conv3d or conv2d");
+  expect_frames(r.frames, "wan_vae");
+  const WanVaeConfig c;
+  for (const std::int64_t side : {r.rows, r.columns})
+    if (side < kPixelStride || side % kPixelStride != 0)
+      fail("bench model: --size has a side of ", side, ", expected multiples of ", kPixelStride);
+  prepare(options, observer);
+  const torch::Device device = device_of(options.device);
+  const torch::ScalarType type = options.precision == "bf16" ? torch::kBFloat16 : torch::kFloat;
+  WanVae model = random_network<WanVae>(c, device, type);
+  model->use_frames(how == "plain"    ? WanVaeFrames::kPlain
+                    : how == "conv3d" ? WanVaeFrames::kRows
+                                      : WanVaeFrames::kImages);
+  const torch::NoGradGuard no_gradient;
+  const torch::Tensor latents =
+      torch::randn({1, c.z_dim, (r.frames - 1) / kFrameStride + 1, r.rows / kPixelStride, r.columns / kPixelStride})
+          .to(device, type);
+  forget_device_peak(device);
+  const Timed timed = time_of(device, r.bench.min_seconds,
+                              [&] { model->decode_each(latents, [](const torch::Tensor& /*frames*/) {}); });
+  JsonValue row = JsonValue()
+                      .set("model", "wan_vae")
+                      .set("attention", how)
+                      .set("frames", r.frames)
+                      .set("rows", r.rows)
+                      .set("columns", r.columns)
+                      .set("tokens", latents.numel() / c.z_dim)
+                      .set("batch", 1)
+                      .set("pass", r.bench.pass)
+                      .set("device", options.device)
+                      .set("precision", options.precision)
+                      .set("ms", timed.ms)
+                      .set("spread", timed.spread)
+                      .set("videos_per_s", 1e3 / timed.ms);
+  if (const double peak = device_peak_mib(device); peak > 0) row.set("peak_mib", peak);
+  observer.row(row);
+}
+
 }  // namespace
 
 void bench_video(const BenchVideoRequest& request, Observer& observer) {
+  if (request.bench.model == "wan_vae") return bench_decoder(request, observer);
   const TrainOptions options = options_of(request.bench);
   const std::string& pass = request.bench.pass;
   if (pass == "decode") fail("bench model: --pass is decode for ", request.bench.model, ", expected fwd or train");
@@ -79,8 +157,7 @@ void bench_video(const BenchVideoRequest& request, Observer& observer) {
   if (pass == "train") expect_training_fits("bench model", size, options);
   expect_inference_fits("bench model", size, options.batch, options);
   const bool narrow = pass == "fwd" && options.precision == "bf16";
-  Wan model(c);
-  model->to(device, narrow ? torch::kBFloat16 : torch::kFloat);
+  Wan model = random_network<Wan>(c, device, narrow ? torch::kBFloat16 : torch::kFloat);
   const std::int64_t B = options.batch;
   const torch::Tensor x = torch::randn({B, c.channels, places[0], places[1], places[2]}).to(device);
   const torch::Tensor noise = torch::randn_like(x), t = torch::full({B}, 500.0F).to(device);
@@ -92,10 +169,8 @@ void bench_video(const BenchVideoRequest& request, Observer& observer) {
   if (pass == "fwd") {
     const torch::NoGradGuard no_gradient;
     model->eval();
-    timed = time_of(device, request.bench.min_seconds, [&] {
-      const Autocast autocast(options, device);
-      (void)model->forward(seen, t, text);
-    });
+    GraphDenoiser network(*model);
+    timed = time_of(device, request.bench.min_seconds, [&] { (void)network.denoise(seen, t, {{}, text, {}}); });
   } else {
     AdamW optimizer(param_groups(*model, options), {});
     timed = time_of(device, request.bench.min_seconds, [&] {

@@ -6,6 +6,7 @@
 
 #include "apps/engine/caption_states.h"
 #include "apps/engine/encode/encode_items.h"
+#include "apps/engine/encode/encode_video.h"
 #include "mhla/core/memory.h"
 #include "mhla/core/run_failed.h"
 #include "mhla/core/threads.h"
@@ -66,8 +67,12 @@ class EncodePlan {
       : request_(request), items_(open_items(request, observer)) {
     config_.source = items_.source, config_.items = items_.checksum();
     config_.count = items_.count(), config_.classes = items_.classes, config_.dtype = request.dtype;
-    if (!request.vae.empty()) take_autoencoder();
-    if (!request.text_encoder.empty()) take_text_encoder();
+    if (items_.videos) {
+      take_video_encoders();
+    } else {
+      if (!request.vae.empty()) take_autoencoder();
+      if (!request.text_encoder.empty()) take_text_encoder();
+    }
     config_.shard_items = request.shard_items;
     if (request.shard_items == 0)
       config_.shard_items = std::clamp<std::int64_t>(
@@ -77,7 +82,9 @@ class EncodePlan {
 
   [[nodiscard]] const EncodeItems& items() const { return items_; }
   [[nodiscard]] const LatentSetConfig& config() const { return config_; }
+  [[nodiscard]] std::int64_t sana_tokens() const { return request_.caption_tokens > 0 ? request_.caption_tokens : 300; }
   [[nodiscard]] bool crops() const { return request_.image > 0; }
+  [[nodiscard]] VideoEncoders* video() const { return video_.get(); }  // or null
 
  private:
   void take_autoencoder() {
@@ -108,13 +115,21 @@ class EncodePlan {
     config_.posterior = samples ? "sample" : "mean", config_.seed = samples ? request_.seed : 0;
   }
 
+  void take_video_encoders() {
+    video_ = std::make_shared<VideoEncoders>(request_, items_);
+    video_->describe(config_);
+    config_.autoencoder = absolute_text(request_.vae), config_.autoencoder_sha256 = folder_sha256(request_.vae);
+    config_.text_encoder = absolute_text(request_.text_encoder);
+    config_.text_encoder_sha256 = folder_sha256(request_.text_encoder);
+  }
+
   void take_text_encoder() {
     encoder_ = read_gemma2_config(fs::path(request_.text_encoder) / "config.json");
     const TokenizerPtr tokenizer = caption_tokenizer(kEncodeCommand, request_.text_encoder, encoder_->vocab_size);
-    config_.captions = {request_.caption_tokens, encoder_->hidden_size};
+    config_.captions = {sana_tokens(), encoder_->hidden_size};
     config_.text_encoder = absolute_text(request_.text_encoder);
     config_.text_encoder_sha256 = folder_sha256(request_.text_encoder);
-    text_length_ = caption_tokens(*tokenizer, {""}, sana_instruction(), request_.caption_tokens).length;
+    text_length_ = caption_tokens(*tokenizer, {""}, sana_instruction(), sana_tokens()).length;
   }
 
   void expect_memory() const {
@@ -123,6 +138,7 @@ class EncodePlan {
     MemoryEstimate& network = cuda ? device : host;
     host.add("shard", 2 * item_bytes(config_) * static_cast<double>(std::min(config_.shard_items, config_.count)));
     const auto batch = static_cast<double>(request_.batch);
+    if (video_) video_->add_memory(network, cuda);
     if (autoencoder_) {
       const ModelSize size = size_of(*autoencoder_, config_.image[0], config_.image[1]);
       network.add("autoencoder", 4 * size.parameters).add("its activations", 4 * batch * size.passing);
@@ -140,6 +156,7 @@ class EncodePlan {
   LatentSetConfig config_;
   std::optional<AutoencoderConfig> autoencoder_;
   std::optional<Gemma2Config> encoder_;
+  std::shared_ptr<VideoEncoders> video_;
   std::int64_t text_length_ = 0;
 };
 
@@ -170,7 +187,7 @@ class EncodeNetworks {
   }
 
   std::vector<std::byte> null_caption() {
-    const Conditioning none = encoder().plain({""});
+    const Conditioning none = plan_.video() != nullptr ? plan_.video()->captions({""}, device_) : encoder().plain({""});
     return bytes_of_parts(
         {{"captions", stored(none.captions, 0, "the empty caption")}, {"captions_mask", none.captions_mask}});
   }
@@ -204,6 +221,8 @@ class EncodeNetworks {
   }
 
   void add_latents(std::int64_t first, std::int64_t count, Rows& rows) {
+    if (plan_.video() != nullptr)
+      return rows["latents"].push_back(stored(plan_.video()->latents(first, count, device_), first, "the latent"));
     if (!autoencoder_) {
       autoencoder_ = load_autoencoder(request_.vae);
       autoencoder_->to(device_);
@@ -226,13 +245,15 @@ class EncodeNetworks {
 
   void add_captions(std::int64_t first, std::int64_t count, Rows& rows) {
     const auto begin = plan_.items().captions.begin() + first;
-    const Conditioning states = encoder().prompts({begin, begin + count});
+    const std::vector<std::string> texts(begin, begin + count);
+    const Conditioning states =
+        plan_.video() != nullptr ? plan_.video()->captions(texts, device_) : encoder().prompts(texts);
     rows["captions"].push_back(stored(states.captions, first, "the caption"));
     rows["captions_mask"].push_back(states.captions_mask.to(torch::kLong).contiguous());
   }
 
   CaptionEncoder& encoder() {
-    if (!encoder_) encoder_.emplace(kEncodeCommand, request_.text_encoder, request_.caption_tokens, device_);
+    if (!encoder_) encoder_.emplace(kEncodeCommand, request_.text_encoder, plan_.sana_tokens(), device_);
     return *encoder_;
   }
 

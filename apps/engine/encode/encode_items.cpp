@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "apps/engine/encode/encode_video.h"
 #include "mhla/core/error.h"
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
@@ -124,6 +125,7 @@ std::string EncodeItems::checksum() const {
   for (std::int64_t i = 0; i < count(); ++i) {
     // Without the folder: the same files elsewhere are the same items.
     if (images) add(captions.empty() ? images->item_name(i) : fs::path(images->item_name(i)).filename().string());
+    if (videos) add(fs::path(videos->item_name(i)).filename().string());
     if (images && !classes.empty()) add(std::to_string(images->label(i)));
     if (!captions.empty()) add(captions[static_cast<std::size_t>(i)]);
   }
@@ -133,6 +135,7 @@ std::string EncodeItems::checksum() const {
 EncodeItems open_items(const EncodeRequest& request, train::Observer& observer) {
   if (request.vae.empty() && request.text_encoder.empty())
     fail(kEncodeCommand, ": neither --vae nor --text-encoder is given, expected one or both");
+  if (has_wan_vae(request)) return video_items(request);
   if (request.text_encoder.empty()) return labelled_images(request, observer);
   return request.vae.empty() ? only_captions(request) : captioned_images(request, observer);
 }

@@ -1,4 +1,4 @@
-// What `mhla data encode` is asked to encode: labelled images, images with captions, or captions.
+// What `mhla data encode` is asked to encode: labelled images, images or videos with captions, or captions.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 
 #include "apps/engine/requests.h"
 #include "mhla/data/image_set.h"
+#include "mhla/data/video_set.h"
 #include "mhla/train/observer.h"
 
 namespace mhla::apps {
@@ -14,18 +15,20 @@ inline constexpr const char* kEncodeCommand = "data encode";
 
 struct EncodeItems {
   std::string source;
-  ImageSetPtr images;                 // null: captions only
+  ImageSetPtr images;                 // null without images
+  VideoSetPtr videos;                 // null without videos
   std::vector<std::string> classes;   // empty: no labels
   std::vector<std::string> captions;  // of every item; empty: none
 
   [[nodiscard]] std::int64_t count() const {
-    return images ? images->size() : static_cast<std::int64_t>(captions.size());
+    return images ? images->size() : videos ? videos->size() : static_cast<std::int64_t>(captions.size());
   }
   // SHA-256 of names, labels and captions: other items are other latents.
   [[nodiscard]] std::string checksum() const;
 };
 
-// Without a text encoder labelled images, by their classes. With one, all images of a folder with their captions: of
+// With Wan's autoencoder videos (encode_video.h). Without a text encoder labelled images, by their classes. With one,
+// all images of a folder with their captions: of
 // `--captions FILE`, or x.txt beside x.png; without an autoencoder the captions of that file.
 EncodeItems open_items(const EncodeRequest& request, train::Observer& observer);
 

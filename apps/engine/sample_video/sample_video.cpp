@@ -9,6 +9,7 @@
 #include "apps/engine/sample_video/video_state.h"
 #include "mhla/core/run_failed.h"
 #include "mhla/core/seconds.h"
+#include "mhla/diffusion/graph_denoiser.h"
 #include "mhla/diffusion/guidance.h"
 #include "mhla/diffusion/sample.h"
 #include "mhla/io/file.h"
@@ -115,7 +116,8 @@ class VideoJob {
     }
     GuidanceOptions guidance;
     guidance.scale = plan_.guided() ? plan_.guidance : 1.0, guidance.together = memory_.rows_together;
-    GuidedDenoiser guided(*models_.transformer().ptr(), guidance, {{}, on_device(state.negative), {}});
+    GraphDenoiser network(*models_.transformer().ptr());
+    GuidedDenoiser guided(network, guidance, {{}, on_device(state.negative), {}});
     SampleRequest request;
     request.shape = {plan_.latent.begin(), plan_.latent.end()};
     request.numbers = {0}, request.seed = prompt.seed, request.device = device_;
@@ -191,7 +193,7 @@ void sample_video(const SampleVideoRequest& r, train::Observer& observer) {
   list.begin();
   const auto start = VideoClock::now();
   if (encodes) captions->encode(memory.encoder_on_host ? torch::Device(torch::kCPU) : device);
-  const torch::ScalarType dtype = r.precision == "bf16" ? torch::kBFloat16 : torch::kFloat;
+  const torch::ScalarType dtype = plan.precision == "bf16" ? torch::kBFloat16 : torch::kFloat;
   VideoModels models(plan, memory, device, dtype);
   const auto count = static_cast<std::int64_t>(plan.prompts.size());
   VideoProgress progress(count, plan.sampler.steps, observer);

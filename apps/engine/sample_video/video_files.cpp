@@ -28,20 +28,6 @@ fs::path given_part(const std::string& given, const char* option) {
   return given;
 }
 
-// SentencePiece's model, or the folder of a tokenizer.json that we read.
-fs::path tokenizer_beside(const fs::path& model, const fs::path& encoder) {
-  std::vector<fs::path> folders{model / "tokenizer", model / "google" / "umt5-xxl"};
-  if (!encoder.empty()) {
-    const fs::path own = is_folder(encoder) ? encoder : encoder.parent_path();
-    const fs::path above = fs::absolute(own / "").parent_path().parent_path();
-    folders.insert(folders.begin(), {own, above / "tokenizer", own / "google" / "umt5-xxl"});
-  }
-  for (const fs::path& folder : folders)
-    for (const char* name : {"spiece.model", "tokenizer.model"})
-      if (is_there(folder / name)) return folder / name;
-  return {};
-}
-
 // flow_shift of diffusers' scheduler; its model is not shifted twice.
 std::optional<double> scheduler_shift(const fs::path& model) {
   const fs::path file = model / "scheduler" / "scheduler_config.json";
@@ -67,6 +53,19 @@ fs::path transformer_weights(const SampleVideoRequest& r, const fs::path& folder
 
 }  // namespace
 
+fs::path umt5_tokenizer(const fs::path& model, const fs::path& encoder) {
+  std::vector<fs::path> folders{model / "tokenizer", model / "google" / "umt5-xxl"};
+  if (!encoder.empty()) {
+    const fs::path own = is_folder(encoder) ? encoder : encoder.parent_path();
+    const fs::path above = fs::absolute(own / "").parent_path().parent_path();
+    folders.insert(folders.begin(), {own, above / "tokenizer", own / "google" / "umt5-xxl"});
+  }
+  for (const fs::path& folder : folders)
+    for (const char* name : {"spiece.model", "tokenizer.model"})
+      if (is_there(folder / name)) return folder / name;
+  return {};
+}
+
 VideoFiles find_video_files(const SampleVideoRequest& r) {
   const fs::path model = r.model;
   if (!is_folder(model)) fail(kVideoCommand, ": --model is ", r.model, ", which is not there, expected a folder");
@@ -79,7 +78,7 @@ VideoFiles find_video_files(const SampleVideoRequest& r) {
   files.vae = r.vae.empty() ? part_beside(model, "vae", kVaeFile) : given_part(r.vae, "--vae");
   files.text_encoder = r.text_encoder.empty() ? part_beside(model, "text_encoder", kEncoderFile)
                                               : given_part(r.text_encoder, "--text-encoder");
-  files.tokenizer = tokenizer_beside(model, files.text_encoder);
+  files.tokenizer = umt5_tokenizer(model, files.text_encoder);
   files.shift = scheduler_shift(model);
   return files;
 }

@@ -63,7 +63,7 @@ VideoMemory plan_video_memory(const SampleVideoRequest& r, const VideoPlan& plan
     const double asked = parse_bytes(r.max_memory, str(kVideoCommand, ": --max-memory"));
     if (asked < limit) limit = asked, bound = "--max-memory";
   }
-  const double number = r.precision == "bf16" ? 2 : 4;
+  const double number = plan.precision == "bf16" ? 2 : 4;
   const std::string place = device.is_cuda() ? plan.device : std::string("memory");
   memory.lines.push_back(str("limit    ", bytes_text(limit), " of ", place, " (", bound, ")"));
   const auto line = [&](const char* stage, const std::string& what, double bytes) {

@@ -2,6 +2,7 @@
 
 #include "mhla/core/run_failed.h"
 #include "mhla/models/weights_folder.h"
+#include "mhla/modules/unfilled.h"
 #include "mhla/train/video/video_data.h"
 
 namespace mhla::apps {
@@ -46,7 +47,10 @@ void expect_weights_of(const VideoPlan& plan, bool with_encoder) {
 Wan& VideoModels::transformer() {
   if (!transformer_.is_empty()) return transformer_;
   if (!memory_.decoder_beside) autoencoder_ = WanVae(nullptr);
-  transformer_ = Wan(plan_.network);
+  {
+    const UnfilledWeights unfilled;
+    transformer_ = Wan(plan_.network);
+  }
   transformer_->to(dtype_);
   labelled(plan_.files.weights.string(), [&] { load_published(*transformer_, mapped_weights(plan_.files.weights)); });
   transformer_->to(device_);
@@ -57,7 +61,10 @@ Wan& VideoModels::transformer() {
 WanVae& VideoModels::autoencoder() {
   if (!autoencoder_.is_empty()) return autoencoder_;
   if (!memory_.decoder_beside) transformer_ = Wan(nullptr);
-  autoencoder_ = WanVae(plan_.autoencoder);
+  {
+    const UnfilledWeights unfilled;
+    autoencoder_ = WanVae(plan_.autoencoder);
+  }
   autoencoder_->to(dtype_);
   labelled(plan_.files.vae.string(), [&] { load_published(*autoencoder_, mapped_weights(plan_.files.vae)); });
   autoencoder_->to(device_);

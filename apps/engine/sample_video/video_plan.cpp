@@ -180,7 +180,7 @@ JsonValue video_settings(const SampleVideoRequest& r, const VideoPlan& plan) {
   s.set("size", sides_text(plan.size)).set("frames", plan.frames).set("fps", r.fps);
   s.set("sampler", plan.sampler.sampler).set("steps", plan.sampler.steps).set("shift", plan.flow.shift);
   if (!plan.sampler.time_grid.empty()) s.set("time_grid", plan.sampler.time_grid);
-  s.set("guidance", plan.guidance).set("precision", r.precision);
+  s.set("guidance", plan.guidance).set("precision", plan.precision);
   if (!r.noise.empty()) s.set("noise", full_path(r.noise));
   return s;
 }
@@ -219,6 +219,7 @@ VideoPlan plan_video(const SampleVideoRequest& r) {
   if (!r.device.empty()) plan.device = r.device;
   if (r.precision == "bf16" && plan.device == "cpu")
     fail(kVideoCommand, ": --precision is bf16, expected f32 on the CPU");
+  plan.precision = !r.precision.empty() ? r.precision : plan.device == "cpu" ? "f32" : "bf16";
   plan.files = find_video_files(r);
   plan.network = network_in(plan.files.transformer);
   take_video_training(plan);

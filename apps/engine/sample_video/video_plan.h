@@ -24,6 +24,8 @@ struct VideoFiles {
   std::optional<double> shift;                                      // of the pipeline's scheduler, or of a training
 };
 VideoFiles find_video_files(const SampleVideoRequest& request);
+// SentencePiece's model beside umT5, which may be a folder or a file, or in the folders of `model`; empty: none.
+std::filesystem::path umt5_tokenizer(const std::filesystem::path& model, const std::filesystem::path& encoder);
 
 struct VideoPrompt {
   std::string text, negative;
@@ -41,7 +43,7 @@ struct VideoPlan {
   bool pixels = false;
   std::int64_t unshuffle = 1;
   std::optional<CaptionWords> words;
-  std::string device = "cpu";
+  std::string device = "cpu", precision = "f32";
   std::array<std::int64_t, 2> size{480, 832};
   std::int64_t frames = 81;
   std::array<std::int64_t, 4> latent{};  // channels, frames, rows, columns

@@ -12,7 +12,7 @@
 namespace mhla::apps {
 
 struct SampleVideoRequest {
-  std::string model, weights, out, vae, text_encoder, text_cache, device, precision = "f32";
+  std::string model, weights, out, vae, text_encoder, text_cache, device, precision;
   std::vector<std::string> prompts;
   std::vector<std::optional<std::string>> negatives;  // of each prompt; fewer: the one below
   std::vector<std::optional<std::int64_t>> seeds;     // of each prompt; fewer: seed plus the number of the prompt
@@ -65,7 +65,8 @@ struct SampleVideoRequest {
     visit("tile", r.tile, "decode in overlapping tiles of 256 pixels, which takes less memory");
     visit("overwrite", r.overwrite, "replace --out if it is there");
     visit("device", r.device, "cpu, cuda or cuda:N (default: cpu)");
-    visit("precision", r.precision, "of the weights: f32 or, on a GPU, bf16");
+    visit("precision", r.precision,
+          "of weights and activations: f32, or bf16 on a GPU (default: bf16 on a GPU, otherwise f32)");
     visit("threads", r.threads, "CPU threads; 0: all");
   }
 };

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "mhla/data/caption_words.h"
 #include "mhla/data/class_names.h"
 #include "mhla/data/preprocess.h"
 #include "mhla/diffusion/generation_config.h"
@@ -21,7 +22,8 @@ constexpr const char* kKeys[][2] = {
 std::vector<const char*> names_of(ModelKind kind) {
   if (kind == ModelKind::kLanguage)
     return {kPreprocessFile, "tokenizer.json", "tokenizer.model", "tokenizer.fingerprint"};
-  return {kind == ModelKind::kGenerator ? kGenerationFile : kPreprocessFile, kClassesFile};
+  if (kind == ModelKind::kGenerator) return {kGenerationFile, kClassesFile, kWordsFile};
+  return {kPreprocessFile, kClassesFile};
 }
 
 std::string bytes_of(const fs::path& path) {

@@ -11,6 +11,7 @@
 #include "mhla/io/json_object.h"
 #include "mhla/models/wan/wan.h"
 #include "mhla/models/weights_folder.h"
+#include "mhla/modules/unfilled.h"
 #include "mhla/modules/zoo/zoo.h"
 
 namespace mhla::weights {
@@ -113,7 +114,10 @@ void convert_wan(const ConvertRequest& r, apps::ConvertResult& result) {
   expect_room(size, to == from ? 1 : 2, r.in);
   const fs::path weights = wan_weights_path(r);
   const Weights given = mapped_weights(weights);
-  Wan model(from);
+  Wan model = [&] {
+    const UnfilledWeights unfilled;
+    return Wan(from);
+  }();
   model->to(loaded_dtype(r, given));
   labelled(weights.string(), [&] { load_published(*model, given); });
   if (to != from) model = with_attention(*model, to);

@@ -61,7 +61,7 @@ namespace {
 // Files of a converted model: of another one that lay there they go with its config.json.
 bool is_of_model(const std::string& name) {
   for (const char* own :
-       {"classes.json", "preprocess.json", "generation.json", "tokenizer.json", "tokenizer.model",
+       {"classes.json", "words.json", "preprocess.json", "generation.json", "tokenizer.json", "tokenizer.model",
         "tokenizer.fingerprint", "model.safetensors.index.json", "diffusion_pytorch_model.safetensors.index.json"})
     if (name == own) return true;
   const bool weights = name.rfind("model", 0) == 0 || name.rfind("diffusion_pytorch_model", 0) == 0;

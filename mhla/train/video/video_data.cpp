@@ -220,7 +220,7 @@ VideoSource open_video_latents(const VideoOptions& o, bool unseen) {
   source.train = std::make_shared<LatentItems>(train, parts.train);
   source.test = std::make_shared<LatentItems>(test, parts.test);
   source.held_out = parts.held_out;
-  source.autoencoder = train->config().autoencoder;
+  source.autoencoder = train->config().autoencoder, source.pixels = train->config().image;
   const std::vector<std::int64_t>& shape = train->config().captions;
   source.empty_caption = torch::empty({1, shape[0], shape[1]});
   std::vector<std::int64_t> mask(static_cast<std::size_t>(shape[0]));

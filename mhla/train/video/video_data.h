@@ -46,6 +46,8 @@ struct VideoSource {
   std::optional<CaptionWords> words;  // of clips
   torch::Tensor empty_caption;        // [1, T] or [1, T, C]: what a dropped caption becomes
   std::string autoencoder;            // of latents: its folder
+  std::vector<std::int64_t>
+      pixels;  // of latents: frames, rows and columns of the clips they were made of; may be empty
 
   [[nodiscard]] std::vector<std::int64_t> shape() const { return test->shape(); }
   [[nodiscard]] bool is_latent() const { return !words.has_value(); }

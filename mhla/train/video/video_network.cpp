@@ -94,6 +94,7 @@ GenerationConfig generation_of(const VideoOptions& o, const VideoSource& source)
   g.process = "flow", g.learned_variance = false, g.shift = o.shift;
   if (source.is_latent()) {
     g.space = "latents", g.autoencoder = source.autoencoder;
+    if (source.pixels.size() == 3) g.sample = source.pixels;
   } else {
     const std::vector<std::int64_t> shape = source.shape();
     g.unshuffle = o.unshuffle, g.sample = {shape[1], shape[2] * o.unshuffle, shape[3] * o.unshuffle};
