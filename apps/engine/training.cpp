@@ -13,6 +13,20 @@ namespace mhla::apps {
 using namespace mhla::train;
 namespace fs = std::filesystem;
 
+namespace {
+
+// Of a folder that is no run: one file, or the index of several; the last name where none of them is there.
+fs::path init_file(const fs::path& folder, const std::string& weights) {
+  const fs::path own = folder / (weights + ".safetensors");
+  if (weights != "model" || fs::exists(own)) return own;
+  for (const char* name : {"model.safetensors.index.json", "diffusion_pytorch_model.safetensors",
+                           "diffusion_pytorch_model.safetensors.index.json"})
+    if (fs::exists(folder / name)) return folder / name;
+  return own;
+}
+
+}  // namespace
+
 std::optional<InitSource> init_source(const std::string& command, const TrainOptions& options, const fs::path& folder,
                                       const RunStart& start, Observer& observer) {
   const fs::path init = options.init;
@@ -27,7 +41,7 @@ std::optional<InitSource> init_source(const std::string& command, const TrainOpt
   std::error_code none;
   if (fs::equivalent(init, folder, none))
     fail(command, ": --init is ", options.init, ", expected another folder than --out");
-  RunWeights found{init, init / (options.init_weights + ".safetensors"), "", {}};
+  RunWeights found{init, init_file(init, options.init_weights), "", {}};
   if (fs::exists(init / "train.json")) {
     found = find_weights(command, init, options.init_weights, observer);
   } else if (!fs::exists(init / "config.json") || !fs::exists(found.file)) {

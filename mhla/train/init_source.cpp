@@ -4,12 +4,14 @@
 
 #include "mhla/core/error.h"
 #include "mhla/models/weights_file.h"
+#include "mhla/models/weights_folder.h"
 
 namespace mhla::train {
 
 Weights read_init(const InitSource& source) {
   Weights weights;
-  for (const auto& [name, value] : read_weights(source.file)) {
+  const bool shards = source.file.extension() == ".json";
+  for (const auto& [name, value] : shards ? mapped_weights(source.file) : read_weights(source.file)) {
     if (name.rfind(source.prefix, 0) == 0) weights[name.substr(source.prefix.size())] = value;
   }
   return weights;
