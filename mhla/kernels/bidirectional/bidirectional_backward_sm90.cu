@@ -3,6 +3,7 @@
 // padded token and query head), dmix in parts. Others pass summaries through memory (common/cuda/sm90_backward.cuh): 4
 // M (D E + D) bytes per kv head, in rounds of heads (kRoundBytes).
 #include "mhla/core/workspace.h"
+#include "mhla/kernels/bidirectional/bidirectional_backward_sm90_panels.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_backward_sm90_short.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 
@@ -19,8 +20,8 @@ class Backward {
       parts_ = ws.take<float>(rows * tiles * tiles, "parts of dmix");
       return;
     }
-    const std::int64_t tiles = (p.M + 15) / 16, block = p.D * p.E + p.D, packed = p.Hm * tiles * tiles * 32;
-    fragments_ = ws.take<uint4>(2 * packed, "packed mix and its transpose");
+    const std::int64_t block = p.D * p.E + p.D;
+    packed_mix_ = ws.take<uint4>(2 * p.Hm * packed_mix_units(mix_rows_of(p), p.M), "packed mix and its transpose");
     at_once_ = units_at_once(units_, 4 * p.M * block);
     summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
     mixed_ = ws.take<Bf16>(at_once_ * p.M * block, "mixed summaries");
@@ -67,27 +68,51 @@ class Backward {
 
   template <class S>
   void phases(Arguments a, Gradients g, cudaStream_t stream) {
-    const int mixes = static_cast<int>(p_.Hm), tiles = (a.M + 15) / 16;
+    const int mixes = static_cast<int>(p_.Hm);
     Arguments back = a;
-    a.fragments = fragments_, back.fragments = fragments_ + std::int64_t{mixes} * tiles * tiles * 32;
+    a.packed_mix = packed_mix_, back.packed_mix = packed_mix_ + mixes * packed_mix_units(a.mix_rows, a.M);
     launch_pack_mix(a, mixes, false, stream);
     launch_pack_mix(back, mixes, true, stream);
     for (std::int64_t round = 0; round < rounds_; ++round) {
       a.first_unit = static_cast<int>(round * at_once_);
       a.units = static_cast<int>(std::min(at_once_, units_ - round * at_once_));
       a.summaries = summaries_, a.mixed = mixed_;
-      launch_summaries<S>(a, stream);
-      launch_persistent(query_gradient_kernel<S>, gradient_warps(S::kTiles) * 32, gradient_shared_bytes(a.D, S::kTiles),
-                        a, g, stream, "sm90 query_gradient_kernel");
+      launch_summaries(a, stream);
+      query_gradient<S>(a, g, stream);
       if (g.dmix != nullptr) mix_.launch_products(a, g, round, p_.Hm, stream);
       if (!wants_keys()) continue;
       Arguments unmix = a;
-      unmix.fragments = back.fragments;
+      unmix.packed_mix = back.packed_mix;
       launch_mix(unmix, true, stream);
+      key_gradient<S>(a, g, stream);
+    }
+    if (g.dmix != nullptr) mix_.launch_sum(a, g, units_, p_.Hm, stream);
+  }
+
+  template <class S>
+  static void query_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
+    const bool panels = on_panels<S>(a, [&](auto spec) {
+      using T = QueryGradientTiles<decltype(spec)>;
+      launch_persistent(panel_query_gradient_kernel<decltype(spec)>, T::kThreads, T::kBytes, a, g, stream,
+                        "sm90 panel_query_gradient_kernel");
+    });
+    if (!panels) {
+      launch_persistent(query_gradient_kernel<S>, gradient_warps(S::kTiles) * 32, gradient_shared_bytes(a.D, S::kTiles),
+                        a, g, stream, "sm90 query_gradient_kernel");
+    }
+  }
+
+  template <class S>
+  static void key_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
+    const bool panels = on_panels<S>(a, [&](auto spec) {
+      using T = KeyGradientTiles<decltype(spec)>;
+      launch_persistent(panel_key_gradient_kernel<decltype(spec)>, T::kThreads, T::kBytes, a, g, stream,
+                        "sm90 panel_key_gradient_kernel");
+    });
+    if (!panels) {
       launch_persistent(key_gradient_kernel<S>, 128, 2 * summary_bytes(a.D, S::kTiles), a, g, stream,
                         "sm90 key_gradient_kernel");
     }
-    if (g.dmix != nullptr) mix_.launch_sum(a, g, units_, p_.Hm, stream);
   }
 
   template <class Kernel>
@@ -101,7 +126,7 @@ class Backward {
   std::int64_t units_ = 0, at_once_ = 0, rounds_ = 0;
   bool pairs_ = false;
   MixGradient mix_;
-  uint4* fragments_ = nullptr;
+  uint4* packed_mix_ = nullptr;
   Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
   float2* weights_ = nullptr;
   float* parts_ = nullptr;

@@ -4,6 +4,7 @@
 // kernels: summaries, mixing, output, in rounds of heads (kRoundBytes).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
+#include "mhla/kernels/bidirectional/bidirectional_sm90_readout.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_short.cuh"
 
 namespace mhla {
@@ -277,15 +278,15 @@ class Forward {
   Forward(const Problem& p, Workspace& ws)
       : p_(p), plan_(fused_plan(p.M, p.D, tiles_of(p.D, p.E))), units_(p.B * p.Hkv) {
     if (plan_.stages > 0 || over_pairs(p.M, p.C)) return;
-    const std::int64_t tiles = (p.M + 15) / 16, block = p.D * p.E + p.D;
-    fragments_ = ws.take<uint4>(p.Hm * tiles * tiles * 32, "packed mix");
+    const std::int64_t block = p.D * p.E + p.D;
+    packed_mix_ = ws.take<uint4>(p.Hm * packed_mix_units(mix_rows_of(p), p.M), "packed mix");
     at_once_ = units_at_once(units_, 2 * p.M * block);
     summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
   }
 
   void run() {
     Arguments a = arguments_of(p_);
-    a.fragments = fragments_, a.summaries = a.mixed = summaries_;
+    a.packed_mix = packed_mix_, a.summaries = a.mixed = summaries_;
     a.units = static_cast<int>(units_);
     const cudaStream_t stream = stream_of(p_.stream);
     with_spec<false>(a, [&](auto spec) {
@@ -334,21 +335,29 @@ class Forward {
 
   template <class S>
   void phases(Arguments a, cudaStream_t stream) {
-    const int summary = summary_bytes(a.D, S::kTiles), bytes = 2 * summary + 3 * static_cast<int>(sizeof(Place));
     launch_pack_mix(a, static_cast<int>(p_.Hm), false, stream);
     for (std::int64_t first = 0; first < units_; first += at_once_) {
       a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(at_once_, units_ - first));
-      launch_summaries<S>(a, stream);
+      launch_summaries(a, stream);
       const std::int64_t items = std::int64_t{a.units} * a.group * a.M;
-      launch_next("sm90 readout_kernel", readout_kernel<S>, blocks_for(readout_kernel<S>, 128, bytes, items), 128,
-                  bytes, stream, a, summary);
+      const bool panels = on_panels<S>(a, [&](auto spec) {
+        using T = ReadoutTiles<decltype(spec)>;
+        const auto kernel = panel_readout_kernel<decltype(spec)>;
+        launch_next("sm90 panel_readout_kernel", kernel, blocks_for(kernel, T::kThreads, T::kBytes, items), T::kThreads,
+                    T::kBytes, stream, a);
+      });
+      if (!panels) {
+        const int summary = summary_bytes(a.D, S::kTiles), bytes = 2 * summary + 3 * static_cast<int>(sizeof(Place));
+        launch_next("sm90 readout_kernel", readout_kernel<S>, blocks_for(readout_kernel<S>, 128, bytes, items), 128,
+                    bytes, stream, a, summary);
+      }
     }
   }
 
   const Problem& p_;
   FusedPlan plan_;
   std::int64_t units_ = 0, at_once_ = 0;
-  uint4* fragments_ = nullptr;
+  uint4* packed_mix_ = nullptr;
   Bf16* summaries_ = nullptr;
 };
 

@@ -23,6 +23,20 @@ TEST(Sm90Plan, TilesHoldTheHead) {
   EXPECT_EQ(tiles_of(72, 72).columns, 9);
 }
 
+// A matrix of mix is packed as panels of 64 columns where these fit, else as fragments of 16 x 16, 512 bytes each.
+TEST(Sm90Plan, MixIsPacked) {
+  EXPECT_FALSE(mixed_on_panels(64));
+  EXPECT_TRUE(mixed_on_panels(65) && mixed_on_panels(256));
+  EXPECT_FALSE(mixed_on_panels(257));
+  for (std::int64_t rows = 1; rows <= 300; ++rows) {
+    const std::int64_t bytes = packed_mix_units(rows, rows) * 16;
+    EXPECT_GE(bytes, 2 * rows * rows) << rows;
+    EXPECT_TRUE(!mixed_on_panels(rows) || rows <= 64 * mix_squares(rows)) << rows;
+  }
+  EXPECT_EQ(packed_mix_units(1024, 16), 32);      // strips are as long as the blocks there are
+  EXPECT_EQ(packed_mix_units(256, 3), 16 * 512);  // panels as the rows of mix
+}
+
 // Eight rows that one ldmatrix reads, 16 bytes each, must lie in eight different groups of four banks.
 TEST(Sm90Plan, RowsLieInDifferentBanks) {
   const auto distinct = [](auto&& address) {

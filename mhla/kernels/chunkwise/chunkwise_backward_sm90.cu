@@ -3,6 +3,7 @@
 // Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix in parts.
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_backward_sm90_panels.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
 
@@ -56,9 +57,9 @@ __global__ void __launch_bounds__(S::kRows * 32, S::kRows >= 8 ? 2 : 4)
 class CausalBackward {
  public:
   CausalBackward(const Problem& p, Workspace& ws) : p_(p), parts_(column_parts(p.E)), heads_(p.B * p.Hkv) {
-    const std::int64_t tiles = (p.M + 15) / 16, block = p.D * (p.E / parts_) + p.D;
+    const std::int64_t block = p.D * (p.E / parts_) + p.D;
     tiles_ = static_cast<int>((p.C + kPhaseTokens - 1) / kPhaseTokens);
-    fragments_ = ws.take<uint4>(2 * p.Hm * tiles * tiles * 32, "packed mix and its transpose");
+    packed_mix_ = ws.take<uint4>(2 * p.Hm * packed_mix_units(mix_rows_of(p), p.M), "packed mix and its transpose");
     at_once_ = units_at_once(heads_, 4 * parts_ * p.M * block);
     rounds_ = (heads_ + at_once_ - 1) / at_once_;
     summaries_ = ws.take<Bf16>(at_once_ * parts_ * p.M * block, "summaries");
@@ -80,26 +81,23 @@ class CausalBackward {
  private:
   template <class S>
   void phases(Arguments a, const Gradients& g, cudaStream_t stream) {
-    constexpr int kTile = kChunkTileBytes<S>;
-    const int mixes = static_cast<int>(p_.Hm), tiles = (a.M + 15) / 16;
+    const int mixes = static_cast<int>(p_.Hm);
     Arguments back = a;
-    a.fragments = fragments_, back.fragments = fragments_ + std::int64_t{mixes} * tiles * tiles * 32;
+    a.packed_mix = packed_mix_, back.packed_mix = packed_mix_ + mixes * packed_mix_units(a.mix_rows, a.M);
     launch_pack_mix(a, mixes, false, stream);
     launch_pack_mix(back, mixes, true, stream);
     for (std::int64_t round = 0; round < rounds_; ++round) {
       const std::int64_t heads = std::min(at_once_, heads_ - round * at_once_);
       a.first_unit = static_cast<int>(round * at_once_ * parts_), a.units = static_cast<int>(heads * parts_);
       a.summaries = summaries_, a.mixed = mixed_;
-      launch_summaries<S>(a, stream);
+      launch_summaries(a, stream);
       const auto queries = p_.normalized() ? launch_normalized_query_gradient : launch_free_query_gradient;
       queries(a, g, heads, tiles_, stream);
 
-      const int stage = 2 * (2 * kTile + kPhaseTokens * 8);
-      launch_next("sm90 prefix_gradient_kernel", prefix_gradient_kernel<S>, a.units * a.M, S::kRows * 32, stage, stream,
-                  a, g);
+      prefix_gradient<S>(a, g, stream);
       if (g.dmix != nullptr) mix_.launch_products(a, g, round, p_.Hm, stream);
       Arguments unmix = a;
-      unmix.fragments = back.fragments;
+      unmix.packed_mix = back.packed_mix;
       launch_mix(unmix, true, stream);
       if (p_.dk.given() || p_.dmix.given()) launch_causal_key_gradient(a, g, heads, tiles_, stream);
       if (p_.dv.given()) launch_causal_value_gradient(a, g, heads, tiles_, stream);
@@ -107,11 +105,26 @@ class CausalBackward {
     if (g.dmix != nullptr) mix_.launch_sum(a, g, heads_, p_.Hm, stream);
   }
 
+  template <class S>
+  static void prefix_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
+    const bool panels = on_panels<S>(a, [&](auto spec) {
+      using T = PrefixGradientTiles<decltype(spec)>;
+      const auto kernel = panel_prefix_gradient_kernel<decltype(spec)>;
+      const unsigned blocks = blocks_for(kernel, T::kThreads, T::kBytes, std::int64_t{a.units} * a.M);
+      launch_next("sm90 panel_prefix_gradient_kernel", kernel, blocks, T::kThreads, T::kBytes, stream, a, g);
+    });
+    if (!panels) {
+      const int stages = 2 * (2 * kChunkTileBytes<S> + kPhaseTokens * 8);
+      launch_next("sm90 prefix_gradient_kernel", prefix_gradient_kernel<S>, a.units * a.M, S::kRows * 32, stages,
+                  stream, a, g);
+    }
+  }
+
   const Problem& p_;
   std::int64_t parts_ = 1, heads_ = 0, at_once_ = 0, rounds_ = 0;
   int tiles_ = 1;  // of 64 tokens in a chunk
   MixGradient mix_;
-  uint4* fragments_ = nullptr;
+  uint4* packed_mix_ = nullptr;
   Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
   float2* weights_ = nullptr;
   float *mix_parts_ = nullptr, *diagonal_ = nullptr;

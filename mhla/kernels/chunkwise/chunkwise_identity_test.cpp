@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "mhla/testing/case_gen.h"
 #include "mhla/testing/each_candidate.h"
@@ -101,45 +102,60 @@ TEST(ChunkwiseIdentity, ExtendIsALargerMatrix) {
 class ChunkwiseOrder : public CandidateTest {};
 INSTANTIATE_TEST_SUITE_P(Candidates, ChunkwiseOrder, each_candidate(kForm), candidate_name);
 
+// Sizes that every candidate takes: of small tiles, and of those that warpgroups multiply, with a matrix of rows
+// enough.
+struct OrderSize {
+  std::int64_t chunk, D, E, rows;
+  std::vector<std::int64_t> lengths;
+};
+const OrderSize kOrderSizes[] = {{8, 16, 24, 0, {1, 5, 7, 8, 9, 16, 23}},
+                                 {80, 64, 56, 70, {1, 63, 64, 65, 79, 80, 81, 150}},
+                                 {150, 128, 256, 0, {64, 129, 150, 190}}};
+
 // Tokens after a sequence change nothing before them, bit for bit, whatever they hold.
 TEST_P(ChunkwiseOrder, RightPaddingChangesNothing) {
-  for (const std::int64_t N : {1, 5, 7, 8, 9, 16, 23}) {
-    for (const Normalizer normalizer : {Normalizer::kNone, Normalizer::kPaper}) {
-      Case c = small(N + 13, 8);
-      c.normalizer = normalizer, c.B = 1, c.D = 16, c.E = 24;  // sizes that every candidate takes
-      ASSERT_EQ(take(c), "");
-      const CaseInputs padded(c);
-      const CaseSlice valid = slice_case(c, padded, 0, 0, N);
-      const Tensor want = run_case(valid.c, valid.inputs, options(), kOnlyOut).out;
-      for (const ConstView* view : {&padded.q, &padded.k, &padded.v}) {
-        const std::int64_t row = view->shape[2] * view->shape[3];
-        for (std::int64_t index = N * row; index < view->numel(); ++index)
-          CaseInputs::set(*view, index, std::numeric_limits<double>::quiet_NaN());
+  for (const OrderSize& size : kOrderSizes) {
+    for (const std::int64_t N : size.lengths) {
+      for (const Normalizer normalizer : {Normalizer::kNone, Normalizer::kPaper}) {
+        Case c = small(N + size.chunk + 5, size.chunk);
+        c.normalizer = normalizer, c.B = 1, c.D = size.D, c.E = size.E;
+        c.rows = std::max(size.rows, c.blocks());
+        ASSERT_EQ(take(c), "");
+        const CaseInputs padded(c);
+        const CaseSlice valid = slice_case(c, padded, 0, 0, N);
+        const Tensor want = run_case(valid.c, valid.inputs, options(), kOnlyOut).out;
+        for (const ConstView* view : {&padded.q, &padded.k, &padded.v}) {
+          const std::int64_t row = view->shape[2] * view->shape[3];
+          for (std::int64_t index = N * row; index < view->numel(); ++index)
+            CaseInputs::set(*view, index, std::numeric_limits<double>::quiet_NaN());
+        }
+        const Tensor got = run_case(c, padded, options(), kOnlyOut).out;
+        ConstView head = got.view();
+        head.shape[1] = N;
+        EXPECT_TRUE(contiguous(head).same_bits(want)) << "N = " << N << ", chunk = " << size.chunk;
       }
-      const Tensor got = run_case(c, padded, options(), kOnlyOut).out;
-      ConstView head = got.view();
-      head.shape[1] = N;
-      EXPECT_TRUE(contiguous(head).same_bits(want)) << "N = " << N;
     }
   }
 }
 
 // A token never sees a later one: with the future changed, the past keeps its bits.
 TEST_P(ChunkwiseOrder, TheFutureIsNotSeen) {
-  Case c = small(29, 8);
-  c.B = 1, c.D = 16, c.E = 24;
-  ASSERT_EQ(take(c), "");
-  for (std::int64_t t = 0; t < c.N; t += 3) {
-    const CaseInputs inputs(c), changed(c);
-    for (const ConstView* view : {&changed.q, &changed.k, &changed.v}) {
-      const std::int64_t row = view->shape[2] * view->shape[3];
-      for (std::int64_t index = (t + 1) * row; index < view->numel(); ++index) CaseInputs::set(*view, index, 3.0);
+  for (const OrderSize& size : kOrderSizes) {
+    Case c = small(3 * size.chunk + 5, size.chunk);
+    c.B = 1, c.D = size.D, c.E = size.E, c.rows = std::max(size.rows, c.blocks());
+    ASSERT_EQ(take(c), "");
+    for (std::int64_t t = 0; t < c.N; t += std::max<std::int64_t>(c.N / 10, 3)) {
+      const CaseInputs inputs(c), changed(c);
+      for (const ConstView* view : {&changed.q, &changed.k, &changed.v}) {
+        const std::int64_t row = view->shape[2] * view->shape[3];
+        for (std::int64_t index = (t + 1) * row; index < view->numel(); ++index) CaseInputs::set(*view, index, 3.0);
+      }
+      const Tensor before = run_case(c, inputs, options(), kOnlyOut).out;
+      const Tensor after = run_case(c, changed, options(), kOnlyOut).out;
+      ConstView a = before.view(), b = after.view();
+      a.shape[1] = b.shape[1] = t + 1;
+      EXPECT_TRUE(contiguous(a).same_bits(contiguous(b))) << "t = " << t << ", chunk = " << size.chunk;
     }
-    const Tensor before = run_case(c, inputs, options(), kOnlyOut).out;
-    const Tensor after = run_case(c, changed, options(), kOnlyOut).out;
-    ConstView a = before.view(), b = after.view();
-    a.shape[1] = b.shape[1] = t + 1;
-    EXPECT_TRUE(contiguous(a).same_bits(contiguous(b))) << "t = " << t;
   }
 }
 

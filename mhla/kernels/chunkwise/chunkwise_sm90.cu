@@ -7,6 +7,7 @@
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_sm90_panels.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
 
 namespace mhla {
@@ -140,9 +141,9 @@ __global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_t
 class CausalForward {
  public:
   CausalForward(const Problem& p, Workspace& ws) : p_(p), parts_(column_parts(p.E)) {
-    const std::int64_t tiles = (p.M + 15) / 16, block = p.D * (p.E / parts_) + p.D;
+    const std::int64_t block = p.D * (p.E / parts_) + p.D;
     units_ = p.B * p.Hkv * parts_;
-    fragments_ = ws.take<uint4>(p.Hm * tiles * tiles * 32, "packed mix");
+    packed_mix_ = ws.take<uint4>(p.Hm * packed_mix_units(mix_rows_of(p), p.M), "packed mix");
     at_once_ = units_at_once(units_, 2 * p.M * block);
     summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
   }
@@ -150,19 +151,27 @@ class CausalForward {
   void run() {
     Arguments a = arguments_of(p_);
     a.parts = static_cast<int>(parts_), a.E = static_cast<int>(p_.E / parts_);
-    a.fragments = fragments_, a.summaries = a.mixed = summaries_;
+    a.packed_mix = packed_mix_, a.summaries = a.mixed = summaries_;
     const cudaStream_t stream = stream_of(p_.stream);
     launch_pack_mix(a, static_cast<int>(p_.Hm), false, stream);
     const int query_tiles = static_cast<int>((p_.C + kPhaseTokens - 1) / kPhaseTokens);
     with_spec<true>(a, [&](auto spec) {
       using S = decltype(spec);
-      const int bytes = 3 * kPhaseTokens * S::kPitch + summary_bytes(a.D, S::kTiles);
       for (std::int64_t first = 0; first < units_; first += at_once_) {
         a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(at_once_, units_ - first));
-        launch_summaries<S>(a, stream);
-        const std::int64_t blocks = std::int64_t{a.units} * a.group * a.M * query_tiles;
-        launch_next("sm90 causal_kernel", causal_kernel<S>, static_cast<unsigned>(blocks), 128, bytes, stream, a,
-                    query_tiles);
+        launch_summaries(a, stream);
+        const std::int64_t chunks = std::int64_t{a.units} * a.group * a.M;
+        const bool panels = on_panels<S>(a, [&](auto known) {
+          using T = CausalTiles<decltype(known)>;
+          const auto kernel = panel_causal_kernel<decltype(known)>;
+          launch_next("sm90 panel_causal_kernel", kernel, blocks_for(kernel, T::kThreads, T::kBytes, chunks),
+                      T::kThreads, T::kBytes, stream, a);
+        });
+        if (!panels) {
+          const int bytes = 3 * kPhaseTokens * S::kPitch + summary_bytes(a.D, S::kTiles);
+          launch_next("sm90 causal_kernel", causal_kernel<S>, static_cast<unsigned>(chunks * query_tiles), 128, bytes,
+                      stream, a, query_tiles);
+        }
       }
     });
   }
@@ -170,7 +179,7 @@ class CausalForward {
  private:
   const Problem& p_;
   std::int64_t parts_ = 1, units_ = 0, at_once_ = 0;
-  uint4* fragments_ = nullptr;
+  uint4* packed_mix_ = nullptr;
   Bf16* summaries_ = nullptr;
 };
 

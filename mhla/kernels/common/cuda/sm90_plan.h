@@ -6,6 +6,15 @@
 namespace mhla::sm90 {
 
 inline constexpr std::int64_t kMaxBlocks = 1024;  // a strip of all summaries is mixed in shared memory
+// Mix and strips of all summaries fit shared memory as panels; with few blocks these are mostly empty.
+inline constexpr int kFewestPanelBlocks = 65, kMostPanelBlocks = 256;
+constexpr bool mixed_on_panels(std::int64_t M) { return M >= kFewestPanelBlocks && M <= kMostPanelBlocks; }
+constexpr int mix_squares(std::int64_t M) { return M <= 128 ? 2 : 4; }  // of 64 blocks, on panels
+// A packed matrix of mix in units of 16 bytes: panels, or fragments of 16 x 16.
+constexpr std::int64_t packed_mix_units(std::int64_t mix_rows, std::int64_t M) {
+  const std::int64_t panels = mix_squares(mix_rows), tiles = (M + 15) / 16;
+  return mixed_on_panels(mix_rows) ? panels * panels * 512 : tiles * tiles * 32;
+}
 
 // Tiles of a head: D rows in rows * 16, E columns in columns * 8.
 struct Tiles {

@@ -28,12 +28,14 @@ struct Arguments {
   int M, D, E, Hkv, group;  // E: of a part
   int parts;                // of the columns of v and out, each a unit of its own
   bool causal;              // S~_i of the blocks before i
+  bool long_blocks;         // of more tokens than a tile of 64
+  int mix_rows;             // what the way of mixing follows from: causal, those of mix, whatever the sequence has
   FeatureMap map;
   bool normalized;
   float eps, scale;
   const float* mix;                            // [Hm, M, M]
   std::int64_t mix_head, mix_row, mix_column;  // strides; mix_head is 0 when shared
-  uint4* fragments;                            // [Hm][M/16][M/16][32], the three phases only
+  uint4* packed_mix;                           // [Hm][packed_mix_units()], the three phases only
   Bf16* summaries;                             // [units][M][D E + D], S then z; the three phases only
   Bf16* mixed;                                 // S~, in place of S where S is not needed any more
   int first_unit, units;                       // of this launch

@@ -35,6 +35,17 @@ __device__ inline void warpgroup_wait() {
 }
 // All threads of a warpgroup; barrier 0 is that of __syncthreads().
 __device__ inline void warpgroup_barrier(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
+// Whether `holds` holds for all of `threads` that meet at a barrier.
+__device__ inline bool all_hold(int barrier, int threads, bool holds) {
+  std::uint32_t all;
+  asm volatile(
+      "{\n.reg .pred holds, all;\nsetp.ne.b32 holds, %1, 0;\nbarrier.red.and.pred all, %2, %3, holds;\nselp.u32 %0, "
+      "1, 0, all;\n}"
+      : "=r"(all)
+      : "r"(static_cast<std::uint32_t>(holds)), "r"(barrier), "r"(threads)
+      : "memory");
+  return all != 0;
+}
 // The warpgroup of a thread, known to be the same for all threads of a warp.
 __device__ inline int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0); }
 
@@ -52,6 +63,9 @@ using Accumulator = float[8][4];
 
 // Whatever was done to c by ordinary instructions is done before what follows.
 __device__ inline void settle_sums(Accumulator& c) { asm volatile("" : MHLA_SUMS(c)::"memory"); }
+__device__ inline void settle_sums(float (&c)[4]) {
+  asm volatile("" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])::"memory");
+}
 
 // c (+)= A B^T over 16 columns of two panels: 64 rows of A from `a` on, 64 rows of B from `b` on.
 __device__ inline void multiply_panels(Accumulator& c, std::uint64_t a, std::uint64_t b, bool add) {
@@ -71,6 +85,26 @@ __device__ inline void multiply_panel_rows(Accumulator& c, const std::uint32_t (
       "1;\n}"
       : MHLA_SUMS(c)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// c (+)= A B over 16 columns of a panel and 16 rows of another one: 64 rows of A from `a` on, rows of B from `b` on.
+__device__ inline void multiply_panel_by_rows(Accumulator& c, std::uint64_t a, std::uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " MHLA_32_SUMS ", %32, %33, add, 1, 1, 0, 1;\n}"
+      : MHLA_SUMS(c)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
+// c (+)= A B^T over 16 columns of a panel: 16 columns of A as fragments of the four warps, 64 rows of B from `b` on.
+__device__ inline void multiply_panel_columns(Accumulator& c, const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " MHLA_32_SUMS
+      ", {%32, %33, %34, %35}, %36, add, 1, 1, "
+      "0;\n}"
+      : MHLA_SUMS(c)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
 }
 
 // c += A 1: the sums of 16 columns of A, as fragments, in column 0 of c (and in the seven others). `ones`: eight rows

@@ -1,0 +1,171 @@
+// Phase 1 on warpgroups: S_b = k~^T v and z_b = k~^T 1 of blocks, for heads whose tiles fill panels. One warpgroup
+// copies k and v, the other one multiplies and takes the features transposed from shared memory. Two blocks of threads
+// share a multiprocessor, so that one multiplies while the other writes.
+#pragma once
+
+#include "mhla/kernels/common/cuda/sm90_ring.cuh"
+
+namespace mhla::sm90 {
+
+// How a kernel over tiles of 64 tokens lies on a multiprocessor.
+template <class S>
+struct SummaryTiles {
+  static constexpr int kPanels = S::kRows / 4, kStages = kPanels == 1 ? 6 : 3, kThreads = 2 * kGroupThreads;
+  static constexpr int kTile = kPanels * kPanelBytes, kStage = 2 * kTile;  // of k or v; of both
+  static constexpr int kOnesAt = kStages * kStage, kRingAt = kOnesAt + kPanelAlign;
+  static constexpr int kBytes = kPanelAlign + kRingAt + Ring<kStages>::kBytes;
+  static constexpr int kBlocks = 2;  // of threads on a multiprocessor
+  static constexpr bool kMoveRegisters = kPanels == 2;
+  static_assert(kBytes <= kMaxSharedBytes && kBlocks * (kBytes + 1024) <= kAllSharedBytes);
+};
+
+template <class S>
+__global__ void __launch_bounds__(SummaryTiles<S>::kThreads, SummaryTiles<S>::kBlocks)
+    panel_summary_kernel(Arguments p) {
+  using T = SummaryTiles<S>;
+  extern __shared__ char unaligned[];  // [kStages] k, v; ones; ring
+  char* const shared = aligned_to_panels(unaligned);
+  const std::uint32_t stages = shared_address(shared);
+  const Ring<T::kStages> ring{stages + T::kRingAt};
+  const int items = p.units * p.M, group = warpgroup_index(), D = S::D(p), E = S::E(p);
+  if (threadIdx.x == 0) ring.init(4);
+  for (int i = threadIdx.x; i < kPanelAlign / 4; i += T::kThreads) {
+    reinterpret_cast<std::uint32_t*>(shared + T::kOnesAt)[i] = 0x3f803f80u;
+  }
+  publish_shared();
+  __syncthreads();
+  after_previous();
+  allow_next();
+  RingPlace<T::kStages> at;
+  if (group == 0) {
+    if constexpr (T::kMoveRegisters) keep_registers<40>();
+    TileMover mover;
+    for (int i = blockIdx.x; i < items; i += gridDim.x) {
+      const Item item(p, i);
+      const Bf16 *k = item.u.k(p), *v = item.u.v(p);
+      for (int first = 0; first < static_cast<int>(item.block.size); first += 64, at.next()) {
+        mover.find(item.block, first);
+        ring.wait_empty(at);
+        const std::uint32_t stage = stages + at.stage * T::kStage;
+        mover.copy<T::kPanels>(k, p.k.token, D, stage);
+        mover.copy<T::kPanels>(v, p.v.token, E, stage + T::kTile);
+        ring.copied(at);
+      }
+    }
+    copy_commit();
+    copy_wait<0>();
+  } else {
+    if constexpr (T::kMoveRegisters) take_registers<216>();
+    const int lane = threadIdx.x % 32, row = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
+    const std::uint64_t ones = panel_descriptor(stages + T::kOnesAt);
+    for (int i = blockIdx.x; i < items; i += gridDim.x) {
+      const int size = static_cast<int>(p.block(i % p.M).size);
+      Accumulator acc[T::kPanels][T::kPanels] = {};  // 64 rows and 64 columns each
+      float z[T::kPanels][4] = {};
+      for (int first = 0; first < size; first += 64, at.next()) {
+        const std::uint32_t stage = stages + at.stage * T::kStage;
+        const std::uint64_t v = panel_descriptor(stage + T::kTile);
+        ring.wait_full(at);
+        publish_shared();  // copies were ordinary writes
+        std::uint32_t a[T::kPanels][4][4];
+#pragma unroll
+        for (int rows = 0; rows < T::kPanels; ++rows) {
+          load_panel_columns(a[rows], stage + rows * kPanelBytes);
+#pragma unroll
+          for (int step = 0; step < 4; ++step) feature_fragment(S::map(p), a[rows][step]);
+          if (size - first < 64) cut_rows(a[rows], size - first);
+          begin_products(acc[rows], z[rows]);
+        }
+#pragma unroll
+        for (int rows = 0; rows < T::kPanels; ++rows) {
+#pragma unroll
+          for (int step = 0; step < 4; ++step) {
+#pragma unroll
+            for (int panel = 0; panel < T::kPanels; ++panel) {
+              multiply_panel_rows(acc[rows][panel], a[rows][step], v + panel * (kPanelBytes / 16) + step * kNextRows);
+            }
+            add_row_sums(z[rows], a[rows][step], ones);
+          }
+        }
+#pragma unroll
+        for (int rows = 0; rows < T::kPanels; ++rows) finish_products(acc[rows], z[rows]);
+        ring.release(at);
+      }
+      Bf16* to = p.summaries + static_cast<std::int64_t>(i) * (D * E + D);
+#pragma unroll
+      for (int rows = 0; rows < T::kPanels; ++rows) {
+        const int d = rows * 64 + row;
+#pragma unroll
+        for (int panel = 0; panel < T::kPanels; ++panel) {
+          const int column = panel * 64, X = min(64, E - column);
+          write_panel_row<0>(acc[rows][panel], 1.0f, d < D, to + d * E + column, X);
+          write_panel_row<1>(acc[rows][panel], 1.0f, d + 8 < D, to + (d + 8) * E + column, X);
+        }
+        if (lane % 4 == 0 && d < D) to[D * E + d] = __float2bfloat16_rn(z[rows][0]);
+        if (lane % 4 == 0 && d + 8 < D) to[D * E + d + 8] = __float2bfloat16_rn(z[rows][2]);
+      }
+    }
+  }
+}
+
+// Phase 1 of other heads and of short blocks. One warp per 16 rows; tiles of kPhaseTokens tokens, the next ones on
+// their way, also those of the next block.
+template <class S>
+__global__ void __launch_bounds__(S::kRows * 32) summary_kernel(Arguments p) {
+  after_previous();
+  constexpr int kKeyBytes = kPhaseTokens * S::kPitch, kStage = 2 * kKeyBytes, kStages = phase_stages(S::kTiles);
+  extern __shared__ __align__(16) char shared[];  // [kStages][keys, values], S
+  const int items = p.units * p.M, row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
+  int next = blockIdx.x, next_first = 0, next_slot = 0;  // of the next fetch
+  Item coming(p, min(next, items - 1));
+  const auto fetch = [&] {
+    if (next < items) {
+      const std::uint32_t stage = shared_address(shared + next_slot * kStage);
+      copy_keys<S, kPhaseTokens, S::kRows * 32>(p, coming.u.k(p), coming.u.v(p), coming.block, next_first, stage,
+                                                stage + kKeyBytes, threadIdx.x);
+      next_first += kPhaseTokens;
+      if (next_first >= static_cast<int>(coming.block.size)) {
+        next += gridDim.x, next_first = 0;
+        if (next < items) coming = Item(p, next);
+      }
+    }
+    next_slot = next_slot + 1 == kStages ? 0 : next_slot + 1;
+    copy_commit();
+  };
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) fetch();
+  int slot = 0;
+  for (int at = blockIdx.x; at < items; at += gridDim.x) {
+    const int size = static_cast<int>(p.block(at % p.M).size);
+    Summary<S> summary;
+    for (int first = 0; first < size; first += kPhaseTokens) {
+      copy_wait<kStages - 2>();
+      __syncthreads();  // all copies of this tile are there, and all are done with the one before
+      fetch();
+      const std::uint32_t stage = shared_address(shared + slot * kStage);
+#pragma unroll
+      for (int step = 0; step < kPhaseTokens / 16; ++step) {
+        const int tokens = size - first - step * 16;
+        if (tokens <= 0) break;
+        summary.add(p, stage + step * 16 * S::kPitch, stage + kKeyBytes + step * 16 * S::kPitch, tokens, row);
+      }
+      slot = slot + 1 == kStages ? 0 : slot + 1;
+    }
+    // Through shared memory of the warp's own, so that 16-byte stores fill whole lines.
+    char* tile = shared + kStages * kStage + row * S::kPitch;
+    store_tile<S::kColumns>(summary.acc, shared_address(tile + lane % 16 * S::kPitch));
+    __syncwarp();
+    Bf16* to = p.summaries + static_cast<std::int64_t>(at) * (D * E + D);
+    const int chunks = E / 8, rows = min(16, D - row);
+    for (int i = lane; i < rows * chunks; i += 32) {
+      const int d = i / chunks, c = i % chunks;
+      *reinterpret_cast<uint4*>(to + (row + d) * E + c * 8) =
+          *reinterpret_cast<const uint4*>(tile + d * S::kPitch + c * 16);
+    }
+    summary.each_z(p, row, [&](int d, Bf16 value) { to[D * E + d] = value; });
+    __syncwarp();
+  }
+  copy_wait<0>();
+}
+
+}  // namespace mhla::sm90
