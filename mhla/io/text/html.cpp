@@ -76,10 +76,8 @@ Reference numeric_reference(std::string_view text) {
     append_utf8(meant, found.text);
   } else if (code == 0xd) {
     found.text = "\r";
-  } else if (code >= 0x80 && code <= 0x9f) {  // five codes of Windows-1252 mean themselves
-    append_utf8(code, found.text);
-  } else if (!is_dropped(code)) {
-    append_utf8(code, found.text);
+  } else if (const bool itself = code >= 0x80 && code <= 0x9f; itself || !is_dropped(code)) {
+    append_utf8(code, found.text);  // five codes of Windows-1252 mean themselves
   }
   return found;
 }
