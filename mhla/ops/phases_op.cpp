@@ -33,13 +33,19 @@ View output_if(const at::Tensor& x, const char* entry, const char* name) {
   return x.defined() ? output_view(x, entry, name) : View();
 }
 
+RunOptions on_stream(const AttentionInputs& in) {
+  RunOptions run;
+  if (in.q.is_cuda()) run.stream = current_stream(in.q);
+  return run;
+}
+
 }  // namespace
 
 at::Tensor phase_summaries(const AttentionInputs& in, const PhaseOptions& options) {
   constexpr const char* kEntry = "phase_summaries";
   const PhaseParams p = phase_params(in, options, kEntry);
   const at::Tensor rows = new_rows(in, options.local_blocks, in.k.dim() == 4 ? in.k.size(2) : 0, phase_summary_size(p));
-  mhla::phase_summaries(p, output_view(rows, kEntry, "summaries"));
+  mhla::phase_summaries(p, output_view(rows, kEntry, "summaries"), on_stream(in));
   return rows;
 }
 
@@ -49,7 +55,7 @@ at::Tensor phase_output(const at::Tensor& summaries, const AttentionInputs& in, 
   const bool shaped = in.q.dim() == 4 && in.v.dim() == 4;
   const at::Tensor out = shaped ? at::empty({in.q.size(0), in.q.size(1), in.q.size(2), in.v.size(3)}, in.q.options())
                                 : at::empty({0}, in.q.options());
-  mhla::phase_output(p, view_of(summaries, kEntry, "summaries"), output_view(out, kEntry, "out"));
+  mhla::phase_output(p, view_of(summaries, kEntry, "summaries"), output_view(out, kEntry, "out"), on_stream(in));
   return out;
 }
 
@@ -70,7 +76,7 @@ PhaseQueryGrads phase_queries(const at::Tensor& dout, const at::Tensor& summarie
   grads.dq = output_if(result.dq, kEntry, "dq"), grads.dmix = output_if(result.dmix, kEntry, "dmix");
   grads.maybe_dq_den = output_if(result.dq_den, kEntry, "dq_den");
   mhla::phase_queries(p, view_of(summaries, kEntry, "summaries"), grads, output_view(result.dP, kEntry, "dP"),
-                      terms ? output_view(result.terms, kEntry, "terms") : View());
+                      terms ? output_view(result.terms, kEntry, "terms") : View(), on_stream(in));
   return result;
 }
 
@@ -87,7 +93,8 @@ PhaseKeyGrads phase_keys(const at::Tensor& dout, const at::Tensor& dP, const at:
   grads.dk = output_if(result.dk, kEntry, "dk"), grads.dv = output_if(result.dv, kEntry, "dv");
   grads.maybe_dk_den = output_if(result.dk_den, kEntry, "dk_den");
   const bool has_terms = terms.defined() && terms.numel() > 0;
-  mhla::phase_keys(p, view_of(dP, kEntry, "dP"), has_terms ? view_of(terms, kEntry, "terms") : ConstView(), grads);
+  mhla::phase_keys(p, view_of(dP, kEntry, "dP"), has_terms ? view_of(terms, kEntry, "terms") : ConstView(), grads,
+                   on_stream(in));
   return result;
 }
 
@@ -180,7 +187,7 @@ void implement_phases(Library& m) {
   m.impl("phase_keys", keys_entry);
 }
 TORCH_LIBRARY_IMPL(mhla, CPU, m) { implement_phases(m); }
-TORCH_LIBRARY_IMPL(mhla, CUDA, m) { implement_phases(m); }  // refused by the kernels' list, with its reasons
+TORCH_LIBRARY_IMPL(mhla, CUDA, m) { implement_phases(m); }
 
 }  // namespace
 }  // namespace mhla::ops

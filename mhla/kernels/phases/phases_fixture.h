@@ -7,6 +7,7 @@
 
 #include "mhla/kernels/phases/phases.h"
 #include "mhla/testing/run_case.h"
+#include "mhla/testing/run_case_device.h"
 
 namespace mhla {
 
@@ -60,6 +61,34 @@ inline PhaseRank phase_rank(const Case& c, const CaseInputs& in, const BlockRang
   return r;
 }
 
+// One call of a phase, on the device of its candidate: views are moved there before it, and results come back.
+class PhaseCall {
+ public:
+  PhaseCall(const PhaseRank& r, const RunOptions& run) : params(r.params), place_(0, run.stream) {
+    device_ = on_device(run.candidate);
+    for (ConstView* view : {&params.q, &params.k, &params.v, &params.maybe_q_den, &params.maybe_k_den, &params.mix})
+      *view = in(*view);
+  }
+  ConstView in(ConstView view) {
+    if (device_) place_.move_input(view, "an input");
+    return view;
+  }
+  View out(View view, const Tensor& memory) {  // which `view` looks into
+    if (device_) place_.move_output(view, memory.guarded_bytes(), "a result");
+    return view;
+  }
+  View out(Tensor& whole) { return whole.given() ? out(whole.view(), whole) : View(); }
+  void finish(const Case& c) {
+    if (device_) place_.finish(c.name());
+  }
+
+  PhaseParams params;
+
+ private:
+  bool device_ = false;
+  DevicePlace place_;
+};
+
 // Values that a process sends in one exchange, and those that it receives.
 struct PhaseTraffic {
   std::int64_t rows = 0, gradients = 0;  // of all processes together, in values
@@ -80,7 +109,11 @@ inline CaseResult run_in_parts(const Case& c, const CaseInputs& in, std::int64_t
     view.shape[0] = r.params.local_blocks;
     return view;
   };
-  for (PhaseRank& r : ranks) phase_summaries(r.params, piece(summaries, r), run);
+  for (PhaseRank& r : ranks) {
+    PhaseCall call(r, run);
+    phase_summaries(call.params, call.out(piece(summaries, r), summaries), run);
+    call.finish(c);
+  }
   CaseResult result;
   const auto like = [&](const ConstView& x) {
     std::vector<std::int64_t> shape(x.shape.begin(), x.shape.begin() + x.rank);
@@ -93,28 +126,34 @@ inline CaseResult run_in_parts(const Case& c, const CaseInputs& in, std::int64_t
   const Tensor& given = summaries;
   for (PhaseRank& r : ranks) {
     Tensor out(c.dtype, {c.B, r.params.q.shape[1], c.H, c.E});
-    phase_output(r.params, given.view(), out.view(), run);
+    {
+      PhaseCall call(r, run);
+      phase_output(call.params, call.in(given.view()), call.out(out), run);
+      call.finish(c);
+    }
     put_tokens(out, r.tokens, result.out);
     Tensor dq = like(r.params.q), dmix = like(in.mix), dq_den = c.den ? like(r.params.q) : Tensor();
-    PhaseGrads grads;
-    grads.dout = static_cast<const Tensor&>(r.dout).view();
-    grads.dq = dq.view(), grads.dmix = dmix.view();
-    if (c.den) grads.maybe_dq_den = dq_den.view();
     const bool terms = r.params.causal && c.normalizer != Normalizer::kNone;
     if (terms) r.terms = Tensor(wide, {c.B, r.params.q.shape[1], c.H, 2});
-    phase_queries(r.params, given.view(), grads, piece(dP, r), terms ? r.terms.view() : View(), run);
+    PhaseCall call(r, run);
+    PhaseGrads grads;
+    grads.dout = call.in(static_cast<const Tensor&>(r.dout).view());
+    grads.dq = call.out(dq), grads.dmix = call.out(dmix), grads.maybe_dq_den = call.out(dq_den);
+    phase_queries(call.params, call.in(given.view()), grads, call.out(piece(dP, r), dP), call.out(r.terms), run);
+    call.finish(c);
     put_tokens(dq, r.tokens, result.dq);
     put_tokens(dq_den, r.tokens, result.maybe_dq_den);
     for (std::int64_t i = 0; i < dmix.numel(); ++i) result.dmix.set(i, result.dmix.at(i) + dmix.at(i));
   }
   for (PhaseRank& r : ranks) {
     Tensor dk = like(r.params.k), dv = like(r.params.v), dk_den = c.den ? like(r.params.k) : Tensor();
-    PhaseGrads grads;
-    grads.dout = static_cast<const Tensor&>(r.dout).view();
-    grads.dk = dk.view(), grads.dv = dv.view();
-    if (c.den) grads.maybe_dk_den = dk_den.view();
     const Tensor &all = dP, &terms = r.terms;
-    phase_keys(r.params, all.view(), terms.given() ? terms.view() : ConstView(), grads, run);
+    PhaseCall call(r, run);
+    PhaseGrads grads;
+    grads.dout = call.in(static_cast<const Tensor&>(r.dout).view());
+    grads.dk = call.out(dk), grads.dv = call.out(dv), grads.maybe_dk_den = call.out(dk_den);
+    phase_keys(call.params, call.in(all.view()), terms.given() ? call.in(terms.view()) : ConstView(), grads, run);
+    call.finish(c);
     put_tokens(dk, r.tokens, result.dk), put_tokens(dv, r.tokens, result.dv);
     put_tokens(dk_den, r.tokens, result.maybe_dk_den);
   }

@@ -12,19 +12,25 @@
 namespace mhla {
 namespace {
 
+constexpr bool kOnDevice = true;
+
 constexpr Candidate<Problem> kBidirectionalForward[] = {
+    {"cuda", phases_fit_cuda, phases_cuda, kOnDevice},
     {"simd", bidirectional_fit_simd, bidirectional_forward_simd},
     {"ref", reference::fit, phases_ref},
 };
 constexpr Candidate<Problem> kBidirectionalBackward[] = {
+    {"cuda", phases_fit_cuda, phases_cuda, kOnDevice},
     {"simd", bidirectional_fit_simd, bidirectional_backward_simd},
     {"ref", reference::fit, phases_ref},
 };
 constexpr Candidate<Problem> kCausalForward[] = {
+    {"cuda", phases_fit_cuda, phases_cuda, kOnDevice},
     {"simd", chunkwise_fit_simd, chunkwise_forward_simd},
     {"ref", reference::fit, phases_ref},
 };
 constexpr Candidate<Problem> kCausalBackward[] = {
+    {"cuda", phases_fit_cuda, phases_cuda, kOnDevice},
     {"simd", chunkwise_fit_simd, chunkwise_backward_simd},
     {"ref", reference::fit, phases_ref},
 };

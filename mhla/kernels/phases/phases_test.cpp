@@ -120,6 +120,35 @@ TEST_P(Phases, DoNotDependOnThreads) {
   }
 }
 
+// On a card: as accurate as one call, and mostly with its bits, which no test promises.
+TEST_P(Phases, RunOnACard) {
+  const RunOptions cuda{.candidate = "cuda"};
+  if (const std::string missing = missing_here("cuda"); !missing.empty()) GTEST_SKIP() << missing;
+  int runs = 0, same = 0;
+  for (Case c : phase_cases(GetParam())) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      c.dtype = dtype;
+      const CaseInputs in(c);
+      const CaseResult want = reference_case(c, in), plain = plain_case(c, in), one = run_case(c, in, cuda);
+      const std::int64_t slices = c.layout.rank == 1 ? c.blocks() : c.layout.blocks[3 - c.layout.rank];
+      for (const std::int64_t P : {1, 2, 3, 8}) {
+        if (P > slices) continue;
+        const CaseResult got = run_in_parts(c, in, P, cuda);
+        ++runs, same += difference(got, one, true).empty();
+        for (const ResultField& field : kResultFields) {
+          if (!(want.*field.tensor).given() || c.N < 100) continue;
+          const Accuracy a =
+              measure_accuracy(got.*field.tensor, plain.*field.tensor, want.*field.tensor, field.gradient);
+          EXPECT_TRUE(a.holds()) << field.name << " rms " << a.rms << " bound " << a.rms_bound << " P = " << P << " "
+                                 << c.name();
+        }
+      }
+    }
+  }
+  std::printf("%d of %d runs have all bits of one call\n", same, runs);
+  EXPECT_GT(runs, 100);
+}
+
 // (1 - 1/P) B M Hkv (D E + D) values arrive at a process in each exchange: all rows but its own.
 TEST_P(Phases, SendWhatTheFormulaSays) {
   Case c;
