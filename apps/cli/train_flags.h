@@ -196,7 +196,7 @@ Options train_options_of(const TrainFlags& given, const TrainRequest<Options>& r
   std::set<std::string> free = also_free;
   free.insert({"epochs", "max_steps", "threads", "checkpoint_every", "checkpoint_minutes", "keep", "keep_best",
                "log_every", "eval_every", "eval_steps", "device", "cuda_graph", "shard_optimizer", "timeout",
-               "origin"});
+               "context_parallel", "context_method", "origin"});
   if (by_file) free.insert({"model", "attention", "official", "network"});
   if (goes_on) expect_same_run(options, before, given.task, saved.string(), free);
   return options;

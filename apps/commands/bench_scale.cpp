@@ -1,7 +1,8 @@
-// mhla bench scale: whole training steps by the number of processes on this machine: time, throughput over that of one
-// process with the same threads in all, and bytes that each process sends, counted by the kernel, beside the formula of
-// docs/scaling.md. Every row is a team of fresh processes; rounds go over all numbers of processes in turn, so that a
-// busy machine is busy for all of them. Rows have "what": "step".
+// mhla bench scale: whole training steps, and the operator with one sequence over all processes, by the number of
+// processes on this machine: time, throughput over that of one process with the same threads in all, and bytes that
+// each process sends, counted by the kernel, beside the formula of docs/scaling.md. Every row is a team of fresh
+// processes; rounds go over all numbers of processes in turn, so that a busy machine is busy for all of them. Rows have
+// "what": "step" or "operator".
 #include "apps/commands/bench_scale.h"
 
 #include <fmt/format.h>
@@ -12,9 +13,11 @@
 #include <cstdlib>
 #include <map>
 
+#include "apps/bench/shape.h"
 #include "apps/cli/engine.h"
 #include "apps/cli/flags.h"
 #include "apps/cli/host.h"
+#include "apps/cli/joined.h"
 #include "apps/cli/limit_flags.h"
 #include "mhla/core/error.h"
 #include "mhla/models/names.h"
@@ -25,7 +28,7 @@ namespace {
 
 struct ScaleBenchOptions {
   BenchScaleRequest request;
-  std::vector<std::string> models{"mhla_10m", "vit_demo"};
+  std::vector<std::string> models, ops;  // none of both: the usual ones
   std::vector<std::int64_t> ranks{1, 2, 4};
   std::int64_t rounds = 3;
   bool json = false;
@@ -39,11 +42,48 @@ bool is_trained(const std::string& name) {
   });
 }
 
+// What is timed: a model, or the operator of a shape by one method.
+struct Timee {
+  std::string model, op, method;
+  [[nodiscard]] std::string name() const { return op.empty() ? model : op + " " + method; }
+};
+
+std::vector<Timee> timed_by(const ScaleBenchOptions& o) {
+  const bool usual = o.models.empty() && o.ops.empty();
+  std::vector<Timee> all;
+  for (const std::string& model : usual ? std::vector<std::string>{"mhla_10m", "vit_demo"} : o.models)
+    all.push_back({model, "", ""});
+  for (const std::string& op : usual ? std::vector<std::string>{"lm_2048"} : o.ops)
+    for (const char* method : {"summaries", "heads"}) all.push_back({"", op, method});
+  return all;
+}
+
+// Whether so many processes can share the sequences.
+bool is_possible(const Timee& what, std::int64_t ranks) {
+  if (what.op.empty()) return true;
+  const OpShape shape = named_shape(what.op);
+  if (what.method == "heads") return shape.H % ranks == 0 && shape.Hkv % ranks == 0 && ranks <= shape.blocks();
+  return ranks <= shape.blocks();
+}
+
+void set_shape(BenchScaleRequest& r, const std::string& name) {
+  const OpShape shape = named_shape(name);
+  r.op = name;
+  r.op_sizes = {shape.B, shape.N, shape.H, shape.Hkv, shape.D, shape.E};
+  if (shape.causal()) r.op_grid = {shape.chunk()};
+  for (int axis = 3 - shape.layout.rank; shape.layout.rank > 1 && axis < 3; ++axis) {
+    r.op_grid.push_back(shape.layout.grid[static_cast<std::size_t>(axis)]);
+    r.op_blocks.push_back(shape.layout.blocks[static_cast<std::size_t>(axis)]);
+  }
+}
+
 void check_scale(const ScaleBenchOptions& o) {
+  for (const std::string& op : o.ops) (void)named_shape(op);
   for (const std::string& model : o.models)
     if (!is_trained(model))
       fail("bench scale: --model is '", model, "', expected ", model_list("lm"), " or ", model_list("classify"));
-  for (const std::int64_t ranks : o.ranks) {
+  const bool steps = !o.models.empty() || o.ops.empty();
+  for (const std::int64_t ranks : steps ? o.ranks : std::vector<std::int64_t>()) {
     if (o.request.batch % ranks != 0)
       fail("bench scale: --batch is ", o.request.batch, ", expected a multiple of the ", ranks, " processes");
     if (o.request.deterministic_reduce && (kLeaves % ranks != 0 || o.request.batch % kLeaves != 0))
@@ -53,13 +93,16 @@ void check_scale(const ScaleBenchOptions& o) {
 }
 
 // The command line of a process that is one of `ranks`.
-std::vector<std::string> words_of(const ScaleBenchOptions& o, const std::string& model, std::int64_t ranks,
-                                  int threads) {
+std::vector<std::string> words_of(const ScaleBenchOptions& o, const Timee& what, std::int64_t ranks, int threads) {
   const BenchScaleRequest& r = o.request;
-  std::vector<std::string> words{"mhla", "bench", "scale", "--model", model, "--ranks", std::to_string(ranks)};
+  std::vector<std::string> words{"mhla", "bench", "scale", "--ranks", std::to_string(ranks)};
   const auto add = [&](const char* flag, const std::string& value) {
     words.emplace_back(flag), words.push_back(value);
   };
+  if (what.op.empty())
+    add("--model", what.model);
+  else
+    add("--op", what.op), add("--context-method", what.method);
   add("--batch", std::to_string(r.batch)), add("--context", std::to_string(r.length));
   add("--steps", std::to_string(r.steps)), add("--device", r.device), add("--precision", r.precision);
   add("--threads", std::to_string(std::max<std::int64_t>(1, threads / ranks)));
@@ -84,7 +127,8 @@ int run_as_rank(const ScaleBenchOptions& o) {
       },
       [](const JsonValue&) {});
   BenchScaleRequest request = o.request;
-  request.model = o.models.front();
+  if (!o.models.empty()) request.model = o.models.front();
+  if (!o.ops.empty()) set_shape(request, o.ops.front());
   return run_engine(&Engine::bench_scale, request, rows);
 }
 
@@ -103,7 +147,7 @@ int run_bench_scale(const ScaleBenchOptions& o) {
   const Output out(o.json);
   const int threads = threads_for(o.request.threads);
   out.line(fmt::format("{}, {} threads in all, {}", read_cpu_facts().model, threads, compiler_text()));
-  const TextTable table(out, {{"model", -10},
+  const TextTable table(out, {{"model or shape", -20},
                               {"ranks", 5},
                               {"threads", 7},
                               {"ms", 10},
@@ -116,24 +160,27 @@ int run_bench_scale(const ScaleBenchOptions& o) {
                               {"state MB", 9},
                               {"peak MiB", 9}});
   table.head();
-  for (const std::string& model : o.models) {
+  for (const Timee& what : timed_by(o)) {
     std::map<std::int64_t, std::vector<JsonValue>> found;  // by ranks, one a round
     for (std::int64_t round = 0; round < o.rounds; ++round) {
       for (const std::int64_t ranks : o.ranks) {
+        if (!is_possible(what, ranks)) continue;
         Rows rows([&](const JsonValue& row) { found[ranks].push_back(row); }, [](const JsonValue&) {});
-        const int code = run_engine(&Engine::launch, {ranks, words_of(o, model, ranks, threads), true}, rows);
+        const int code = run_engine(&Engine::launch, {ranks, words_of(o, what, ranks, threads), true}, rows);
         if (code != kDone) return code;
       }
     }
     const double one = found.contains(1) ? median_row(found[1]).at("samples_per_s").as_double() : 0.0;
     for (const std::int64_t ranks : o.ranks) {
+      if (found[ranks].empty()) continue;
       JsonValue row = median_row(found[ranks]);
       const double of_one = one > 0 ? row.at("samples_per_s").as_double() / one : 0.0;
       row.set("rounds", o.rounds).set("of_one", one > 0 ? JsonValue(of_one) : JsonValue());
-      table.row({model, fmt::format("{}", ranks), fmt::format("{:.0f}", row.at("threads").as_double()),
+      table.row({what.name(), fmt::format("{}", ranks), fmt::format("{:.0f}", row.at("threads").as_double()),
                  fmt::format("{:.1f}", row.at("ms").as_double()), fmt::format("{:.2f}", row.at("spread").as_double()),
                  fmt::format("{:.1f}", row.at("samples_per_s").as_double()),
-                 one > 0 ? fmt::format("{:.2f}", of_one) : "-", fmt::format("{:.1f}", row.at("waited_ms").as_double()),
+                 one > 0 ? fmt::format("{:.2f}", of_one) : "-",
+                 row.contains("waited_ms") ? fmt::format("{:.1f}", row.at("waited_ms").as_double()) : "-",
                  in_megabytes(row, "sent"), in_megabytes(row, "sent_formula"), in_megabytes(row, "state_bytes"),
                  row.contains("peak_mib") ? fmt::format("{:.0f}", row.at("peak_mib").as_double()) : "-"});
       out.row(row);
@@ -146,15 +193,23 @@ int run_bench_scale(const ScaleBenchOptions& o) {
 
 void add_bench_scale(CLI::App& bench, Job& job) {
   CLI::App* scale = bench.add_subcommand(
-      "scale", "time training steps by the number of processes on this machine, and count the bytes they send");
+      "scale",
+      "time training steps and the operator by the number of processes on this machine, and count the bytes they send");
   static ScaleBenchOptions o;
   BenchScaleRequest& r = o.request;
   scale
       ->add_option("--model", o.models,
-                   str(model_list("lm"), "; ", model_list("classify"), "; several joined by commas"))
+                   str("whole steps of ", model_list("lm"), "; ", model_list("classify"),
+                       "; several joined by commas (default without --op: mhla_10m,vit_demo)"))
       ->type_name("NAME,...")
-      ->delimiter(',')
-      ->capture_default_str();
+      ->delimiter(',');
+  scale
+      ->add_option("--op", o.ops,
+                   str("the operator with every sequence over all processes, by summaries and by heads: ",
+                       joined(shape_names()), " (default without --model: lm_2048)"))
+      ->type_name("NAME,...")
+      ->delimiter(',');
+  scale->add_option("--context-method", r.context_method, "")->group("");  // of the processes that this one starts
   scale->add_option("--ranks", o.ranks, "numbers of processes, joined by commas")
       ->type_name("N,...")
       ->delimiter(',')

@@ -85,13 +85,12 @@ void add_train(CLI::App& app, Job& job) {
                                     "lepe=5 or image=[32,32]",
                                     {"data", "max_damaged"}},
                                    &Engine::train_classify);
-  add_task<train::LmOptions>(
-      *command, job,
-      {"lm",
-       "train a language model, with any causal attention of the zoo",
-       "short_conv=4 or chunk=128",
-       {"check_tokens", "context_method", "context_parallel", "data", "eval_tokens", "recompute", "tokens"}},
-      &Engine::train_lm);
+  add_task<train::LmOptions>(*command, job,
+                             {"lm",
+                              "train a language model, with any causal attention of the zoo",
+                              "short_conv=4 or chunk=128",
+                              {"check_tokens", "data", "eval_tokens", "recompute", "tokens"}},
+                             &Engine::train_lm);
   add_task<train::DiffusionOptions>(
       *command, job,
       {"diffusion",

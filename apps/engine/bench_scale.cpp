@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "apps/engine/bench_operator.h"
 #include "apps/engine/sent_bytes.h"
 #include "apps/engine/timed.h"
 #include "apps/engine/training.h"
@@ -202,7 +203,10 @@ void bench_scale(const BenchScaleRequest& request, Observer& observer) {
   options.precision = request.precision, options.timeout = 120;
   options.deterministic_reduce = request.deterministic_reduce, options.shard_optimizer = request.shard_optimizer;
   options.ema = request.ema ? 0.999 : 0.0;
-  in_team(options, observer, [&](Observer& heard) { measure_scale(request, options, heard); });
+  if (!request.op.empty()) options.batch = distributed::world_from_environment().size;  // not used, and not refused
+  in_team(options, observer, [&](Observer& heard) {
+    request.op.empty() ? measure_scale(request, options, heard) : measure_operator(request, options, heard);
+  });
 }
 
 }  // namespace mhla::apps

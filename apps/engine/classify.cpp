@@ -21,6 +21,9 @@ namespace {
 void train_here(const TrainRequest<ClassifyOptions>& request, ClassifyOptions options, Observer& observer) {
   const fs::path folder = request.out;
   check(options.train);
+  if (options.train.place.context > 1)
+    fail("train classify: context_parallel is ", options.train.place.context,
+         ", expected 1: processes share batches of images, not images");
   RunStart start{.resume = request.resume, .overwrite = request.overwrite};
   const bool goes_on = start.resume && fs::exists(folder / "train.json");
   if (goes_on) options.test_seed = saved_options(folder).test_seed, options.model = model_of(options.model, folder);

@@ -10,6 +10,7 @@
 #include "mhla/io/text/tokenizer.h"
 #include "mhla/models/clip/clip.h"
 #include "mhla/train/opening.h"
+#include "mhla/train/trainer.h"
 
 namespace mhla::apps {
 namespace {

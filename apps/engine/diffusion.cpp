@@ -71,6 +71,7 @@ void train_here(const TrainRequest<DiffusionOptions>& request, DiffusionOptions 
   options = resolved(options, network, source);
   prepare(options.train, observer);
   expect_fits(options, network);
+  if (options.train.place.context > 1) say_sharing(options.train, shared_kind(network), observer);
   const Conditioning prompts = sheet_prompts(options, network, source);
   prepare(options.train, observer);  // the seed: an encoder that is made draws from it
   DiffusionTask task(options, source, network);

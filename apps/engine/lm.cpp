@@ -33,7 +33,6 @@ void train_here(const TrainRequest<LmOptions>& request, LmOptions options, Obser
   RunStart start{.resume = request.resume, .overwrite = request.overwrite};
   const bool goes_on = start.resume && fs::exists(folder / "train.json");
   if (goes_on) options.model = model_of(options.model, folder);
-  place_sequences(options);
   check(options);
   expect_room(folder, start);  // before anything is written into it
   note_origin(options);
@@ -58,8 +57,7 @@ void train_here(const TrainRequest<LmOptions>& request, LmOptions options, Obser
   if (const TokenizerPtr tokenizer = data->maybe_tokenizer(); tokenizer != nullptr && !start.overwrite)
     expect_same_tokenizer("train lm", folder, *tokenizer);
   if (init) expect_tokenizer_of(*init, data->maybe_tokenizer());
-  if (const std::string text = describe_sharing(options, network); !text.empty())
-    observer.row(JsonValue().set("kind", "context").set("text", text));
+  if (options.train.place.context > 1) say_sharing(options.train, shared_kind(options, network), observer);
   LmTask task(options, std::move(data), network);
   if (init) note_init(*init, start_from(task.language_model(), *init), options.origin, start);
   settle_warmup(task, options.train, start);

@@ -395,10 +395,17 @@ struct BenchScaleRequest {
   std::string model = "mhla_10m", device = "cpu", precision = "f32";
   std::int64_t batch = 8, length = 512, steps = 10, threads = 0;
   bool deterministic_reduce = false, shard_optimizer = false, ema = false;
+  std::string op, context_method = "auto";                 // a shape of the operator instead of a model; empty: none
+  std::vector<std::int64_t> op_sizes, op_grid, op_blocks;  // a grid, or one number: tokens of a chunk, causal
 
   template <class Self, class Visit>
   static void fields(Self& r, Visit&& visit) {
     visit("model", r.model, "language model or classifier to train");
+    visit("op", r.op, "shape of the operator, instead of a model");
+    visit("op_sizes", r.op_sizes, "B, N, H, Hkv, D and E of the shape");
+    visit("op_grid", r.op_grid, "tokens of every axis of the shape, or of a chunk in the causal form");
+    visit("op_blocks", r.op_blocks, "blocks of every axis of the shape; none in the causal form");
+    visit("context_method", r.context_method, "what processes exchange: heads, summaries or auto");
     visit("batch", r.batch, "sequences or images of a step, of all processes together");
     visit("length", r.length, "language models: tokens of a sequence");
     visit("steps", r.steps, "timed steps");

@@ -86,7 +86,10 @@ std::string device_for(const std::string& device, int local_rank) {
 
 void in_team(TrainOptions& options, Observer& observer, const std::function<void(Observer&)>& work) {
   const distributed::World world = distributed::world_from_environment();
-  if (world.alone()) return work(observer);
+  if (world.alone()) {
+    place_sequences(options);
+    return work(observer);
+  }
   distributed::Team team(world, options.timeout);
   options.place = {.rank = world.rank, .ranks = world.size, .local_ranks = world.local_size, .maybe_team = &team};
   options.device = device_for(options.device, world.local_rank);
@@ -96,6 +99,7 @@ void in_team(TrainOptions& options, Observer& observer, const std::function<void
   };
   Observer& heard = world.leads() ? observer : quiet;
   try {
+    place_sequences(options);
     const torch::Device device = device_of(options.device);
     const std::string no_nccl = team.use_device(device);
     if (device.is_cuda() && !no_nccl.empty())
@@ -114,6 +118,10 @@ void in_team(TrainOptions& options, Observer& observer, const std::function<void
     silence(error, true, kFailed);
     throw;
   }
+}
+
+void say_sharing(const TrainOptions& options, const SharedKind& kind, Observer& observer) {
+  observer.row(JsonValue().set("kind", "context").set("text", describe_sharing(options, kind)));
 }
 
 void first_then_rest(const Place& place, const std::function<void()>& work, const char* what) {

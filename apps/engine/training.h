@@ -10,6 +10,7 @@
 #include "mhla/core/error.h"
 #include "mhla/core/run_failed.h"
 #include "mhla/train/init_source.h"
+#include "mhla/train/sharing.h"
 #include "mhla/train/trainer.h"
 
 namespace mhla::apps {
@@ -29,6 +30,8 @@ void settle_warmup(const train::Task& task, train::TrainOptions& options, train:
 // of them says why.
 void in_team(train::TrainOptions& options, train::Observer& observer,
              const std::function<void(train::Observer&)>& work);
+// A line that says what processes which share sequences exchange.
+void say_sharing(const train::TrainOptions& options, const train::SharedKind& kind, train::Observer& observer);
 // Rank 0 does it first: what it makes on disk, the others find.
 void first_then_rest(const train::Place& place, const std::function<void()>& work, const char* what);
 // What in_team() throws where another process has said it.

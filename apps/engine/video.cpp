@@ -43,6 +43,7 @@ void train_video_here(const TrainRequest<VideoOptions>& request, VideoOptions op
   options = resolved(options, network, source);
   prepare(options.train, observer);
   expect_fits(options, network, source);
+  if (options.train.place.context > 1) say_sharing(options.train, shared_kind(network, source), observer);
   VideoTask task(options, source, network);
   if (init) note_init(*init, start_from(task.wan(), *init), options.origin, start);
   if (!options.teacher.empty()) task.set_teacher(open_teacher(options, network, source, observer));

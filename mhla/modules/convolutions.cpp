@@ -28,7 +28,9 @@ GridConvImpl::GridConvImpl(const Layout& layout, std::int64_t channels, std::int
 }
 
 torch::Tensor GridConvImpl::forward(const torch::Tensor& x, const torch::Tensor& base, const torch::Tensor& gate) {
-  return ops::grid_conv({x, weight, bias, base, gate}, grid_);
+  const ops::GridConvInputs inputs{x, weight, bias, base, gate};
+  if (share_ != nullptr && share_->active()) return ops::shared_grid_conv(inputs, grid_, *share_->group);
+  return ops::grid_conv(inputs, grid_);
 }
 
 void GridConvImpl::set_identity() {

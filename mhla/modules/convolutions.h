@@ -3,17 +3,19 @@
 #pragma once
 
 #include "mhla/kernels/common/layout.h"
+#include "mhla/modules/context_share.h"
 #include "mhla/modules/torch.h"
 
 namespace mhla {
 
 // Depth-wise over a 2D or 3D grid, odd kernel, zero padding: weight [C, 1, k, k] or [C, 1, k, k, k], bias [C].
-class GridConvImpl : public torch::nn::Module {
+class GridConvImpl : public torch::nn::Module, public SharesContext {
  public:
   GridConvImpl(const Layout& layout, std::int64_t channels, std::int64_t kernel);
   // [B, N, C]. `base` is added, times silu(gate) where one is given: in the same pass on a GPU.
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& base = {}, const torch::Tensor& gate = {});
   void set_identity();  // centre 1, rest 0, bias 0: the start of DiT's
+  void share_context(const std::shared_ptr<ContextShare>& share) override { share_ = share; }
 
   torch::Tensor weight, bias;
 
@@ -22,6 +24,7 @@ class GridConvImpl : public torch::nn::Module {
 
  private:
   std::vector<std::int64_t> grid_;
+  std::shared_ptr<ContextShare> share_;  // none: whole grids
 };
 TORCH_MODULE(GridConv);
 

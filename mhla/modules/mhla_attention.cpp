@@ -41,6 +41,11 @@ torch::nn::Linear linear(std::int64_t in, std::int64_t out, bool bias) {
   return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
 }
 
+RopeTable part_of(const RopeTable& whole, const ops::TokenRange& range) {
+  const auto rows = [&](const torch::Tensor& x) { return x.narrow(0, range.first, range.count); };
+  return {rows(whole.cos), rows(whole.sin), whole.halves};
+}
+
 torch::Tensor initial_mix(const MhlaAttentionOptions& o) {
   const auto rows_of = [&](std::int64_t block) { return (o.max_tokens + block - 1) / block; };
   torch::Tensor mix;
@@ -208,7 +213,7 @@ MhlaAttentionImpl::Projected MhlaAttentionImpl::heads_of(const torch::Tensor& qk
 
 RopeTable MhlaAttentionImpl::rope_table(const torch::Tensor& q, const torch::Tensor& cu_seqlens) {
   if (!options_.rope) return {};
-  if (options_.layout.rank > 1) return grid_rope_.at(q);
+  if (options_.layout.rank > 1) return shared() ? part_of(grid_rope_.at(q), share_->mine) : grid_rope_.at(q);
   if (shared()) return rope_->at(share_->positions, share_->tokens, q);
   return cu_seqlens.defined() ? rope_->packed(cu_seqlens, q.size(1), q) : rope_->at({}, q.size(1), q);
 }
@@ -240,17 +245,19 @@ torch::Tensor MhlaAttentionImpl::forward(const torch::Tensor& x, const torch::Te
   return finish(p, attend(inputs, map));
 }
 
-void MhlaAttentionImpl::share_context(const std::shared_ptr<const ContextShare>& share) {
-  if (!options_.causal || options_.beyond_mix != BeyondMix::kError)
-    fail(kMhlaAttentionEntry, ": sequences of ", options_.causal ? "beyond_mix extend" : "the bidirectional form",
-         " cannot be shared between processes, expected the causal form with rows of mix for all chunks");
+void MhlaAttentionImpl::share_context(const std::shared_ptr<ContextShare>& share) {
+  if (options_.beyond_mix != BeyondMix::kError)
+    fail(kMhlaAttentionEntry,
+         ": beyond_mix is extend, whose sequences cannot be shared between processes, expected rows of mix for all "
+         "chunks");
   share_ = share;
 }
 
 torch::Tensor MhlaAttentionImpl::attend(const ops::AttentionInputs& inputs, FeatureMap map) const {
   if (shared()) {
     ops::PhaseOptions how;
-    how.causal = true, how.layout = Layout::line(options_.chunk), how.tokens = share_->tokens;
+    how.causal = options_.causal, how.tokens = share_->tokens;
+    how.layout = options_.causal ? Layout::line(options_.chunk) : options_.layout;
     how.feature_map = map, how.normalizer = normalizer(), how.eps = options_.eps, how.scale = options_.scale;
     return ops::shared_attention(inputs, how, *share_->group, share_->method);
   }

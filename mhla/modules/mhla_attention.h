@@ -86,9 +86,8 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasPa
   void use_plain_code(bool plain);  // LibTorch operators instead of the kernels (plain_attention.h); not causal
   AttentionScores scores(const torch::Tensor& x) override;  // of the bidirectional form
   [[nodiscard]] std::map<std::string, ParamRole> param_roles() const override { return {{"mix", ParamRole::kMix}}; }
-  // While the share is active, forward() has this process's tokens of sequences. Causal, with rows of mix for all
-  // chunks.
-  void share_context(const std::shared_ptr<const ContextShare>& share) override;
+  // While the share is active, forward() has this process's tokens of sequences. Not with BeyondMix::kExtend.
+  void share_context(const std::shared_ptr<ContextShare>& share) override;
 
   // What one sequence of a state needs, on the device of the layer.
   [[nodiscard]] StreamingState streaming_state(std::optional<std::int64_t> rollback = {}) const;
@@ -151,8 +150,8 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasPa
   [[nodiscard]] bool shared() const { return share_ != nullptr && share_->active(); }
 
   MhlaAttentionOptions options_;
-  std::shared_ptr<RopeCache> rope_;            // of sequences
-  std::shared_ptr<const ContextShare> share_;  // none: whole sequences
+  std::shared_ptr<RopeCache> rope_;      // of sequences
+  std::shared_ptr<ContextShare> share_;  // none: whole sequences
   GridRope grid_rope_;
   bool plain_ = false;
   torch::nn::LayerNorm norm_{nullptr};

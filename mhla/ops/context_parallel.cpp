@@ -155,13 +155,18 @@ at::Tensor by_heads(const AttentionInputs& in, const PhaseOptions& o, const std:
   return HeadsForTokens::apply(out, /*heads=*/false, call);
 }
 
-// What process r has under `own` goes to process r + `step`; zeros where there is none.
+// What process r has as `own` goes to process r + `step`; zeros where none comes from.
 at::Tensor shifted(const at::Tensor& own, ContextGroup& group, std::int64_t step) {
-  const std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), 1);
-  const at::Tensor all = group.gather(own.contiguous().unsqueeze(0), counts);
-  const std::int64_t from = group.rank() - step;
-  return from >= 0 && from < group.size() ? all[from].clone() : at::zeros_like(own);
+  const std::int64_t P = group.size(), from = group.rank() - step, numbers = own.numel();
+  std::vector<std::int64_t> send(static_cast<std::size_t>(P), 0), receive(send);
+  const auto place = [P](std::int64_t rank) { return static_cast<std::size_t>((rank + P) % P); };  // a ring, cut below
+  send[place(group.rank() + step)] = numbers, receive[place(from)] = numbers;
+  const at::Tensor theirs = group.exchange(own.reshape({-1}), send, receive).view(own.sizes());
+  return from >= 0 && from < P ? theirs : at::zeros_like(theirs);
 }
+
+at::Tensor first_rows(const at::Tensor& x, std::int64_t count) { return x.narrow(1, 0, count); }
+at::Tensor last_rows(const at::Tensor& x, std::int64_t count) { return x.narrow(1, x.size(1) - count, count); }
 
 struct RowsBefore : torch::autograd::Function<RowsBefore> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, std::int64_t count,
@@ -169,7 +174,7 @@ struct RowsBefore : torch::autograd::Function<RowsBefore> {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->saved_data["call"] = c10::IValue::make_capsule(call);
     context->saved_data["tokens"] = x.size(1);
-    return shifted(x.narrow(1, x.size(1) - count, count), call->group, 1);
+    return shifted(last_rows(x, count), call->group, 1);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -181,12 +186,55 @@ struct RowsBefore : torch::autograd::Function<RowsBefore> {
   }
 };
 
+struct RowsAround : torch::autograd::Function<RowsAround> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, std::int64_t count,
+                            const c10::intrusive_ptr<GroupCall>& call) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    context->saved_data["count"] = count;
+    return at::cat({shifted(last_rows(x, count), call->group, 1), x, shifted(first_rows(x, count), call->group, -1)},
+                   1);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& dy) {
+    const auto call = c10::static_intrusive_pointer_cast<GroupCall>(context->saved_data["call"].toCapsule());
+    const std::int64_t count = context->saved_data["count"].toInt();
+    at::Tensor dx = dy[0].narrow(1, count, dy[0].size(1) - 2 * count).clone();
+    last_rows(dx, count).add_(shifted(first_rows(dy[0], count), call->group, -1));  // read by the process after
+    first_rows(dx, count).add_(shifted(last_rows(dy[0], count), call->group, 1));
+    return {dx, {}, {}};
+  }
+};
+
+struct AllRows : torch::autograd::Function<AllRows> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const c10::intrusive_ptr<GroupCall>& call) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    return call->group.gather(x.transpose(0, 1).contiguous(), call->tokens).transpose(0, 1);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& dy) {
+    const auto call = c10::static_intrusive_pointer_cast<GroupCall>(context->saved_data["call"].toCapsule());
+    const auto me = static_cast<std::size_t>(call->group.rank());
+    const std::int64_t first =
+        std::accumulate(call->tokens.begin(), call->tokens.begin() + call->group.rank(), std::int64_t{0});
+    return {dy[0].narrow(1, first, call->tokens[me]) * static_cast<double>(call->group.size()), {}};
+  }
+};
+
 }  // namespace
 
-TokenRange tokens_of_rank(std::int64_t chunk, std::int64_t tokens, std::int64_t size, std::int64_t rank) {
-  const BlockRange range = blocks_of_rank(Layout::line(chunk), tokens, size, rank);
-  const std::int64_t first = range.first * chunk;
-  return {first, std::min((range.first + range.blocks) * chunk, tokens) - first};
+TokenRange tokens_of_rank(const Layout& layout, std::int64_t tokens, std::int64_t size, std::int64_t rank) {
+  const BlockRange range = blocks_of_rank(layout, tokens, size, rank);
+  const std::vector<std::int64_t> held = tokens_of_blocks(BlockMap(layout, tokens), range.first, range.blocks);
+  const auto count = static_cast<std::int64_t>(held.size());
+  if (held.back() - held.front() + 1 != count)
+    fail("tokens_of_rank: ", size, " processes for ", describe(layout),
+         ", expected at most as many as blocks along its first axis");
+  return {held.front(), count};
 }
 
 at::Tensor shared_attention(const AttentionInputs& in, PhaseOptions options, ContextGroup& group, ContextMethod asked) {
@@ -215,10 +263,36 @@ at::Tensor shared_attention(const AttentionInputs& in, PhaseOptions options, Con
                                 c10::make_intrusive<SharedCall>(options, counts, group));
 }
 
-at::Tensor rows_before(const at::Tensor& x, std::int64_t count, ContextGroup& group) {
+namespace {
+
+void expect_rows(const char* entry, const at::Tensor& x, std::int64_t count) {
   if (x.dim() != 3 || x.size(1) < count)
-    fail("rows_before: x has shape ", c10::str(x.sizes()), ", expected [B, n, C] with n of at least ", count);
+    fail(entry, ": x has shape ", c10::str(x.sizes()), ", expected [B, n, C] with n of at least ", count);
+}
+
+}  // namespace
+
+at::Tensor rows_before(const at::Tensor& x, std::int64_t count, ContextGroup& group) {
+  expect_rows("rows_before", x, count);
   return RowsBefore::apply(x, count, c10::make_intrusive<GroupCall>(group));
+}
+
+at::Tensor rows_around(const at::Tensor& x, std::int64_t count, ContextGroup& group) {
+  expect_rows("rows_around", x, count);
+  return RowsAround::apply(x, count, c10::make_intrusive<GroupCall>(group));
+}
+
+at::Tensor shared_grid_conv(const GridConvInputs& in, std::vector<std::int64_t> grid, ContextGroup& group) {
+  const std::int64_t slice = c10::multiply_integers(grid.begin() + 1, grid.end()), halo = in.weight.size(2) / 2;
+  grid[0] = in.v.size(1) / slice + 2 * halo;
+  const at::Tensor y = grid_conv({rows_around(in.v, halo * slice, group), in.weight, in.bias, {}, {}}, grid)
+                           .narrow(1, halo * slice, in.v.size(1));
+  if (!in.base.defined()) return y;
+  return y + (in.gate.defined() ? in.base * at::silu(in.gate) : in.base);
+}
+
+at::Tensor all_rows(const at::Tensor& x, const std::vector<std::int64_t>& counts, ContextGroup& group) {
+  return AllRows::apply(x, c10::make_intrusive<GroupCall>(group, counts));
 }
 
 }  // namespace mhla::ops

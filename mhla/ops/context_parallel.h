@@ -58,11 +58,12 @@ ContextPlan plan_context(const ContextShape& shape, const PhaseOptions& whole, s
 
 // ---- The operator and what stands around it
 
-// Which tokens of a causal sequence a process has, by the rule of blocks_of_rank().
+// Which tokens a process has, by the rule of blocks_of_rank(). Throws where they are not consecutive: on a grid with
+// more processes than blocks along its first axis.
 struct TokenRange {
-  std::int64_t first, count;
+  std::int64_t first = 0, count = 0;
 };
-TokenRange tokens_of_rank(std::int64_t chunk, std::int64_t tokens, std::int64_t size, std::int64_t rank);
+TokenRange tokens_of_rank(const Layout& layout, std::int64_t tokens, std::int64_t size, std::int64_t rank);
 
 // The operator with gradients. `options`: first_block and local_blocks are filled in.
 at::Tensor shared_attention(const AttentionInputs& in, PhaseOptions options, ContextGroup& group,
@@ -71,5 +72,16 @@ at::Tensor shared_attention(const AttentionInputs& in, PhaseOptions options, Con
 // The last `count` rows of the process before, zeros in the first one: what a causal convolution reads across the cut.
 // x [B, n, C] to [B, count, C], with gradients; n of every process is at least `count`.
 at::Tensor rows_before(const at::Tensor& x, std::int64_t count, ContextGroup& group);
+
+// x between the last `count` rows of the process before and the first of the one after, zeros at both ends of the
+// sequence: [B, n, C] to [B, count + n + count, C], with gradients; n of every process is at least `count`.
+at::Tensor rows_around(const at::Tensor& x, std::int64_t count, ContextGroup& group);
+
+// grid_conv() where a process holds slices of the first axis of the grid: inputs are of its tokens, `grid` is whole.
+at::Tensor shared_grid_conv(const GridConvInputs& inputs, std::vector<std::int64_t> grid, ContextGroup& group);
+
+// The rows of all processes, [B, n, C] to [B, N, C]. All compute the same loss from them; a trainer that takes the mean
+// over the processes gets its gradient, as backward gives each its own rows times the number of processes.
+at::Tensor all_rows(const at::Tensor& x, const std::vector<std::int64_t>& counts, ContextGroup& group);
 
 }  // namespace mhla::ops

@@ -2,88 +2,12 @@
 // the cut with their gradients.
 #include "mhla/ops/context_parallel.h"
 
-#include <condition_variable>
-#include <mutex>
-#include <numeric>
-#include <thread>
-
 #include "mhla/core/error.h"
+#include "mhla/ops/context_fixture.h"
 #include "mhla/ops/ops_fixture.h"
 
 namespace mhla::ops {
 namespace {
-
-// What the threads exchange.
-class Table {
- public:
-  explicit Table(std::int64_t size) : rows_(static_cast<std::size_t>(size)) {}
-  std::vector<at::Tensor> gather(std::int64_t rank, const at::Tensor& own) {
-    std::unique_lock lock(mutex_);
-    rows_[static_cast<std::size_t>(rank)] = own;
-    meet(lock);
-    std::vector<at::Tensor> all = rows_;
-    meet(lock);  // before anybody brings the next
-    return all;
-  }
-
- private:
-  void meet(std::unique_lock<std::mutex>& lock) {
-    const std::int64_t turn = turn_;
-    if (++here_ == static_cast<std::int64_t>(rows_.size())) {
-      here_ = 0, ++turn_;
-      all_here_.notify_all();
-    } else {
-      all_here_.wait(lock, [&] { return turn_ != turn; });
-    }
-  }
-  std::vector<at::Tensor> rows_;
-  std::mutex mutex_;
-  std::condition_variable all_here_;
-  std::int64_t here_ = 0, turn_ = 0;
-};
-
-class Threads : public ContextGroup {
- public:
-  Threads(Table& table, std::int64_t rank, std::int64_t size) : table_(table), rank_(rank), size_(size) {}
-  [[nodiscard]] std::int64_t rank() const override { return rank_; }
-  [[nodiscard]] std::int64_t size() const override { return size_; }
-  at::Tensor gather(const at::Tensor& own, const std::vector<std::int64_t>& counts) override {
-    if (own.size(0) != counts[static_cast<std::size_t>(rank_)]) fail("gather: ", own.size(0), " rows");
-    return at::cat(table_.gather(rank_, own), 0);
-  }
-  at::Tensor exchange(const at::Tensor& own, const std::vector<std::int64_t>& send,
-                      const std::vector<std::int64_t>& receive) override {
-    const auto me = static_cast<std::size_t>(rank_);
-    std::vector<at::Tensor> mine;
-    for (const at::Tensor& cut : table_.gather(rank_, at::tensor(send, at::kLong))) counts_.push_back(cut);
-    const std::vector<at::Tensor> all = table_.gather(rank_, own);
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      const auto* cut = counts_[rank].data_ptr<std::int64_t>();
-      mine.push_back(all[rank].narrow(0, std::accumulate(cut, cut + me, std::int64_t{0}), cut[me]));
-      if (cut[me] != receive[rank]) fail("exchange: ", cut[me], " numbers of ", rank, ", expected ", receive[rank]);
-    }
-    counts_.clear();
-    return at::cat(mine);
-  }
-
- private:
-  Table& table_;
-  std::int64_t rank_, size_;
-  std::vector<at::Tensor> counts_;
-};
-
-template <class F>
-void on_threads(std::int64_t size, const F& work) {
-  Table table(size);
-  std::vector<std::thread> threads;
-  for (std::int64_t rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      Threads group(table, rank, size);
-      work(group);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 PhaseOptions whole_of(const Case& c) {
   PhaseOptions options;
@@ -171,11 +95,13 @@ TEST(ContextPlan, TakesWhatSendsFewerBytes) {
   EXPECT_EQ(summaries.values, 3 * (1 << 20) / 1024 / 4 * 4 * 128 * 256);  // (1 - 1/P) B M Hkv D E
   EXPECT_EQ(plan_context(shape, whole, 3).reason, "3 processes do not divide 4 heads");
   shape.on_cpu = false;
-  EXPECT_EQ(plan_context(shape, whole, 4).reason, "the phases of the operator run on the CPU only");
-  EXPECT_EQ(
-      message_of([&] { plan_context(shape, whole, 3); }),
-      "context_parallel is 3: no method fits. summaries: the phases of the operator run on the CPU only | heads: 3 "
-      "processes do not divide 4 heads");
+  EXPECT_EQ(plan_context(shape, whole, 4).method, ContextMethod::kSummaries);
+  shape.element = 8;
+  EXPECT_EQ(plan_context(shape, whole, 4).reason, "the phases of the operator take f64 on the CPU only");
+  whole.normalizer = Normalizer::kOfficial;
+  EXPECT_EQ(message_of([&] { plan_context(shape, whole, 3); }),
+            "context_parallel is 3: no method fits. summaries: the official normaliser reads the queries of every "
+            "block | heads: 3 processes do not divide 4 heads");
 }
 
 TEST(RowsBefore, CrossTheCutAndComeBack) {
@@ -198,12 +124,46 @@ TEST(RowsBefore, CrossTheCutAndComeBack) {
   EXPECT_TRUE(at::equal(rows(gradient[2]), at::zeros({3})));
 }
 
+// A convolution over a grid whose rows are cut between processes, and a loss of all of its rows, against one process.
+TEST(SharedGridConv, ReadsAcrossTheCut) {
+  at::manual_seed(1);
+  const std::vector<std::int64_t> grid{7, 3, 2};
+  const Layout layout = Layout::grid3d({7, 3, 2}, {3, 1, 1});  // 3, 3 and 1 slices
+  const at::Tensor x = at::randn({2, 42, 4}), base = at::randn({2, 42, 4}), gate = at::randn({2, 42, 4});
+  const at::Tensor weight = at::randn({4, 1, 3, 3, 3}), bias = at::randn({4}), d = at::randn({2, 42, 4});
+  const auto leaf = [](const at::Tensor& y) { return y.detach().clone().requires_grad_(); };
+  const at::Tensor whole_x = leaf(x), whole_weight = leaf(weight), whole_gate = leaf(gate);
+  const at::Tensor want = grid_conv({whole_x, whole_weight, bias, base, whole_gate}, grid);
+  const std::vector<at::Tensor> wanted = torch::autograd::grad({want}, {whole_x, whole_gate, whole_weight}, {d});
+  std::vector<at::Tensor> got(3), dx(3), dgate(3), dweight(3);
+  on_threads(3, [&](ContextGroup& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const TokenRange mine = tokens_of_rank(layout, 42, 3, group.rank());
+    const auto part = [&](const at::Tensor& y) { return leaf(y.narrow(1, mine.first, mine.count)); };
+    const at::Tensor px = part(x), pgate = part(gate), pweight = leaf(weight);
+    const at::Tensor y = shared_grid_conv({px, pweight, bias, part(base), pgate}, grid, group);
+    got[rank] = all_rows(y, {18, 18, 6}, group);
+    const std::vector<at::Tensor> gradients = torch::autograd::grad({(got[rank] * d).sum()}, {px, pgate, pweight});
+    dx[rank] = gradients[0], dgate[rank] = gradients[1], dweight[rank] = gradients[2];
+  });
+  const auto expect_close = [](const at::Tensor& a, const at::Tensor& b, const char* name) {
+    EXPECT_LE((a - b).norm().item<double>(), 1e-6 * b.norm().item<double>()) << name;
+  };
+  for (const at::Tensor& all : got) expect_close(all, want, "out");
+  expect_close(at::cat(dx, 1) / 3, wanted[0], "dx");
+  expect_close(at::cat(dgate, 1) / 3, wanted[1], "dgate");
+  expect_close((dweight[0] + dweight[1] + dweight[2]) / 3, wanted[2], "dweight");
+  EXPECT_EQ(message_of([&] { tokens_of_rank(Layout::grid2d(6, 6, 2, 3), 36, 3, 0); }),
+            "tokens_of_rank: 3 processes for 2d grid 6x6 blocks 2x3, expected at most as many as blocks along its "
+            "first axis");
+}
+
 TEST(SharedAttention, RefusesWhatCannotBeCut) {
   Case c;
   c.form = Form::kCausal, c.N = 64, c.layout = Layout::line(32), c.normalizer = Normalizer::kNone;
   const CaseInputs case_inputs(c);
-  Table table(1);
-  Threads group(table, 0, 1), many(table, 0, 3);
+  ContextTable table(1);
+  ThreadContext group(table, 0, 1), many(table, 0, 3);
   AttentionInputs in = inputs_of(case_inputs);
   PhaseOptions options;
   options.causal = true, options.layout = c.layout, options.tokens = c.N, options.normalizer = c.normalizer;

@@ -24,11 +24,14 @@ ContextMethod parse_context_method(const std::string& name) {
 ContextPlan plan_context(const ContextShape& s, const PhaseOptions& whole, std::int64_t P, ContextMethod asked) {
   const BlockMap map(whole.layout, whole.tokens);
   std::int64_t fewest = 0, M = 0, forward = 0, backward = 0;
+  bool in_slices = true;  // of the first axis
   const std::int64_t to_heads = s.B * ((s.H + s.Hkv) * s.D * (s.den ? 2 : 1) + s.Hkv * s.E) / P,
                      to_tokens = s.B * s.H * s.E / P;  // numbers of a token that go to one other process
   for (std::int64_t rank = 0; rank < P; ++rank) {
     const BlockRange range = blocks_of_rank(whole.layout, whole.tokens, P, rank);
-    const auto held = static_cast<std::int64_t>(tokens_of_blocks(map, range.first, range.blocks).size());
+    const std::vector<std::int64_t> tokens = tokens_of_blocks(map, range.first, range.blocks);
+    const auto held = static_cast<std::int64_t>(tokens.size());
+    in_slices = in_slices && tokens.back() - tokens.front() + 1 == held;
     fewest = rank == 0 ? range.blocks : std::min(fewest, range.blocks), M += range.blocks;
     forward = std::max(forward, (whole.tokens - held) * to_heads + (P - 1) * held * to_tokens);
     backward = std::max(backward, (whole.tokens - held) * to_tokens + (P - 1) * held * to_heads);
@@ -42,7 +45,9 @@ ContextPlan plan_context(const ContextShape& s, const PhaseOptions& whole, std::
   if (s.H % P != 0 || s.Hkv % P != 0)
     no_heads = s.H == s.Hkv ? str(P, " processes do not divide ", s.H, " heads")
                             : str(P, " processes do not divide ", s.H, " and ", s.Hkv, " heads");
-  if (!s.on_cpu) no_summaries = "the phases of the operator run on the CPU only";
+  if (!s.on_cpu && s.element == 8) no_summaries = "the phases of the operator take f64 on the CPU only";
+  if (!s.on_cpu && !in_slices)
+    no_summaries = str("on a GPU processes hold whole slices of the first axis, and there are fewer than ", P);
   if (whole.normalizer == Normalizer::kOfficial)
     no_summaries = "the official normaliser reads the queries of every block";
   const bool heads = asked == ContextMethod::kHeads;

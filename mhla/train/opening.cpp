@@ -8,6 +8,7 @@ void change_options(const OpenOptions& open, TrainOptions& options) {
   if (open.batch > 0) options.batch = open.batch;
   options.threads = open.threads;
   options.deterministic_reduce = false;  // cuts batches of a training
+  options.context_parallel = 1;          // and this its sequences
   if (!open.device.empty()) options.device = open.device;
   if (options.device == "cpu") options.precision = "f32";
 }

@@ -36,6 +36,15 @@ void check_share(const TrainOptions& o) {
 
 }  // namespace
 
+void place_sequences(TrainOptions& o) {
+  const int ranks = o.place.ranks;
+  if (o.context_parallel < 1) fail("train: context_parallel is ", o.context_parallel, ", expected at least 1");
+  if (ranks % o.context_parallel != 0)
+    fail("train: context_parallel is ", o.context_parallel, " on ", ranks, ranks == 1 ? " process" : " processes",
+         ", expected a number that divides the processes");
+  o.place.context = static_cast<int>(o.context_parallel);
+}
+
 Share share_of(const TrainOptions& o) {
   Share share;
   share.parts = o.deterministic_reduce ? static_cast<int>(o.reduce_leaves) : o.place.data_ranks();
@@ -81,6 +90,8 @@ void check(const TrainOptions& o) {
   expect(o.schedule == "cosine" || o.schedule == "constant", "schedule", o.schedule, "cosine or constant");
   expect(o.init_weights == "model" || o.init_weights == "ema" || o.init_weights == "best", "init_weights",
          o.init_weights, "model, ema or best");
+  expect(o.context_method == "auto" || o.context_method == "summaries" || o.context_method == "heads", "context_method",
+         o.context_method, "auto, summaries or heads");
   expect(o.precision == "f32" || o.precision == "bf16", "precision", o.precision, "f32 or bf16");
   check_share(o);
 }

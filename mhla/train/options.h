@@ -59,6 +59,8 @@ struct TrainOptions {
   bool deterministic_reduce = false;
   std::int64_t reduce_leaves = 8;
   bool shard_optimizer = false;
+  std::int64_t context_parallel = 1;
+  std::string context_method = "auto";
   double timeout = 600;
   Place place;  // where the process runs, no option of its own
 
@@ -107,6 +109,11 @@ struct TrainOptions {
     visit("reduce_leaves", o.reduce_leaves, "deterministic_reduce: parts of a batch, a power of two");
     visit("shard_optimizer", o.shard_optimizer,
           "each process keeps its share of AdamW's moments and of the EMA, instead of all of them");
+    visit("context_parallel", o.context_parallel,
+          "processes that share every sequence, each with its part of the tokens; divides the number of processes (lm, "
+          "diffusion and video, with mhla)");
+    visit("context_method", o.context_method,
+          "what these exchange: heads, block summaries, or auto: what sends fewer bytes");
     visit("timeout", o.timeout, "seconds that one process may keep the others waiting");
     visit("checkpoint_every", o.checkpoint_every, "steps between checkpoints; 0: only by minutes and at the end");
     visit("checkpoint_minutes", o.checkpoint_minutes, "minutes between checkpoints, at most; 0: off");
@@ -120,6 +127,10 @@ struct TrainOptions {
 
 // Throws mhla::Error naming the field, its value and what is expected.
 void check(const TrainOptions& options);
+
+// Tells `place` which processes share sequences (context_parallel); before check(). Throws where their number does not
+// fit.
+void place_sequences(TrainOptions& options);
 
 // A batch in equal parts, of which this process computes `count`, from number `first` on.
 struct Share {

@@ -43,6 +43,8 @@ class Task {
   virtual torch::nn::Module& model() = 0;
   [[nodiscard]] virtual JsonValue model_config() const = 0;  // config.json beside the weights
   [[nodiscard]] virtual const char* samples() const = 0;     // what a sample is: "images", "tokens"
+  // How many processes count a sample in the weights of their batches: more than one where they share it.
+  [[nodiscard]] virtual int counted_by() const { return 1; }
   // Files that the model is of little use without: names of classes, the tokenizer. `folder` is that of the run.
   virtual void write_companions(const std::filesystem::path& folder) const { (void)folder; }
 

@@ -148,7 +148,7 @@ void Trainer::Loop::judge(Launched& done) {
   ++window.steps;
   window.loss += values[0], window.weight += done.weight, window.grad_norm += norm;
   for (std::size_t i = 0; i < sums; ++i) window.add(done.sum_names[i], values[2 + i]);
-  samples_timed += done.weight, ++steps_timed;
+  samples_timed += done.weight / task.counted_by(), ++steps_timed;
   const bool due = done.step % options.log_every == 0 || done.step == total;
   if (due || seconds_since(last_shown) > 0.2) {
     last_shown = Clock::now();

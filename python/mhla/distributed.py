@@ -190,19 +190,22 @@ def _plan(
     row = B * (D * E + (0 if normalizer == "none" else D))
     rows, gradients = (others * heads * row for heads in (Hkv, H if mix.dim() == 3 and mix.shape[0] > 1 else Hkv))
     to_heads, to_tokens = B * ((H + Hkv) * D * (2 if den else 1) + Hkv * E) // world, B * H * E // world
-    held = [_tokens_of(layout, *part).numel() for part in ranges]
+    tokens = [_tokens_of(layout, *part) for part in ranges]
+    held = [mine.numel() for mine in tokens]
     forward = max((layout.tokens - n) * to_heads + (world - 1) * n * to_tokens for n in held)
     backward = max((layout.tokens - n) * to_tokens + (world - 1) * n * to_heads for n in held)
     wide = 8 if q.dtype == torch.float64 else 4
     by_summaries, by_heads = (rows + gradients) * wide, (forward + backward) * q.element_size()
     no_heads = "" if H % world == 0 and Hkv % world == 0 else f"{world} ranks do not divide {H} and {Hkv} heads"
     no_summaries = ""
-    if q.device.type != "cpu":
-        no_summaries = f"the phases run on the CPU, q is on {q.device}"
-    elif normalizer == "official":
+    if normalizer == "official":
         no_summaries = "the official normaliser reads queries of every block"
     elif not _backend.available():
         no_summaries = "the compiled library is not there"
+    elif q.device.type != "cpu" and q.dtype == torch.float64:
+        no_summaries = f"the phases take float64 on the CPU only, q is on {q.device}"
+    elif q.device.type != "cpu" and any(int(mine[-1] - mine[0]) + 1 != mine.numel() for mine in tokens):
+        no_summaries = f"on {q.device} ranks hold whole slices of the first axis, and there are fewer than {world}"
     reasons = {"heads": no_heads, "summaries": no_summaries}
     if method not in ("auto", *reasons):
         _fail(f"method is {method!r}, expected auto, summaries or heads")

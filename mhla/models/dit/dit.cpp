@@ -233,18 +233,31 @@ torch::Tensor DitImpl::forward(const torch::Tensor& x, const torch::Tensor& t, c
   if (t.dim() != 1 || t.size(0) != x.size(0))
     fail(config_.model, ": times have shape ", c10::str(t.sizes()), ", expected [", x.size(0), "]");
   ResidualStream stream{patches(x) + pos_embed_, {}, {}};
+  const bool shared = share_ != nullptr && is_training();
+  if (shared) {
+    share_->begin(plan_.layout, stream.x.size(1), x.device());
+    stream.x = share_->part_of(stream.x);
+  } else if (share_ != nullptr) {
+    share_->end();
+  }
   const bool own = config_.own_embedders;
-  const torch::Tensor shared = own ? blocks_[0]->embed(t, labels) : t_embedder_(t) + y_embedder_(labels);
+  const torch::Tensor condition = own ? blocks_[0]->embed(t, labels) : t_embedder_(t) + y_embedder_(labels);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    stream = blocks_[i]->forward(std::move(stream), own && i > 0 ? blocks_[i]->embed(t, labels) : shared);
+    stream = blocks_[i]->forward(std::move(stream), own && i > 0 ? blocks_[i]->embed(t, labels) : condition);
     if (!config_.scan) continue;
     stream = {stream.settled().flip(1), {}, {}};
     if (i % 2 == 0) continue;
     const Layout& grid = layers_[i].layout;
     stream.x = stream.x.unflatten(1, {grid.grid[1], grid.grid[2]}).transpose(1, 2).flatten(1, 2);
   }
-  const std::vector<torch::Tensor> m = rows_of(final_modulation_, shared, 2);
-  return unpatched(apply_linear(final_linear_, stream.norm(m[0], m[1], kDitNormEps)));
+  const std::vector<torch::Tensor> m = rows_of(final_modulation_, condition, 2);
+  const torch::Tensor out = apply_linear(final_linear_, stream.norm(m[0], m[1], kDitNormEps));
+  return unpatched(shared ? share_->whole_of(out) : out);
+}
+
+void DitImpl::share_context(const std::shared_ptr<ContextShare>& share) {
+  if (config_.scan) fail(config_.model, ": scans cannot be shared between processes, expected MHLA");
+  share_ = share;
 }
 
 torch::Tensor DitImpl::denoise(const torch::Tensor& x, const torch::Tensor& t, const Conditioning& condition) {

@@ -82,7 +82,7 @@ class DitBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(DitBlock);
 
-class DitImpl : public torch::nn::Module, public Denoiser, public HasParamRoles {
+class DitImpl : public torch::nn::Module, public Denoiser, public HasParamRoles, public SharesContext {
  public:
   explicit DitImpl(const DitConfig& config);  // random weights from LibTorch's generator: torch::manual_seed first
   // [B, channels, rows, columns], [B] of any dtype, [B] int64 to [B, out_channels, rows, columns]. Labels are taken as
@@ -95,6 +95,8 @@ class DitImpl : public torch::nn::Module, public Denoiser, public HasParamRoles 
   [[nodiscard]] std::int64_t null_class() const;  // refused where the model has none
 
   void constrain();  // after an optimiser step: what must hold for the weights (MHLA: the range of mix)
+  // In training processes share every sample, each with rows of blocks of its tokens; each gets the whole result.
+  void share_context(const std::shared_ptr<ContextShare>& share) override;
   [[nodiscard]] const DitConfig& config() const { return config_; }
   [[nodiscard]] const std::vector<AttentionLayer>& attention_layers() const { return layers_; }
   // The tokens that every attention layer sees, [B, N, dim] each.
@@ -110,6 +112,7 @@ class DitImpl : public torch::nn::Module, public Denoiser, public HasParamRoles 
 
   DitConfig config_;
   DitPlan plan_;
+  std::shared_ptr<ContextShare> share_;  // none: whole samples
   std::vector<AttentionLayer> layers_;
   torch::Tensor pos_embed_;                  // [1, N, dim], fixed
   torch::Tensor patch_weight_, patch_bias_;  // [dim, channels, patch, patch], [dim]

@@ -40,6 +40,12 @@ torch::Tensor attended(const torch::Tensor& q, const torch::Tensor& k, const tor
 
 }  // namespace
 
+Layout wan_layout(const WanConfig& c, const VideoGrid& grid) {
+  VideoGrid used{};
+  for (std::size_t axis = 0; axis < 3; ++axis) used[axis] = filled_blocks(grid[axis], c.blocks[axis]);
+  return layout_of(grid, used);
+}
+
 torch::Tensor wan_time_features(const torch::Tensor& t, std::int64_t channels, bool wide) {
   const auto type = wide ? torch::kDouble : torch::kFloat;
   const std::int64_t half = channels / 2;
@@ -90,6 +96,12 @@ std::map<std::string, ParamRole> WanSelfAttentionImpl::param_roles() const {
   return {{"mix", ParamRole::kMix}};
 }
 
+void WanSelfAttentionImpl::share_context(const std::shared_ptr<ContextShare>& share) {
+  if (attention_ != "mhla")
+    fail(kWanEntry, ": videos cannot be shared between processes with ", attention_, " attention, expected mhla");
+  share_ = share;
+}
+
 void WanSelfAttentionImpl::constrain() {
   const torch::NoGradGuard no_gradient;
   if (mix.defined() && !config_.official) mix.clamp_(config_.mix_range[0], config_.mix_range[1]);
@@ -104,7 +116,12 @@ ops::NormRopeInputs WanSelfAttentionImpl::queries(const torch::Tensor& q, const 
 torch::Tensor WanSelfAttentionImpl::attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                                            const VideoGrid& grid) {
   const WanConfig& c = config_;
-  const RopeTable& table = ropes_->at(grid, q);
+  const bool shared = share_ != nullptr && share_->active();
+  RopeTable table = ropes_->at(grid, q);
+  if (shared) {
+    const auto [first, count] = share_->mine;
+    table.cos = table.cos.narrow(0, first, count), table.sin = table.sin.narrow(0, first, count);
+  }
   const FeatureMap map = fused_map(parse_features(c.features));
   ops::AttentionInputs inputs;
   inputs.v = v;
@@ -125,17 +142,20 @@ torch::Tensor WanSelfAttentionImpl::attend(const torch::Tensor& q, const torch::
     inputs.mix = torch::ones({1, 1}, q.options().dtype(wide).requires_grad(false));
     return ops::bidirectional(inputs, how);
   }
-  // A small grid may leave the last blocks of an axis empty: then they weigh nothing and are not asked.
-  std::array<std::int64_t, 3> used{};
+  how.layout = wan_layout(c, grid);
+  const std::array<std::int64_t, 3>& used = how.layout.blocks;
   torch::Tensor own = mix.view({c.blocks[0], c.blocks[1], c.blocks[2], c.blocks[0], c.blocks[1], c.blocks[2]});
   for (std::size_t axis = 0; axis < 3; ++axis) {
-    used[axis] = filled_blocks(grid[axis], c.blocks[axis]);
     own = own.narrow(static_cast<std::int64_t>(axis), 0, used[axis])
               .narrow(static_cast<std::int64_t>(axis) + 3, 0, used[axis]);
   }
   const std::int64_t M = used[0] * used[1] * used[2];
-  how.layout = layout_of(grid, used), inputs.mix = own.reshape({M, M});
-  return ops::bidirectional(inputs, how);
+  inputs.mix = own.reshape({M, M});
+  if (!shared) return ops::bidirectional(inputs, how);
+  ops::PhaseOptions part;
+  part.layout = how.layout, part.tokens = share_->tokens, part.feature_map = how.feature_map;
+  part.normalizer = how.normalizer, part.eps = how.eps;
+  return ops::shared_attention(inputs, part, *share_->group, share_->method);
 }
 
 torch::Tensor WanSelfAttentionImpl::softmax(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
@@ -175,7 +195,9 @@ torch::Tensor WanSelfAttentionImpl::forward(const torch::Tensor& x, const std::v
   out = out.flatten(-2);
   if (c.lepe != 0) {
     const std::vector<std::int64_t> grid(grids[0].begin(), grids[0].end());
-    out = ops::grid_conv({v.flatten(-2), lepe_weight_, lepe_bias_, out, {}}, grid);
+    const ops::GridConvInputs lepe{v.flatten(-2), lepe_weight_, lepe_bias_, out, {}};
+    const bool shared = share_ != nullptr && share_->active();
+    out = shared ? ops::shared_grid_conv(lepe, grid, *share_->group) : ops::grid_conv(lepe, grid);
   }
   return apply_linear(o_, out);
 }
@@ -325,6 +347,13 @@ torch::Tensor WanImpl::through(const torch::Tensor& tokens, const std::vector<Vi
   const torch::Tensor time = apply_linear(time_out_, torch::silu(apply_linear(time_in_, features)));
   const torch::Tensor rows = apply_linear(time_rows_, torch::silu(time)).unflatten(1, {6, c.dim}).to(wide);
   ResidualStream stream{tokens.to(wide), {}, {}};
+  const bool shared = share_ != nullptr && is_training();
+  if (shared) {
+    share_->begin(wan_layout(c, grids.front()), tokens.size(1), tokens.device());
+    stream.x = share_->part_of(stream.x);
+  } else if (share_ != nullptr) {
+    share_->end();
+  }
   for (WanBlock& block : blocks_) {
     if (!recompute_) {
       stream = block(std::move(stream), rows, words, grids, mask);
@@ -336,7 +365,8 @@ torch::Tensor WanImpl::through(const torch::Tensor& tokens, const std::vector<Vi
     stream.x = recomputed(body, {stream.x, rows, words});
   }
   const std::vector<torch::Tensor> m = (head_rows_.to(wide) + time.to(wide).unsqueeze(1)).chunk(2, 1);
-  return apply_linear(head_, stream.norm(m[0], m[1], c.eps, branch_type(head_)));
+  const torch::Tensor out = apply_linear(head_, stream.norm(m[0], m[1], c.eps, branch_type(head_)));
+  return shared ? share_->whole_of(out) : out;
 }
 
 torch::Tensor WanImpl::forward(const torch::Tensor& x, const torch::Tensor& t, const torch::Tensor& text) {

@@ -33,13 +33,14 @@ class VideoRopes {
   std::map<VideoGrid, GridRope> tables_;
 };
 
-class WanSelfAttentionImpl : public torch::nn::Module, public HasParamRoles {
+class WanSelfAttentionImpl : public torch::nn::Module, public HasParamRoles, public SharesContext {
  public:
   WanSelfAttentionImpl(const WanConfig& config, std::int64_t layer, std::shared_ptr<VideoRopes> ropes);
   // One grid for all samples, or one of each with a mask of their tokens [B, 1, N, N] (softmax attention alone).
   torch::Tensor forward(const torch::Tensor& x, const std::vector<VideoGrid>& grids, const torch::Tensor& mask);
   [[nodiscard]] std::map<std::string, ParamRole> param_roles() const override;
   void constrain();
+  void share_context(const std::shared_ptr<ContextShare>& share) override;  // MHLA
 
   torch::Tensor mix;  // [M, M]; undefined without MHLA
 
@@ -55,6 +56,7 @@ class WanSelfAttentionImpl : public torch::nn::Module, public HasParamRoles {
   torch::nn::Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, o_{nullptr}, g_{nullptr};
   RmsNorm norm_q_{nullptr}, norm_k_{nullptr}, g_norm_{nullptr};
   torch::Tensor lepe_weight_, lepe_bias_;  // [C, 1, k, k, k], [C]
+  std::shared_ptr<ContextShare> share_;    // none: whole videos
 };
 TORCH_MODULE(WanSelfAttention);
 
@@ -87,7 +89,7 @@ class WanBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(WanBlock);
 
-class WanImpl : public torch::nn::Module, public Denoiser {
+class WanImpl : public torch::nn::Module, public Denoiser, public SharesContext {
  public:
   explicit WanImpl(const WanConfig& config);
 
@@ -102,6 +104,9 @@ class WanImpl : public torch::nn::Module, public Denoiser {
   [[nodiscard]] bool can_be_recorded() const override { return true; }
   [[nodiscard]] Conditioning unconditional(const Conditioning& condition) const override;
   void constrain();
+
+  // In training processes share every video, each with blocks of frames; each gets the whole result.
+  void share_context(const std::shared_ptr<ContextShare>& share) override { share_ = share; }
 
   [[nodiscard]] const WanConfig& config() const { return config_; }
   [[nodiscard]] const std::vector<WanBlock>& blocks() const { return blocks_; }
@@ -123,8 +128,12 @@ class WanImpl : public torch::nn::Module, public Denoiser {
   torch::Tensor head_rows_;  // [1, 2, C]
   torch::Tensor words_;      // [vocab, text_dim]; undefined without a vocabulary
   bool recompute_ = false;
+  std::shared_ptr<ContextShare> share_;  // none: whole videos
 };
 TORCH_MODULE(Wan);
+
+// The blocks of MHLA on a grid: a small one may leave the last blocks of an axis empty, which do not exist then.
+Layout wan_layout(const WanConfig& config, const VideoGrid& grid);
 
 // [B, channels]: cosines of t times falling frequencies, then sines; angles in f64 or f32.
 torch::Tensor wan_time_features(const torch::Tensor& t, std::int64_t channels, bool wide);

@@ -75,6 +75,7 @@ class HeldOutPixels final : public HeldOutSamples {
         set_(kept_in_memory(set, augment)),
         loader_(loader_options_of(o, without_chance(augment))) {
     loader_.per_rank = 1, loader_.epochs = 1, loader_.shuffle = loader_.drop_last = false;
+    loader_.rank = o.train.place.rank, loader_.ranks = o.train.place.ranks;  // whole images for every process
   }
   [[nodiscard]] std::string name() const override { return set_->name(); }
   [[nodiscard]] std::int64_t size() const override { return set_->size(); }

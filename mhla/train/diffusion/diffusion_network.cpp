@@ -166,6 +166,25 @@ void expect_fits(const DiffusionOptions& o, const NetworkConfig& c) {
   expect_training_fits("train diffusion", c.size(), o.train, ready * sample);
 }
 
+SharedKind shared_kind(const NetworkConfig& network) {
+  const auto refuse = [&](const char* what, const std::string& value, const char* expected) {
+    fail("train: ", what, " is ", value, " with context_parallel, expected ", expected);
+  };
+  if (network.takes_captions()) refuse("model", network.model(), "a DiT");
+  const DitConfig& c = network.dit();
+  if (c.attention != "mhla") refuse("attention", c.attention, "mhla");
+  if (c.official) refuse("official", "on", "off");
+  if (c.scan) refuse("scan", "on", "off");
+  SharedKind kind;
+  kind.shape.H = kind.shape.Hkv = c.heads, kind.shape.E = c.dim / c.heads;
+  kind.shape.D = feature_size(parse_features(c.features), c.dim / c.heads), kind.shape.mix_per_head = c.mix_per_head;
+  kind.whole.layout = plan_of(c).layout, kind.whole.tokens = c.rows() * c.columns();
+  kind.whole.normalizer = parse_normalizer(c.normalizer);
+  for (const auto& [name, taps] : {std::pair{"lepe", c.lepe}, {"cpe", c.cpe}, {"dwconv", c.dwconv}})
+    if (taps / 2 * c.columns() > kind.halo) kind.halo = taps / 2 * c.columns(), kind.halo_of = name;
+  return kind;
+}
+
 DiffusionOptions resolved(const DiffusionOptions& options, const NetworkConfig& network,
                           const DiffusionSource& source) {
   DiffusionOptions o = options;

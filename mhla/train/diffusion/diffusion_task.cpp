@@ -33,6 +33,7 @@ DiffusionTask::DiffusionTask(const DiffusionOptions& options, const DiffusionSou
       held_out_(held_out_samples(source, options, network)),
       model_(network) {
   model_.module().to(device_);
+  sharing_.emplace(model_.module(), options_.train);
   warnings_ = source_.warnings();
   if (network.takes_captions()) {
     const LatentSet& set = *source_.latents->test_set;

@@ -5,6 +5,7 @@
 #include "mhla/models/autoencoder/autoencoder.h"
 #include "mhla/train/diffusion/diffusion_data.h"
 #include "mhla/train/diffusion/diffusion_process.h"
+#include "mhla/train/sharing.h"
 #include "mhla/train/task.h"
 
 namespace mhla::train {
@@ -21,6 +22,8 @@ NetworkConfig network_of(const DiffusionOptions& options, const DiffusionSource&
 DiffusionOptions resolved(const DiffusionOptions& options, const NetworkConfig& network, const DiffusionSource& source);
 // Throws with an estimate where the memory at hand cannot hold a training of it.
 void expect_fits(const DiffusionOptions& options, const NetworkConfig& network);
+// What processes that share every image exchange. Throws mhla::Error naming what cannot be cut between them.
+SharedKind shared_kind(const NetworkConfig& network);
 
 // How well noise is removed from held-out images. Every image is seen at the same times with noise of its own, whatever
 // the model and its seed, so that differences between two models are paired.
@@ -49,6 +52,7 @@ class DiffusionTask : public Task {
   [[nodiscard]] const GenerationConfig& generation() const { return process_.generation(); }
   [[nodiscard]] JsonValue model_config() const override { return model_.config().to_json(); }
   [[nodiscard]] const char* samples() const override { return "images"; }
+  [[nodiscard]] int counted_by() const override { return options_.train.place.context; }
   void write_companions(const std::filesystem::path& folder) const override;
   [[nodiscard]] std::int64_t batches_per_epoch() const override { return training_->batches_per_epoch(); }
   // Samples, labels, times, noise; for a model of captions, whose labels are undefined, also captions and their mask.
@@ -83,6 +87,7 @@ class DiffusionTask : public Task {
   std::filesystem::path autoencoder_folder_;  // of latents; empty: none is there
   AnyAutoencoder autoencoder_;                // opened for the first picture
   std::vector<std::string> warnings_;
+  std::optional<SharedSequences> sharing_;
 };
 
 }  // namespace mhla::train

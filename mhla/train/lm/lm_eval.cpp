@@ -83,7 +83,7 @@ bool can_be_cut(const ContextShare& share, const LmConfig& network, std::int64_t
   const std::int64_t P = share.group->size();
   if ((tokens + network.chunk - 1) / network.chunk < P) return false;
   for (std::int64_t rank = 0; rank < P; ++rank)
-    if (ops::tokens_of_rank(network.chunk, tokens, P, rank).count < network.short_conv - 1) return false;
+    if (ops::tokens_of_rank(Layout::line(network.chunk), tokens, P, rank).count < network.short_conv - 1) return false;
   return true;
 }
 
@@ -141,7 +141,7 @@ Perplexity perplexity(LanguageModelImpl& model, const TokenSet& set, const Perpl
       return torch::tensor(list, torch::kLong).to(device);
     };
     if (o.maybe_share != nullptr && can_be_cut(*o.maybe_share, model.config(), window)) {
-      const ops::TokenRange part = o.maybe_share->begin(window, model.config().chunk, device);
+      const ops::TokenRange part = o.maybe_share->begin(Layout::line(model.config().chunk), window, device);
       const auto cut = [&](const std::vector<std::int64_t>& list) {
         return tensor(list).view({-1, window}).narrow(1, part.first, part.count).contiguous();
       };

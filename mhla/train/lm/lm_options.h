@@ -26,8 +26,6 @@ struct LmOptions {
   std::int64_t eval_tokens = 1 << 18;
   std::int64_t mqar_pairs = 16, mqar_vocab = 8192, mqar_skew = 1, mqar_items = 100000;
   bool recompute = false;
-  std::int64_t context_parallel = 1;
-  std::string context_method = "auto";
   TrainOptions train = defaults();
   JsonValue origin = JsonValue::object();  // of paths(), absolute (origin.h)
 
@@ -70,12 +68,6 @@ struct LmOptions {
           "for mqar: 1, keys come back anywhere; more, mostly early (at u^n of the rest, u uniform)");
     visit("mqar_items", o.mqar_items, "for mqar: sequences per epoch, new ones in each");
     visit("recompute", o.recompute, "keep only the input of every block and recompute the block in the backward pass");
-    visit(
-        "context_parallel", o.context_parallel,
-        "processes that share every sequence, each with its part of the tokens; divides the number of processes (mhla, "
-        "packing concatenate)");
-    visit("context_method", o.context_method,
-          "what these exchange: heads, block summaries, or auto: what sends fewer bytes");
     TrainOptions::fields(o.train, visit);
     visit("origin", o.origin, "where the files above were when the run began");
   }

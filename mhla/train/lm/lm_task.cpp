@@ -1,6 +1,5 @@
 #include "mhla/train/lm/lm_task.h"
 
-#include "mhla/core/labelled.h"
 #include "mhla/core/limits.h"
 #include "mhla/data/preprocess.h"
 #include "mhla/io/file.h"
@@ -58,8 +57,7 @@ void check(const LmOptions& o) {
   if (o.eval_tokens < 0) fail("train: eval_tokens is ", o.eval_tokens, ", expected at least 0");
   const LmConfig network = with_fields(named_network(o), o);
   check(network);
-  labelled("train", [&] { ops::parse_context_method(o.context_method); });
-  if (o.context_parallel > 1) check_sharing(o, network);
+  if (o.train.place.context > 1) check_sharing(o, network);
   if (is_mqar(o)) check_mqar(o, network);
 }
 
@@ -116,11 +114,7 @@ LmTask::LmTask(const LmOptions& options, LmDataPtr data, const LmConfig& network
   const double head = 2.0 * static_cast<double>(network.vocab * network.dim);  // of samples alone
   work_ = 3.0 * ((model_->flops_per_token(options_.context) - head) * data_->tokens_per_sample(options_) + head);
   peak_ = gemm_rate(device_, options_.train.precision == "bf16");
-  if (options_.context_parallel == 1) return;
-  group_ = std::make_unique<distributed::TeamContext>(*options_.train.place.maybe_team, options_.train.place.context);
-  share_ = std::make_shared<ContextShare>();
-  share_->group = group_.get(), share_->method = ops::parse_context_method(options_.context_method);
-  share_context(*model_, share_);
+  sharing_.emplace(*model_, options_.train);
 }
 
 void LmTask::write_companions(const std::filesystem::path& folder) const {
@@ -131,8 +125,8 @@ void LmTask::write_companions(const std::filesystem::path& folder) const {
 TrainBatch LmTask::next_batch() {
   batches_->next(batch_);
   at_ = batch_.next;
-  if (share_ != nullptr) {
-    const ops::TokenRange mine = share_->begin(batch_.length, model_->config().chunk, device_);
+  if (ContextShare* const share = sharing_->maybe_share()) {
+    const ops::TokenRange mine = share->begin(Layout::line(model_->config().chunk), batch_.length, device_);
     cut_columns(batch_, mine.first, mine.count);
   }
   const LmBatch next = batch_on(device_, batch_);
@@ -157,7 +151,7 @@ std::string LmTask::why_not_recorded() const {
 }
 
 Metrics LmTask::evaluate(const EvalProgress& progress) {
-  return data_->evaluate(*model_, options_, progress, share_.get());
+  return data_->evaluate(*model_, options_, progress, sharing_->maybe_share());
 }
 
 JsonValue LmTask::cursor() const {

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "mhla/models/lm/lm.h"
-#include "mhla/train/distributed/team_context.h"
 #include "mhla/train/lm/lm_data.h"
 #include "mhla/train/lm/lm_options.h"
+#include "mhla/train/sharing.h"
 #include "mhla/train/task.h"
 
 namespace mhla::train {
@@ -56,8 +56,7 @@ class LmTask : public Task {
   Cursor at_;
   double work_ = 0, peak_ = 0;  // operations of a sample in training; a second of the device
   std::vector<std::string> warnings_;
-  std::unique_ptr<distributed::TeamContext> group_;  // context_parallel
-  std::shared_ptr<ContextShare> share_;
+  std::optional<SharedSequences> sharing_;
 };
 
 }  // namespace mhla::train

@@ -110,6 +110,20 @@ void expect_fits(const VideoOptions& o, const WanConfig& c, const VideoSource& s
                        2 * static_cast<double>(o.train.batch) * clip);
 }
 
+SharedKind shared_kind(const WanConfig& c, const VideoSource& source) {
+  if (c.attention != "mhla")
+    fail("train: attention is ", c.attention, " with context_parallel, expected mhla in all layers");
+  if (c.official) fail("train: official is on with context_parallel, expected off");
+  const std::vector<std::int64_t> shape = source.shape();  // channels, frames, rows, columns
+  const VideoGrid grid{shape[1] / c.patch[0], shape[2] / c.patch[1], shape[3] / c.patch[2]};
+  SharedKind kind;
+  kind.shape.H = kind.shape.Hkv = c.heads, kind.shape.D = kind.shape.E = c.dim / c.heads;
+  kind.whole.layout = wan_layout(c, grid), kind.whole.tokens = grid[0] * grid[1] * grid[2];
+  kind.whole.normalizer = parse_normalizer(c.normalizer), kind.shape.den = c.normalizer != "none";
+  kind.halo = c.lepe / 2 * grid[1] * grid[2], kind.halo_of = "lepe";
+  return kind;
+}
+
 VideoOptions resolved(const VideoOptions& options, const WanConfig& network, const VideoSource& source) {
   VideoOptions o = options;
   o.attention = network.attention, o.official = network.official;

@@ -61,6 +61,7 @@ VideoTask::VideoTask(const VideoOptions& options, const VideoSource& source, con
       empty_caption_(source.empty_caption.to(device_)) {
   model_->to(device_);
   model_->set_recompute(options.recompute);
+  sharing_.emplace(*model_, options_.train);
 }
 
 void VideoTask::set_teacher(const Wan& teacher) {

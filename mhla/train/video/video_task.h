@@ -5,6 +5,7 @@
 #include "mhla/diffusion/generation_config.h"
 #include "mhla/models/wan/wan.h"
 #include "mhla/train/diffusion/diffusion_process.h"
+#include "mhla/train/sharing.h"
 #include "mhla/train/task.h"
 #include "mhla/train/video/video_data.h"
 
@@ -23,6 +24,8 @@ VideoOptions resolved(const VideoOptions& options, const WanConfig& network, con
 GenerationConfig generation_of(const VideoOptions& options, const VideoSource& source);
 // Throws with an estimate where the memory at hand cannot hold a training of it.
 void expect_fits(const VideoOptions& options, const WanConfig& network, const VideoSource& source);
+// What processes that share every clip exchange. Throws mhla::Error naming what cannot be cut between them.
+SharedKind shared_kind(const WanConfig& network, const VideoSource& source);
 
 // How well the velocity of held-out clips is predicted. Every clip is seen at the same times, with noise of its own at
 // each, whatever the model and its seed, so that differences between two models are paired.
@@ -62,6 +65,7 @@ class VideoTask : public Task {
   void set_teacher(const Wan& teacher);
   [[nodiscard]] JsonValue model_config() const override { return fields_to_json(model_->config()); }
   [[nodiscard]] const char* samples() const override { return "clips"; }
+  [[nodiscard]] int counted_by() const override { return options_.train.place.context; }
   void write_companions(const std::filesystem::path& folder) const override;
   [[nodiscard]] std::int64_t batches_per_epoch() const override { return training_.batches_per_epoch(); }
   TrainBatch next_batch() override;  // clips, captions of which some are dropped, times, noise
@@ -86,6 +90,7 @@ class VideoTask : public Task {
   Wan model_, teacher_{nullptr};
   torch::Tensor empty_caption_;  // on the device
   std::vector<std::string> warnings_;
+  std::optional<SharedSequences> sharing_;
 };
 
 }  // namespace mhla::train
