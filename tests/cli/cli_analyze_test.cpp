@@ -11,6 +11,7 @@
 #include "mhla/io/codecs/image.h"
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
+#include "tests/cli/browser.h"
 #include "tests/cli/dit_fixture.h"
 #include "tests/cli/expect.h"
 #include "tests/cli/idx_fixture.h"
@@ -256,17 +257,12 @@ TEST_F(CliAnalyze, DemoEndsWithATableAndAReport) {
 }
 
 TEST_F(CliAnalyze, ThePageLoadsInChromium) {
-  if (std::system("command -v chromium >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no chromium";
+  std::string why;
+  const std::string browser = chromium_in(folder.path(), why);
+  if (browser.empty()) GTEST_SKIP() << why;
   const std::string out = folder.path("out"), log = folder.path("log"), shot = folder.path("page.png");
   ASSERT_EQ(run_program({"analyze", "--run", train("run", "mhla"), "--samples", "2", "--out", out}).code, 0);
-  const std::string browser = "cd " + folder.path() + " && HOME=" + folder.path() +
-                              " timeout 120 chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage "
-                              "--disable-background-networking --no-first-run --enable-logging=stderr "
-                              "--user-data-dir=" +
-                              folder.path("profile");
   const std::string page = " file://" + out + "/analysis.html";
-  if (std::system((browser + " --dump-dom about:blank >/dev/null 2>&1").c_str()) != 0)
-    GTEST_SKIP() << "chromium does not start here";
   ASSERT_EQ(
       std::system((browser + " --window-size=420,900 --screenshot=" + shot + page + " >" + log + " 2>&1").c_str()), 0)
       << text_of(log);

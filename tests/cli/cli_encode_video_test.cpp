@@ -28,7 +28,8 @@ void write_y4m(const std::string& path, int frames, int side, int level) {
 
 class CliEncodeVideo : public ::testing::Test {
  protected:
-  CliEncodeVideo() {
+  void SetUp() override {
+    if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
     write_wan_pipeline(folder.path("wan"));
     fs::create_directories(folder.path("videos"));
     for (int i = 0; i < 4; ++i) {
@@ -36,6 +37,9 @@ class CliEncodeVideo : public ::testing::Test {
       write_y4m(name + ".y4m", 6, 24, 40 + 20 * i);
       write_file(name + ".txt", i == 0 ? "a grey wall" : "a wall in light " + std::to_string(i));
     }
+    if (has(encode({"--frames", "5", "--size", "16x16", "--caption-tokens", "2"}, "probe").err,
+            "need libmhla_sentencepiece"))
+      GTEST_SKIP() << "built without SentencePiece";
   }
   ProgramRun encode(std::vector<std::string> more, const std::string& out = "latents") {
     std::vector<std::string> all{"data",           "encode",

@@ -9,6 +9,7 @@
 #include "mhla/io/codecs/image.h"
 #include "mhla/io/codecs/png_text.h"
 #include "mhla/io/folder.h"
+#include "tests/cli/browser.h"
 #include "tests/cli/expect.h"
 #include "tests/cli/train_fixture.h"
 #include "tests/cli/wan_fixture.h"
@@ -240,6 +241,41 @@ TEST_F(CliSampleVideo, Mp4OpensInFfprobe) {
   for (const char* line :
        {"width=48\n", "height=32\n", "r_frame_rate=24/1\n", "nb_read_frames=9\n", "a red ball moves left"})
     EXPECT_TRUE(has(said, line)) << line << " in " << said;
+}
+
+// Plays the clip and writes what the browser says of it. A page counts as loading while frames are added to it, and
+// --dump-dom waits for pages that load.
+constexpr const char* kPlayer = R"(<!doctype html><body><video id=v muted preload=auto></video><pre id=out>waiting</pre>
+<script>
+let done = false;
+const hold = () => {
+  if (done) return;
+  const f = document.createElement('iframe');
+  f.srcdoc = 'x', f.onload = () => { hold(); f.remove(); }, document.body.append(f);
+};
+hold();
+const v = document.getElementById('v');
+const end = text => { document.getElementById('out').textContent = text, done = true; };
+v.addEventListener('error', () => end('error ' + v.error.message));
+v.addEventListener('ended', () => end(`${v.videoWidth}x${v.videoHeight}, ` +
+    `${v.getVideoPlaybackQuality().totalVideoFrames} frames, ${v.duration} s`));
+v.addEventListener('canplaythrough', () => { v.playbackRate = 0.5, v.play().catch(e => end('play: ' + e)); }, {once: true});
+setTimeout(() => end('too slow'), 60000);
+v.src = 'clip.mp4';
+</script>)";
+
+TEST_F(CliSampleVideo, Mp4PlaysInChromium) {
+  NEEDS_SENTENCEPIECE();
+  if (std::system("ffmpeg -version >/dev/null 2>&1") != 0) GTEST_SKIP() << "ffmpeg is not installed";
+  std::string why;
+  const std::string browser = chromium_in(folder.path(), why), log = folder.path("log");
+  if (browser.empty()) GTEST_SKIP() << why;
+  expect_done(words("clip.mp4", {"--fps", "8"}));
+  write_file(folder.path("page.html"), std::string(kPlayer));
+  ASSERT_EQ(
+      std::system((browser + " --dump-dom file://" + folder.path("page.html") + " >" + log + " 2>/dev/null").c_str()),
+      0);
+  EXPECT_TRUE(has(file_text(log), ">48x32, 9 frames, 1.125 s<")) << file_text(log);  // 8 frames a second
 }
 
 }  // namespace
