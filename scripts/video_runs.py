@@ -7,7 +7,8 @@ arms with other attentions, each fine-tuned on the same clips, times and noise, 
 An ARM is softmax, mhla, hybrid, linear (the default: all four), one of them with -128 behind it (clips of 128 x 128, a
 quarter of the steps), or NAME=FLAGS of `mhla train video`. Order: the base of the first seed; then for every seed all
 arms. With --bases every seed has a base of its own, otherwise all arms start from the first one and the seed is that of
-the fine-tuning. The judge is trained on real clips when the base is evaluated.
+the fine-tuning. The judge is trained on real clips when the base is evaluated. At the end DIR/report.html has curves, clips
+and metrics of the arms.
 Every run gets a line in DIR/results.jsonl: the held-out loss with that of every clip (so that runs are paired), the
 curve, the share of samples in which the judge finds the attributes of the caption, the Frechet distance, the motion. A
 run with a line is not made again, one that was cut short goes on. With --minutes the script ends in time; the same
@@ -40,7 +41,7 @@ ARMS = {
     "linear": "--attention linear --set normalizer=none",
 }
 LONG = "--size 128x128 --batch 8 --set blocks=[4,4,8]"
-PROMPT = "a color1 class7 moves dir1 fast on a ground2"
+PROMPTS = ["a color1 class7 moves dir1 fast on a ground2", "a color4 class1 moves dir6 slow on a ground0"]
 ATTRIBUTES = ("class", "colour", "direction", "speed", "ground")
 
 
@@ -80,6 +81,7 @@ def evaluate(work, name, seed, rows, flags, steps, begun):
         words += ["--judge", judge, "--judge-steps", options.judge_steps, "--samples", samples, "--steps", options.sampler_steps,
                   "--guidance", options.guidance]
     score = work.call(words, f"{folder}.log", needed=5)[-1]
+    metrics(folder, score.get("judged"))
     logged = [row for row in rows if row["kind"] == "step"]
     curve = [{key: row[key] for key in ("step", "mse", "mse_se")} for row in rows if row["kind"] == "eval"]
     rates = sorted(row["clips_per_s"] for row in logged)
@@ -88,6 +90,31 @@ def evaluate(work, name, seed, rows, flags, steps, begun):
         "by_time": score["by_time"], "clips": score["clips"], "each": score["each"], "curve": curve,
         "clips_per_s": rates[len(rates) // 2] if rates else None, "judged": score.get("judged"), "seconds": time.time() - begun,
     })
+
+
+def page(work, names):
+    """Moving pictures of some captions in samples/ of every run, and DIR/report.html with all of them side by side."""
+    options = work.options
+    folders = [options.out / name for name in names if (options.out / name / "model.safetensors").exists()]
+    prompts = options.out / "prompts.txt"
+    prompts.write_text("\n".join(PROMPTS) + "\n")
+    for folder in folders:
+        (folder / "samples").mkdir(exist_ok=True)
+        work.call(["sample", "video", "--model", folder, "--prompts", prompts, "--sampler", "euler", "--steps", options.sampler_steps, "--guidance",
+                   options.guidance, "--fps", 8, "--device", options.device, "--precision", "f32", "--out", folder / "samples" / "clip.gif"],
+                  f"{folder}.log", needed=5)  # fmt: skip
+    if folders:
+        work.call(["report", "--run", *folders, "--title", "Attentions of a video model", "--out", options.out / "report.html"], options.out / "report.log")
+
+
+def metrics(folder, judged):
+    """Rows for `mhla report`."""
+    if not judged:
+        return
+    values = {"Frechet distance": judged["frechet"], "attributes found": judged["attribute_mean"], "jitter, px": judged["jitter"], "flicker": judged["flicker"]}
+    lines = [{"kind": "metric", "metric": name, "features": "judge", "images": judged["samples"], "reference": "held-out clips", "value": value}
+             for name, value in values.items()]  # fmt: skip
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def one(work, name, seed, flags, steps, common):
@@ -193,13 +220,13 @@ def demo(work):
         average = ["--weights", "ema"] if (folder / "ema.safetensors").exists() else []
         work.call(["convert", folder, target, "--dtype", "bf16", *average], log)
     if not (options.out / "demo.gif").exists():
-        work.call(["sample", "video", "--model", target, "--prompt", PROMPT, "--steps", options.sampler_steps, "--guidance", options.guidance,
+        work.call(["sample", "video", "--model", target, "--prompt", PROMPTS[0], "--steps", options.sampler_steps, "--guidance", options.guidance,
                    "--device", options.device, "--precision", "f32", "--fps", 8, "--out", options.out / "demo.gif"], log)
 
 
 def pack(out, target):
     with tarfile.open(target, "w") as tar:
-        for pattern in ("results.jsonl", "base_steps.json", "*.log", "*/log.jsonl", "*/train.json", "*/config.json", "*/samples/*.png",
+        for pattern in ("results.jsonl", "base_steps.json", "*.log", "*/log.jsonl", "*/train.json", "*/config.json", "*/samples/*.png", "*/samples/*.gif", "*/metrics.jsonl", "report.html",
                         "demo-model/*", "demo.gif"):  # fmt: skip
             for file in sorted(out.glob(pattern)):
                 tar.add(file, file.relative_to(out))
@@ -277,6 +304,13 @@ def main():
             guarded(name, seed, [*shlex.split(flags), *shlex.split(options.arm_flags), "--init", base], steps)
     if options.demo:
         beside.join()
+    try:
+        page(work, [f"{name}-{seeds[0]}" for name in arms if not name.endswith("-128")])
+    except runs.OutOfTime:
+        left.append("report")
+    except runs.Failed as error:
+        failed.append("report")
+        print(f"report: {error}", file=sys.stderr, flush=True)
     text = tables(options.out / "results.jsonl")
     (options.out / "tables.md").write_text(text)
     print(text, end="")

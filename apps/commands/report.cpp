@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kSheetsOfARun = 4;  // by step, the last among them
 constexpr std::uint64_t kMostBytes = 1u << 30;
-constexpr double kSheetWidth = 205, kNearestWidth = 560;
+constexpr double kSheetWidth = 205, kNearestWidth = 560, kClipWidth = 160;
 
 struct ReportedRun {
   fs::path folder;
@@ -36,6 +36,7 @@ struct ReportedRun {
   JsonValue options, network;
   std::vector<JsonValue> steps, evals, metrics;           // rows of log.jsonl and metrics.jsonl
   std::vector<std::pair<std::int64_t, fs::path>> sheets;  // step and file, in order
+  std::vector<fs::path> clips;                            // GIF files, by name
 };
 
 std::string text_of(const fs::path& path) {
@@ -76,8 +77,10 @@ ReportedRun read_run(const std::string& folder) {
       const std::string stem = entry.path().stem().string(), head = "step-";
       if (entry.path().extension() == ".png" && stem.rfind(head, 0) == 0)
         run.sheets.emplace_back(std::stoll(stem.substr(head.size())), entry.path());
+      if (entry.path().extension() == ".gif") run.clips.push_back(entry.path());
     }
   std::sort(run.sheets.begin(), run.sheets.end());
+  std::sort(run.clips.begin(), run.clips.end());
   return run;
 }
 
@@ -115,13 +118,14 @@ std::vector<std::string> eval_keys(const std::vector<ReportedRun>& runs) {
 }
 
 Table table_of_runs(const std::vector<ReportedRun>& runs) {
-  Table table{{"run", "model", "attention", "steps", "images/s"}, {}};
+  const bool clips = std::isfinite(median_of(runs.front().steps, "clips_per_s"));
+  Table table{{"run", "model", "attention", "steps", clips ? "clips/s" : "images/s"}, {}};
   const std::vector<std::string> keys = eval_keys(runs);
   for (const std::string& key : keys) table.columns.push_back(key);
   for (const ReportedRun& run : runs) {
     std::vector<std::string> cells{run.name, word_in(run.network, "model"), word_in(run.network, "attention"),
                                    shown(last_of(run.steps, "step"), 0),
-                                   shown(median_of(run.steps, "images_per_s"), 0)};
+                                   shown(median_of(run.steps, clips ? "clips_per_s" : "images_per_s"), 0)};
     for (const std::string& key : keys) cells.push_back(shown(last_of(run.evals, key.c_str()), 5));
     table.rows.push_back(std::move(cells));
   }
@@ -203,6 +207,44 @@ void add_samples(HtmlReport& page, const std::vector<ReportedRun>& runs) {
   }
 }
 
+// Clips of one name side by side, a row for every name.
+void add_clips(HtmlReport& page, const std::vector<ReportedRun>& runs) {
+  std::map<std::string, std::vector<PngPicture>> rows;
+  for (const ReportedRun& run : runs)
+    for (const fs::path& file : run.clips) rows[file.stem().string()].push_back(sheet(file, run.name, kClipWidth));
+  if (rows.empty()) return;
+  page.heading("Clips");
+  for (const auto& [name, pictures] : rows) {
+    page.subheading(name);
+    page.pictures(pictures);
+  }
+}
+
+// Rows of `mhla bench model --json`: milliseconds of a pass by the frames of a video, one curve an attention.
+void add_latency(HtmlReport& page, const std::string& file) {
+  if (file.empty()) return;
+  LinePlot plot;
+  plot.title = "Latency by frames", plot.x.label = "frames", plot.y.label = "ms", plot.y.scale = AxisScale::kLog10;
+  std::map<std::string, std::map<double, double>> series;
+  std::string what;
+  read_json_lines(text_of(file), file, [&](const std::string& where, const JsonValue& row) {
+    if (!row.contains("frames") || !row.contains("ms") || !row.contains("attention"))
+      fail(where, ": has no frames, ms and attention, expected rows of `mhla bench model --json` of a video model");
+    series[row.at("attention").as_string()][row.at("frames").as_double()] = row.at("ms").as_double();
+    what = fmt::format("{}, {} x {}, {}, {}", word_in(row, "model"), row.at("rows").as_int(),
+                       row.at("columns").as_int(), word_in(row, "precision"), word_in(row, "device"));
+  });
+  if (series.empty()) fail("report: --latency is ", file, ", which has no rows");
+  for (const auto& [name, points] : series) {
+    Series one{name, {}, {}};
+    for (const auto& [frames, ms] : points) one.x.push_back(frames), one.y.push_back(ms);
+    plot.series.push_back(std::move(one));
+  }
+  page.heading("Latency");
+  page.paragraph(what);
+  page.figures({Figure(plot)});
+}
+
 // A row for every metric with what it depends on, a column for every run.
 void add_metrics(HtmlReport& page, const std::vector<ReportedRun>& runs) {
   Table table{{"metric", "features", "images", "reference"}, {}};
@@ -267,7 +309,7 @@ void add_options(HtmlReport& page, const std::vector<ReportedRun>& runs) {
 
 struct ReportFlags {
   std::vector<std::string> runs;
-  std::string out, title;
+  std::string out, title, latency;
   bool json = false;
 };
 
@@ -284,8 +326,10 @@ int run_report(const ReportFlags& flags) {
                   word_in(runs.front().options, "data"));
   page.table(table_of_runs(runs));
   add_curves(page, runs);
+  add_clips(page, runs);
   add_samples(page, runs);
   add_metrics(page, runs);
+  add_latency(page, flags.latency);
   add_nearest(page, runs);
   add_options(page, runs);
   page.write(path);
@@ -306,11 +350,14 @@ void add_report(CLI::App& app, Job& job) {
       ->type_name("DIR");
   command->add_option("--out", flags.out, "the page (default: report.html in the first run)")->type_name("FILE");
   command->add_option("--title", flags.title, "of the page")->type_name("TEXT");
+  command->add_option("--latency", flags.latency, "rows of `mhla bench model --json` of a video model: ms by frames")
+      ->type_name("FILE");
   add_json(*command, flags.json);
   command->footer(
-      "Of a run's folder the page has the log, the sheets in samples/, metrics.jsonl (rows of `mhla eval images "
-      "--json`) and\n"
-      "nearest.png (of `mhla eval images --metrics nearest --sheet`). It has everything in it and opens offline.");
+      "Of a run's folder the page has the log, the sheets and GIF files in samples/, metrics.jsonl (rows of `mhla "
+      "eval\n"
+      "images --json`) and nearest.png (of `mhla eval images --metrics nearest --sheet`). It has everything in it and\n"
+      "opens offline.");
   command->callback([&job] { job = [] { return run_report(flags); }; });
 }
 

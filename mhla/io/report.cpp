@@ -30,9 +30,10 @@ std::string captioned(const Figure& figure, double width) {
   return str("<figure>\n", svg(figure, width), caption.empty() ? "" : element("figcaption", caption), "</figure>\n");
 }
 
-std::string framed(std::string_view png, double width, std::string_view caption) {
+std::string framed(std::string_view picture, double width, std::string_view caption) {
+  const char* kind = picture.substr(0, 4) == "GIF8" ? "gif" : "png";
   return str("<figure>\n<img class=\"picture\" width=\"", pixels(std::min(width, kPageWidth)), "\" alt=\"",
-             html_escape(caption), "\" src=\"data:image/png;base64,", base64(png), "\" />\n",
+             html_escape(caption), "\" src=\"data:image/", kind, ";base64,", base64(picture), "\" />\n",
              element("figcaption", caption), "</figure>\n");
 }
 

@@ -77,7 +77,7 @@ struct Table {
 
 // A PNG file; `width` in pixels of the screen, so that small images can be enlarged.
 struct PngPicture {
-  std::string png;
+  std::string png;  // or a GIF, which may move
   double width = 0;
   std::string caption{};
 };

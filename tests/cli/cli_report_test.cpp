@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "mhla/io/codecs/image.h"
+#include "mhla/io/codecs/video_writer.h"
 #include "mhla/io/file.h"
 #include "tests/cli/expect.h"
 #include "tests/cli/train_fixture.h"
@@ -71,6 +72,39 @@ TEST_F(CliReport, ShowsCurvesSamplesMetricsAndNeighbours) {
   EXPECT_FALSE(has(page, "http"));  // nothing to load
   EXPECT_EQ(run_program({"report", "--run", mhla}).code, 0);
   EXPECT_EQ(count(file_text(mhla + "/report.html"), "By run"), 0);
+}
+
+TEST_F(CliReport, ClipsMoveAndLatencyIsDrawn) {
+  const std::string mhla = run("mhla", "mhla", {}), soft = run("soft", "softmax", {});
+  std::string log;
+  for (int step = 1; step < 4; ++step)
+    log += R"({"kind": "step", "loss": 0.5, "clips_per_s": 77.0, "step": )" + std::to_string(step) + "}\n";
+  Image image;
+  image.resize(4, 4, 3);
+  for (const std::string& place : {mhla, soft}) {
+    write_file(place + "/log.jsonl", log);
+    for (const char* name : {"clip-0000", "clip-0001"}) {
+      const auto writer = open_video_writer(place + "/samples/" + name + ".gif", {4, 4, 2, 8.0, {}});
+      writer->frame(image), writer->frame(image), writer->end();
+    }
+  }
+  std::string rows;
+  for (const char* attention : {"mhla", "softmax"})
+    for (const int frames : {17, 81})
+      rows +=
+          std::string(R"({"model": "wan_1_3b", "rows": 480, "columns": 800, "precision": "bf16", "device": "cuda", )") +
+          R"("attention": ")" + attention + R"(", "ms": 12.5, "frames": )" + std::to_string(frames) + "}\n";
+  write_file(folder.path("latency.jsonl"), rows);
+  const std::string page = folder.path("page.html");
+  ASSERT_EQ(run_program({"report", "--run", mhla, soft, "--latency", folder.path("latency.jsonl"), "--out", page}).code,
+            0);
+  const std::string text = file_text(page);
+  EXPECT_EQ(count(text, "data:image/gif;base64,R0lGODlh"), 4);
+  for (const char* part : {"clip-0001", "clips/s", "77", "Latency by frames", "wan_1_3b, 480 x 800, bf16, cuda"})
+    EXPECT_TRUE(has(text, part)) << part;
+  write_file(folder.path("latency.jsonl"), R"({"model": "dit_s_2", "ms": 1.0})");
+  expect_refused({"report", "--run", mhla, "--latency", folder.path("latency.jsonl"), "--out", page},
+                 {"latency.jsonl: line 1", "of a video model"});
 }
 
 TEST_F(CliReport, MistakesAreNamed) {
