@@ -86,5 +86,5 @@ if(EXISTS ${prefix}/bin/mhla)
   message("program: ${output}")
   run(${prefix}/bin/mhla data tokenize --data sample --out ${WORK}/tokens)
   message("sample: ${output}")
-  run(${prefix}/bin/mhla verify)  # with libmhla_base.so of the installed tree
+  run(${prefix}/bin/mhla verify --quick --dtype f32)  # with libmhla_base.so of the installed tree
 endif()
