@@ -4,11 +4,13 @@ from collections import Counter
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
-from torch._dynamo.backends.common import aot_autograd
 
 import mhla
 from mhla import _backend
+
+make_boxed_func = pytest.importorskip("functorch.compile").make_boxed_func
+aot_autograd = pytest.importorskip("torch._dynamo.backends.common").aot_autograd
+pytest.importorskip("diffusers")
 
 LAYERS = 3
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 
+pytest.importorskip("timm")
 sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 import vit_convert  # noqa: E402
 
