@@ -13,14 +13,16 @@
 
 namespace mhla::train {
 
-// Losses of the log: of all steps, then of the evaluation at the end.
+// The log in numbers: loss and norm of the gradients of all steps, then the loss of an evaluation that has one.
 inline std::vector<double> losses_of(const std::filesystem::path& folder) {
   std::vector<double> losses;
   std::ifstream file(folder / "log.jsonl");
   for (std::string line; std::getline(file, line);) {
     const JsonValue row = parse_json(line, "log");
     const std::string kind = row.at("kind").as_string();
-    if (kind == "step" || kind == "eval") losses.push_back(row.at("loss").as_double());
+    if (const JsonValue* loss = row.find("loss"); loss != nullptr && (kind == "step" || kind == "eval"))
+      losses.push_back(loss->as_double());
+    if (kind == "step") losses.push_back(row.at("grad_norm").as_double());  // AdamW does not show the size of gradients
   }
   return losses;
 }

@@ -49,8 +49,8 @@ TEST(SharedDiffusion, TrainsWhatOneProcessTrains) {
   for (const auto& [ranks, context] : {std::pair{2, 2}, {3, 3}, {4, 2}}) {
     SCOPED_TRACE(str(ranks, " processes, ", context, " for an image"));
     const fs::path folder = train(ranks, context);
-    EXPECT_LE(difference(losses_of(folder), losses_of(one)), 1e-5);
-    EXPECT_LE(difference(weights_of(folder), weights_of(one)), 1e-3);
+    EXPECT_LE(difference(losses_of(folder), losses_of(one)), 1e-6);
+    EXPECT_LE(difference(weights_of(folder), weights_of(one)), 1e-6);
   }
 }
 
