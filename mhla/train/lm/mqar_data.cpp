@@ -39,8 +39,8 @@ class MqarData final : public LmData {
 
   // The first sequences of `mhla eval lm --task mqar`, whatever the seed of the run; as many whole batches as
   // eval_tokens needs.
-  [[nodiscard]] Metrics evaluate(LanguageModelImpl& model, const LmOptions& o,
-                                 const EvalProgress& progress, ContextShare*) const override {
+  [[nodiscard]] Metrics evaluate(LanguageModelImpl& model, const LmOptions& o, const EvalProgress& progress,
+                                 ContextShare*) const override {
     const std::int64_t wanted = o.eval_tokens > 0 ? o.eval_tokens / o.context : o.mqar_items;
     const Place& place = o.train.place;
     const std::int64_t batch_size = share_of(o.train).each,
