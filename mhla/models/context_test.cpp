@@ -1,6 +1,8 @@
 // Models whose processes share every sample: results and gradients of one process. Processes are threads here.
 #include <gtest/gtest.h>
 
+#include <mutex>
+
 #include "mhla/models/dit/dit.h"
 #include "mhla/models/wan/wan.h"
 #include "mhla/ops/context_fixture.h"
@@ -16,8 +18,12 @@ using Gradients = std::vector<torch::Tensor>;
 template <class Made, class Run>
 void expect_what_one_computes(std::int64_t processes, const Made& made, const Run& run) {
   SCOPED_TRACE(str(processes, " processes"));
+  std::mutex drawing;  // threads have one generator of random numbers
   const auto with = [&](const std::shared_ptr<ContextShare>& maybe_share, torch::Tensor& out) {
-    const auto model = made();
+    const auto model = [&] {
+      const std::lock_guard<std::mutex> alone(drawing);
+      return made();
+    }();
     if (maybe_share != nullptr) share_context(*model, maybe_share);
     model->train();
     const torch::Tensor y = run(*model);
