@@ -64,6 +64,9 @@ ContextPlan plan_context(const ContextShape& s, const PhaseOptions& whole, std::
   } else if (!no_heads.empty() || !no_summaries.empty()) {
     plan.method = no_heads.empty() ? ContextMethod::kHeads : ContextMethod::kSummaries;
     plan.reason = no_heads.empty() ? no_summaries : no_heads;
+  } else if (!s.on_cpu) {
+    plan.method = ContextMethod::kHeads;
+    plan.reason = "on a GPU whole sequences of a few heads run through faster kernels";
   } else {
     plan.method = by_summaries <= by_heads ? ContextMethod::kSummaries : ContextMethod::kHeads;
     plan.reason = str(by_summaries, " bytes by summaries, ", by_heads, " by heads");

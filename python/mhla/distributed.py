@@ -217,6 +217,8 @@ def _plan(
         chosen, reason = str(method), "asked for"
     elif no_heads or no_summaries:
         chosen, reason = ("summaries", no_heads) if no_heads else ("heads", no_summaries)
+    elif q.device.type != "cpu":
+        chosen, reason = "heads", "on a GPU whole sequences of a few heads run through faster kernels"
     else:
         chosen = "summaries" if by_summaries <= by_heads else "heads"
         reason = f"{by_summaries} bytes by summaries, {by_heads} by heads"
@@ -391,8 +393,8 @@ def attention(
             the group, like that of every weight that all ranks use.
         group: of ``torch.distributed``; None: all processes.
         tokens: N of the whole sequence. None: asked from the ranks, at the price of a small exchange; not needed on a grid.
-        method: ``"summaries"``, ``"heads"``, or ``"auto"``: the one that sends fewer bytes of those that are possible. The
-            choice goes to the log ``mhla`` at level INFO; :func:`plan` tells it beforehand.
+        method: ``"summaries"``, ``"heads"``, or ``"auto"``: the one that sends fewer bytes of those that are possible, on a GPU
+            heads. The choice goes to the log ``mhla`` at level INFO; :func:`plan` tells it beforehand.
 
     The other arguments are those of :func:`mhla.attention` and describe the whole sequence. Packed sequences, extra tokens,
     ``beyond_mix="extend"`` and, by summaries, the ``"official"`` normaliser have no meaning across a cut and are not taken.
