@@ -17,9 +17,9 @@ if(MHLA_TORCH)
   endforeach()
   install(EXPORT mhla-torch NAMESPACE mhla:: FILE mhla-torch-targets.cmake DESTINATION ${package_dir})
   install(FILES cmake/libtorch.cmake DESTINATION ${package_dir} RENAME mhla-libtorch.cmake)
-  set(torch_headers ops/ops.h models/classify/classifier_config.h models/classify/classifier.h models/weights_file.h
+  set(torch_headers ops/ops.h ops/phases.h ops/context_parallel.h models/classify/classifier_config.h models/classify/classifier.h models/weights_file.h
       models/parts.h models/recompute.h models/lm/head_loss.h models/lm/lm.h models/lm/lm_config.h)
-  foreach(header attention attention_size attention_state convolutions feature_maps mhla_attention norms param_roles rope scans scores torch weight_names
+  foreach(header attention attention_size attention_state context_share convolutions feature_maps mhla_attention norms param_roles rope scans scores torch weight_names
           zoo/attention_config zoo/zoo zoo/zoo_parts zoo/focused zoo/gated_image zoo/gdn zoo/gla zoo/inline_attention zoo/mamba zoo/mamba2
           zoo/softmax)
     list(APPEND torch_headers modules/${header}.h)
@@ -30,7 +30,8 @@ endif()
 install(DIRECTORY mhla/core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mhla FILES_MATCHING PATTERN *.h
         PATTERN cuda_check.h EXCLUDE)
 foreach(header io/fields.h io/file.h io/json.h io/safetensors.h kernels/bidirectional/bidirectional.h kernels/chunkwise/chunkwise.h
-        kernels/streaming/streaming.h kernels/linear/linear_rows.h kernels/mixing/mixing.h kernels/common/layout.h
+        kernels/streaming/streaming.h kernels/phases/phases.h kernels/linear/linear_rows.h kernels/mixing/mixing.h kernels/common/layout.h
+        kernels/common/part.h
         kernels/common/feature_map.h kernels/common/options.h kernels/common/support.h
         ${torch_headers})
   get_filename_component(folder ${header} DIRECTORY)
