@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(QueryGradientTiles<S>::kThreads, QueryGradient
     panel_query_gradient_kernel(Arguments p, Gradients g) {
   using T = QueryGradientTiles<S>;
   extern __shared__ char unaligned[];  // [kStages][kGroups] q, dout; [2] S~, z~; c; w; rings
-  char* const shared = aligned_to_panels(unaligned);
+  char* const shared = aligned_panels(unaligned);
   const std::uint32_t base = shared_address(shared);
   const Ring<T::kStages> ring{base + T::kRingAt};
   const Ring<2> summary_ring{base + T::kSummaryRingAt};
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(KeyGradientTiles<S>::kThreads, KeyGradientTile
     panel_key_gradient_kernel(Arguments p, Gradients g) {
   using T = KeyGradientTiles<S>;
   extern __shared__ char unaligned[];  // [kStages] k, v; [2] dS, dz; rings
-  char* const shared = aligned_to_panels(unaligned);
+  char* const shared = aligned_panels(unaligned);
   const std::uint32_t base = shared_address(shared);
   const Ring<T::kStages> ring{base + T::kRingAt};
   const Ring<2> summary_ring{base + T::kSummaryRingAt};

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(ReadoutTiles<S>::kThreads, ReadoutTiles<S>::kB
     panel_readout_kernel(Arguments p) {
   using T = ReadoutTiles<S>;
   extern __shared__ char unaligned[];  // [kStages] q; [2] S~, z~; rings
-  const std::uint32_t tiles = shared_address(aligned_to_panels(unaligned)), summaries = tiles + T::kSummariesAt;
+  const std::uint32_t tiles = shared_address(aligned_panels(unaligned)), summaries = tiles + T::kSummariesAt;
   const Ring<T::kStages> ring{tiles + T::kRingAt};
   const Ring<2> summary_ring{tiles + T::kSummaryRingAt};
   const int items = p.units * p.group * p.M, group = warpgroup_index(), D = S::D(p), E = S::E(p);

@@ -92,9 +92,6 @@ constexpr int short_groups(int rows) { return rows <= 64 ? 1 : rows <= 128 ? 2 :
 constexpr int short_shared_bytes(int groups) {
   return 2 * kPanelAlign + 2 * 3 * groups * 64 * kPanelRowBytes + static_cast<int>(sizeof(PairTable));
 }
-__device__ inline char* aligned_panels(char* shared) {
-  return shared + (kPanelAlign - shared_address(shared) % kPanelAlign) % kPanelAlign;
-}
 
 // out of the 64 queries of a warpgroup.
 template <class S>

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(PrefixGradientTiles<S>::kThreads, PrefixGradie
     panel_prefix_gradient_kernel(Arguments p, Gradients g) {
   using T = PrefixGradientTiles<S>;
   extern __shared__ char unaligned[];  // [kStages] q, dout; [kStages] w and c; ring
-  char* const shared = aligned_to_panels(unaligned);
+  char* const shared = aligned_panels(unaligned);
   const std::uint32_t base = shared_address(shared);
   const Ring<T::kStages> ring{base + T::kRingAt};
   const int items = p.units * p.M, group = warpgroup_index(), D = S::D(p), E = S::E(p);

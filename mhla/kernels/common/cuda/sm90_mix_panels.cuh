@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(MixTiles<kSquares>::kThreads, MixTiles<kSquare
   using T = MixTiles<kSquares>;
   constexpr int kReaders = kSquares * kGroupThreads;
   extern __shared__ char unaligned[];  // mix; [kStages] strips; ring
-  char *const shared = aligned_to_panels(unaligned), *const stages = shared + T::kStagesAt;
+  char *const shared = aligned_panels(unaligned), *const stages = shared + T::kStagesAt;
   const std::uint32_t base = shared_address(shared);
   const Ring<T::kStages> ring{base + T::kRingAt};
   const int group = warpgroup_index(), items = p.units * strips;

@@ -108,10 +108,6 @@ struct TileMover {
   }
 };
 
-__device__ inline char* aligned_to_panels(char* shared) {
-  return shared + (kPanelAlign - shared_address(shared) % kPanelAlign) % kPanelAlign;
-}
-
 // Whether the tiles of a Spec fill panels: D and E from 33 to 64 or from 73 to 128.
 template <class S>
 constexpr bool kOnPanels = S::kRows == 4 || S::kRows == 8;

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(SummaryTiles<S>::kThreads, SummaryTiles<S>::kB
     panel_summary_kernel(Arguments p) {
   using T = SummaryTiles<S>;
   extern __shared__ char unaligned[];  // [kStages] k, v; ones; ring
-  char* const shared = aligned_to_panels(unaligned);
+  char* const shared = aligned_panels(unaligned);
   const std::uint32_t stages = shared_address(shared);
   const Ring<T::kStages> ring{stages + T::kRingAt};
   const int items = p.units * p.M, group = warpgroup_index(), D = S::D(p), E = S::E(p);

@@ -13,6 +13,11 @@ namespace mhla::cuda {
 
 inline constexpr int kPanelRowBytes = 128, kPanelAlign = 1024;
 
+// Where the first panel in a block's shared memory begins.
+__device__ inline char* aligned_panels(char* shared) {
+  return shared + (kPanelAlign - shared_address(shared) % kPanelAlign) % kPanelAlign;
+}
+
 // Where piece c (8 values) of a row lies in a panel.
 __device__ inline int panel_offset(int row, int c) { return row * kPanelRowBytes + (c ^ row % 8) * 16; }
 
