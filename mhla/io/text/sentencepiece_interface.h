@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include <stddef.h>
+#include <stddef.h> /* NOLINT(modernize-deprecated-headers): this is C */
 
 #define MHLA_SENTENCEPIECE_INTERFACE 1
 

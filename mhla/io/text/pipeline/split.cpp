@@ -51,12 +51,13 @@ void put_pieces(const std::vector<SplitPart>& parts, SplitBehavior behavior, std
       }
       break;
     case SplitBehavior::kMergedWithNext:  // from the end on
-      for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-        if (part->is_match && !after_match && pieces.size() > before)
-          pieces.back().begin = part->span.begin + offset;
+      for (std::size_t i = parts.size(); i-- > 0;) {
+        const auto& part = parts[i];
+        if (part.is_match && !after_match && pieces.size() > before)
+          pieces.back().begin = part.span.begin + offset;
         else
-          put(part->span);
-        after_match = part->is_match;
+          put(part.span);
+        after_match = part.is_match;
       }
       std::reverse(pieces.begin() + static_cast<std::ptrdiff_t>(before), pieces.end());
       break;

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ M
   for_staged<float, kRows>(memory.staged, [&](int r, int c, float(&x)[4]) {
     if (row + r >= count) return;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) x[j] += job.add;
+    for (float& sum : x) sum += job.add;
     store_piece(out + (row + r) * job.out_stride, column + c, job.columns, job.out_stride % 4 == 0, x);
   });
 }

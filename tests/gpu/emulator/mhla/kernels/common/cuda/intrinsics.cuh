@@ -50,13 +50,14 @@ inline const bf16* shared_address(const bf16* p) { return p; }
 template <bool kTransposed>
 inline void load_matrices(std::uint32_t (&r)[4], const bf16* row) {
   float mine[2];
-  std::memcpy(mine, &row, sizeof(row));
+  static_assert(sizeof(mine) == sizeof(void*));
+  std::memcpy(mine, &row, sizeof(mine));
   const float* const all = emulator::warp_exchange(mine, 2);
   const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, q = lane % 4;
   for (int m = 0; m < 4; ++m) {
     const auto element = [&](int i, int j) {
       const bf16* from;
-      std::memcpy(&from, all + (8 * m + i) * 2, sizeof(from));
+      std::memcpy(&from, all + (8 * m + i) * 2, sizeof(mine));
       return std::uint32_t{from[j].bits};
     };
     r[m] =
