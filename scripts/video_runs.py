@@ -14,7 +14,8 @@ curve, the share of samples in which the judge finds the attributes of the capti
 run with a line is not made again, one that was cut short goes on. With --minutes the script ends in time; the same
 command goes on later. --demo RECIPE also trains the small model that comes with mhla, beside the base (one of them does
 not fill a card), and writes it in bf16 to DIR/demo-model with a GIF. --base-seconds chooses the steps of the base by a
-measurement. --table only prints the tables. --pack FILE writes results, logs, sheets of samples and the small model as one
+measurement. --base MODEL starts all arms from a folder that is there already, such as the base of another machine in bf16
+(`mhla convert DIR/base-0 MODEL --dtype bf16`). --table only prints the tables. --pack FILE writes results, logs, sheets of samples and the small model as one
 tar, without other weights. After --, flags for all trainings of the experiment. Python 3 only, without packages.
 """
 
@@ -241,6 +242,7 @@ def main():
     parser.add_argument("--demo", type=pathlib.Path, help="recipe of the small model that comes with mhla: train it, too")
     parser.add_argument("--demo-flags", default="", help="of its training, as one text")
     parser.add_argument("--steps", type=int, default=400, help="of an arm")
+    parser.add_argument("--base", type=pathlib.Path, help="run or model that all arms start from, instead of a new one")
     parser.add_argument("--bases", action="store_true", help="a base for every seed")
     parser.add_argument("--base-flags", default="--attention softmax", help="of the base, as one text")
     parser.add_argument("--arm-flags", default="--lr 2e-4 --schedule constant --warmup-steps 50", help="of all arms, as one text")
@@ -285,7 +287,9 @@ def main():
             failed.append("demo")
             print(f"demo: {error}", file=sys.stderr, flush=True)
 
-    if options.base_seconds:
+    if options.base and not (options.base / "config.json").exists():
+        sys.exit(f"video_runs: --base: {options.base} has no config.json, expected the folder of a run or of a model")
+    if options.base_seconds and not options.base:
         try:
             options.base_steps = measured_steps(work, common)
         except (runs.OutOfTime, runs.Failed) as error:
@@ -295,9 +299,10 @@ def main():
         beside.start()
     for seed in seeds:
         own = seed if options.bases else seeds[0]
-        guarded("base", own, shlex.split(options.base_flags), options.base_steps)
-        base = options.out / f"base-{own}"
-        if not (base / "model.safetensors").exists():
+        if not options.base:
+            guarded("base", own, shlex.split(options.base_flags), options.base_steps)
+        base = options.base or options.out / f"base-{own}"
+        if not options.base and not (base / "model.safetensors").exists():
             break
         for name, flags in arms.items():
             steps = max(1, options.steps // 4) if name.endswith("-128") else options.steps
