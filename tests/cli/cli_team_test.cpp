@@ -236,7 +236,8 @@ TEST_F(CliTeam, AStoppedProcessEndsTheOthersAfterTheTimeout) {
   EXPECT_TRUE(has(run.err, "; last good checkpoint: ")) << run.err;
 }
 
-// The bytes that the kernel counts are those of the formula, and the optimiser's share is one.
+// The bytes that the kernel counts are those of the formula, also with several passes a step; the optimiser's share is
+// one.
 TEST_F(CliTeam, BenchScaleCountsWhatTheFormulaSays) {
   const auto rows = [&](const std::vector<std::string>& more) {
     const ProgramRun run = run_program(joined({"bench", "scale", "--model", "vit_demo", "--ranks", "1,2,4", "--batch",
@@ -249,8 +250,10 @@ TEST_F(CliTeam, BenchScaleCountsWhatTheFormulaSays) {
   };
   const std::vector<JsonValue> whole = rows({"--ema"});
   const std::vector<JsonValue> sharded = rows({"--ema", "--shard-optimizer", "--deterministic-reduce"});
+  const std::vector<JsonValue> longer = rows({"--ema", "--accumulate", "3"});
   ASSERT_EQ(whole.size(), 3u);
   ASSERT_EQ(sharded.size(), 3u);
+  ASSERT_EQ(longer.size(), 3u);
   const double n = whole[0].at("parameters").as_double();
   for (std::size_t i = 0; i < 3; ++i) {
     const auto ranks = static_cast<double>(1 << i);
@@ -261,7 +264,7 @@ TEST_F(CliTeam, BenchScaleCountsWhatTheFormulaSays) {
     EXPECT_EQ(sharded[i].at("sent_formula").as_double(), 3 * (1 - 1 / ranks) * 4 * n);
     EXPECT_NEAR(whole[i].at("state_bytes").as_double(), 12 * n, 0.01 * n);
     EXPECT_NEAR(sharded[i].at("state_bytes").as_double(), 12 * n / ranks, 0.3 * n);  // 64 numbers for a bias of 96
-    for (const std::vector<JsonValue>* some : {&whole, &sharded}) {
+    for (const std::vector<JsonValue>* some : {&whole, &sharded, &longer}) {
       const JsonValue& row = (*some)[i];
       if (!row.contains("sent")) continue;  // a kernel that does not count
       const double formula = row.at("sent_formula").as_double();
