@@ -2,12 +2,15 @@
 """Teams of processes whose members are killed or stopped at random, on this machine.
 
     scripts/team_faults.py --mhla build/release/bin/mhla --kills 20 --stops 5
+    scripts/team_faults.py --context-parallel 2 --context-method heads --kills 3 --deaths 2 --stops 2
 
 Kills: a small language model trains under `torchrun --max-restarts`; a random rank is killed with -9 after every few
 checkpoints, as often as --kills says. The run must end by itself, with the weights and the optimiser of a run that nobody
-killed, byte for byte. Stops: a random rank is stopped with SIGSTOP. All others must be gone within --timeout and one
-second, and the one line that is printed must name the rank. Everything is drawn from --seed; the table tells what was
-seen. Python 3 alone, without packages; without torchrun the kills are left out, and that is said.
+killed, byte for byte. Deaths and stops: a random rank of a run with `--nproc` is killed with -9, or stopped with SIGSTOP.
+All others must be gone within --timeout and one second, with exit code 1 and one line that names the rank and a
+checkpoint; after that, `--resume` must end with the bytes of the run that nobody disturbed. With --context-parallel the
+ranks share sequences, so that they mostly wait for parts of sequences. Everything is drawn from --seed; the table tells
+what was seen. Python 3 without packages; without torchrun the kills are skipped, and that is said.
 """
 
 import argparse
@@ -36,6 +39,9 @@ def command(options, out, steps, more):
         words += [f"--{name}", value]
     for field in ("dim=32", "layers=1", "mlp=64", "chunk=16"):
         words += ["--set", field]
+    if options.context_parallel > 1:
+        words += ["--packing", "concatenate", "--context-parallel", options.context_parallel]
+        words += ["--context-method", options.context_method]
     return [str(word) for word in [*words, "--deterministic-reduce", *more]]
 
 
@@ -86,11 +92,18 @@ def differing(one, other, steps):
     return [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()]
 
 
+def unbroken(options, steps):
+    """The folder of a run of so many steps that nobody disturbs."""
+    out = options.work / f"whole{steps}"
+    if not out.exists():
+        subprocess.run(command(options, out, steps, ["--nproc", options.nproc]), check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
 def kill_ranks(options, torchrun):
     """How often a rank was killed, and what differs then."""
     steps = options.steps_between * (options.kills + 1)
-    whole, broken = options.work / "whole", options.work / "broken"
-    subprocess.run(command(options, whole, steps, ["--nproc", options.nproc]), check=True, stdout=subprocess.DEVNULL)
+    whole, broken = unbroken(options, steps), options.work / "broken"
     # Debian's torchrun 1.13 fails on Python 3.11 unless it redirects something.
     words = [torchrun, "--nproc_per_node", str(options.nproc), "--max_restarts", str(options.kills + 2),
              "--monitor_interval", "0.1", "-r", "1", "-t", "1", "--log_dir", str(options.work / "torchrun"),
@@ -122,10 +135,10 @@ def kill_ranks(options, torchrun):
     return killed, differing(whole, broken, steps)
 
 
-def stop_rank(options, number):
-    """The rank that was stopped, seconds until all others were gone, and the line."""
-    out = options.work / f"stopped{number}"
-    words = command(options, out, 100000, ["--nproc", options.nproc, "--timeout", options.timeout])
+def disturb_rank(options, number, name):
+    """The rank that got the signal, seconds until all others were gone, what is wrong, and the line."""
+    out, steps = options.work / f"{name}{number}", 60
+    words = command(options, out, steps, ["--nproc", options.nproc, "--timeout", options.timeout])
     job = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     said = []
     reader = threading.Thread(target=lambda: said.append(job.stderr.read()))
@@ -134,7 +147,7 @@ def stop_rank(options, number):
         wait_for(lambda: newest_step(out) >= 4, 120, "the run did not begin")
         ranks = wait_for(lambda: len(found := ranks_of(out)) == options.nproc and found, 60, "ranks are missing")
         rank = options.random.choice(sorted(ranks))
-        os.kill(ranks[rank], signal.SIGSTOP)
+        os.kill(ranks[rank], signal.SIGSTOP if name == "stop" else signal.SIGKILL)
         start = time.monotonic()
         others = {other: process for other, process in ranks.items() if other != rank}
         wait_for(lambda: not any(ranks_of(out).get(k) == v for k, v in others.items()), 60 + options.timeout,
@@ -146,8 +159,17 @@ def stop_rank(options, number):
             job.kill()
     reader.join()
     lines = said[0].strip().splitlines()
-    good = code == 1 and len(lines) == 1 and f"rank {rank} does not answer" in lines[0]
-    return rank, seconds, good, " / ".join(lines)
+    wrong = [] if code == 1 and len(lines) == 1 else [f"exit code {code} and {len(lines)} lines"]
+    reason = " does not answer" if name == "stop" else " failed: it was ended by signal 9"
+    for part in (f"rank {rank}{reason}", f"last good checkpoint: {out}/{STEPS}"):
+        if part not in said[0]:
+            wrong.append(f"no '{part}'")
+    if seconds > options.timeout + options.slack:
+        wrong.append("late")
+    words = [options.mhla, "train", "lm", "--resume", "--out", out, "--nproc", options.nproc]
+    subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL)
+    wrong += [f"{name} differs after --resume" for name in differing(unbroken(options, steps), out, steps)]
+    return rank, seconds, wrong, " / ".join(lines)
 
 
 def main():
@@ -156,9 +178,12 @@ def main():
     parser.add_argument("--work", type=pathlib.Path, default="build/team_faults", help="folder for the runs; emptied first")
     parser.add_argument("--nproc", type=int, default=4)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--deaths", type=int, default=0, help="kills of a rank of a run with --nproc")
     parser.add_argument("--stops", type=int, default=5)
+    parser.add_argument("--context-parallel", type=int, default=1, help="processes that share every sequence")
+    parser.add_argument("--context-method", default="summaries", help="what they exchange: summaries or heads")
     parser.add_argument("--steps-between", type=int, default=6, help="steps from one kill to the next")
-    parser.add_argument("--timeout", type=float, default=5, help="of the runs in which a rank is stopped, in seconds")
+    parser.add_argument("--timeout", type=float, default=5, help="of the runs with deaths and stops, in seconds")
     parser.add_argument("--slack", type=float, default=1, help="seconds beyond --timeout until all others are gone")
     parser.add_argument("--shard-optimizer", action="store_true", help="for the run whose ranks are killed")
     parser.add_argument("--port", type=int, default=29611, help="of torchrun")
@@ -179,11 +204,12 @@ def main():
         print(f"kills       {len(killed)} of {options.kills} (rank at step: {ranks})")
         print(f"            {'equal to the unbroken run' if not differ else 'DIFFER: ' + ', '.join(differ)}")
         failures += bool(differ) + (len(killed) < options.kills)
-    for number in range(options.stops):
-        rank, seconds, good, line = stop_rank(options, number)
-        late = seconds > options.timeout + options.slack
-        print(f"stop        rank {rank}: all others gone after {seconds:.2f} s (timeout {options.timeout:g}){' LATE' if late else ''}: {line}")  # fmt: skip
-        failures += late + (not good)
+    for name, count in (("death", options.deaths), ("stop", options.stops)):
+        for number in range(count):
+            rank, seconds, wrong, line = disturb_rank(options, number, name)
+            print(f"{name:11} rank {rank}: all others gone after {seconds:.2f} s (timeout {options.timeout:g}): {line}")
+            print(f"            {'resumed to equal bytes' if not wrong else 'WRONG: ' + ', '.join(wrong)}", flush=True)
+            failures += bool(wrong)
     sys.exit(1 if failures else 0)
 
 

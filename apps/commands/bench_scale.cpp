@@ -103,7 +103,8 @@ std::vector<std::string> words_of(const ScaleBenchOptions& o, const Timee& what,
     add("--model", what.model);
   else
     add("--op", what.op), add("--context-method", what.method);
-  add("--batch", std::to_string(r.batch)), add("--context", std::to_string(r.length));
+  add("--batch", std::to_string(r.batch)), add("--accumulate", std::to_string(r.accumulate)),
+      add("--context", std::to_string(r.length));
   add("--steps", std::to_string(r.steps)), add("--device", r.device), add("--precision", r.precision);
   add("--threads", std::to_string(std::max<std::int64_t>(1, threads / ranks)));
   if (r.deterministic_reduce) words.emplace_back("--deterministic-reduce");
@@ -215,8 +216,11 @@ void add_bench_scale(CLI::App& bench, Job& job) {
       ->delimiter(',')
       ->check(whole_number(1, 1024))
       ->capture_default_str();
-  scale->add_option("--batch", r.batch, "sequences or images of a step, of all processes together")
+  scale->add_option("--batch", r.batch, "sequences or images of a pass, of all processes together")
       ->check(within(limits::kBatch))
+      ->capture_default_str();
+  scale->add_option("--accumulate", r.accumulate, "passes of a step, whose gradients are sent once")
+      ->check(within(limits::kAccumulate))
       ->capture_default_str();
   scale->add_option("--context,--length", r.length, "language models: tokens of a sequence")
       ->check(within(limits::kContext))

@@ -95,8 +95,8 @@ class Stepper {
   }
 
   void step() {
-    if (sum_) sum_->begin(1);
-    for (int leaf = 0; leaf < share_.count; ++leaf) {
+    if (sum_) sum_->begin(options_.accumulate);
+    for (std::int64_t pass = 0; pass < options_.accumulate * share_.count; ++pass) {
       if (sum_) sum_->before_microbatch();
       torch::Tensor loss;
       {
@@ -111,7 +111,7 @@ class Stepper {
     waited_s_ += seconds_since(computed);
     if (team_ != nullptr) team_->gather(std::vector<double>(8, 0.0), "the numbers of a step");
     const GradientNorms norms = gradient_norms(optimizer_.groups(), true);
-    const auto samples = static_cast<double>(what_.each * share_.parts);
+    const auto samples = static_cast<double>(what_.each * share_.parts * options_.accumulate);
     optimizer_.step(1e-4, gradient_scales(norms, samples, options_.clip_norm));
     optimizer_.zero_grad();
     {
@@ -168,13 +168,14 @@ void measure_scale(const BenchScaleRequest& request, const TrainOptions& options
                            static_cast<double>(stepper.state_bytes()), 1e3 * stepper.take_waited_s() / steps};
   const std::vector<std::vector<double>> all =
       team == nullptr ? std::vector<std::vector<double>>{mine} : team->gather(mine, "what was measured");
-  const auto samples = static_cast<double>(what.each * share_of(options).parts);
+  const auto samples = static_cast<double>(what.each * share_of(options).parts * options.accumulate);
   JsonValue row = JsonValue()
                       .set("what", "step")  // of training
                       .set("model", request.model)
                       .set("ranks", options.place.ranks)
                       .set("threads", ops::num_threads())
                       .set("batch", options.batch)
+                      .set("accumulate", options.accumulate)
                       .set("device", options.device)
                       .set("deterministic_reduce", options.deterministic_reduce)
                       .set("shard_optimizer", options.shard_optimizer)
@@ -199,7 +200,8 @@ void measure_scale(const BenchScaleRequest& request, const TrainOptions& options
 
 void bench_scale(const BenchScaleRequest& request, Observer& observer) {
   TrainOptions options;
-  options.batch = request.batch, options.threads = request.threads, options.device = request.device;
+  options.batch = request.batch, options.accumulate = request.accumulate, options.threads = request.threads,
+  options.device = request.device;
   options.precision = request.precision, options.timeout = 120;
   options.deterministic_reduce = request.deterministic_reduce, options.shard_optimizer = request.shard_optimizer;
   options.ema = request.ema ? 0.999 : 0.0;

@@ -352,7 +352,7 @@ struct BenchLmRequest {
 // `mhla bench scale` in a process of a team; `threads` are its own.
 struct BenchScaleRequest {
   std::string model = "mhla_10m", device = "cpu", precision = "f32";
-  std::int64_t batch = 8, length = 512, steps = 10, threads = 0;
+  std::int64_t batch = 8, accumulate = 1, length = 256, steps = 5, threads = 0;
   bool deterministic_reduce = false, shard_optimizer = false, ema = false;
   std::string op, context_method = "auto";                 // a shape of the operator instead of a model; empty: none
   std::vector<std::int64_t> op_sizes, op_grid, op_blocks;  // a grid, or one number: tokens of a chunk, causal
@@ -365,7 +365,8 @@ struct BenchScaleRequest {
     visit("op_grid", r.op_grid, "tokens of every axis of the shape, or of a chunk in the causal form");
     visit("op_blocks", r.op_blocks, "blocks of every axis of the shape; none in the causal form");
     visit("context_method", r.context_method, "what processes exchange: heads, summaries or auto");
-    visit("batch", r.batch, "sequences or images of a step, of all processes together");
+    visit("batch", r.batch, "sequences or images of a pass, of all processes together");
+    visit("accumulate", r.accumulate, "passes of a step");
     visit("length", r.length, "language models: tokens of a sequence");
     visit("steps", r.steps, "timed steps");
     visit("device", r.device, "cpu, cuda or cuda:N");

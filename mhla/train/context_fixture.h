@@ -1,5 +1,7 @@
-// Two runs compared, for tests of processes that share sequences.
+// Trainings of real processes that share sequences, and two runs compared, for tests.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <cmath>
 #include <filesystem>
@@ -10,8 +12,43 @@
 #include "mhla/io/file.h"
 #include "mhla/io/json.h"
 #include "mhla/io/safetensors.h"
+#include "mhla/train/distributed/team_fixture.h"
+#include "mhla/train/options.h"
 
 namespace mhla::train {
+
+// This process as one of the ranks: the team that it meets, and its place in the options.
+class Placed {
+ public:
+  Placed(const distributed::World& world, TrainOptions& options) {
+    if (!world.alone()) team_ = std::make_unique<distributed::Team>(world, options.timeout);
+    options.place = {.rank = world.rank, .ranks = world.size, .local_ranks = world.size, .maybe_team = team_.get()};
+    place_sequences(options);
+  }
+  // As the program does it: where this process fails, the others learn why.
+  template <class Work>
+  std::string run(const Work& work) const {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      const bool my_own = dynamic_cast<const distributed::RankFailed*>(&error) == nullptr;
+      if (team_) team_->leave_with(error.what(), my_own);
+      throw;
+    }
+  }
+
+ private:
+  std::unique_ptr<distributed::Team> team_;
+};
+
+// All ranks end well and say this.
+inline void expect_team_ends(int ranks, const distributed::TeamProcesses::Body& body, const std::string& said = "") {
+  distributed::TeamProcesses team(ranks, body);
+  for (const distributed::RankEnd& end : team.wait(100)) {
+    ASSERT_EQ(end.code, 0) << ranks << " ranks: " << end.said;
+    EXPECT_EQ(end.said, said);
+  }
+}
 
 // The log in numbers: loss and norm of the gradients of all steps, then the loss of an evaluation that has one.
 inline std::vector<double> losses_of(const std::filesystem::path& folder) {

@@ -61,9 +61,12 @@ TEST_F(CliContext, RefusesWhatCannotBeCut) {
       "train: attention is gla with context_parallel 2, expected mhla");
 }
 
-TEST_F(CliContextImages, AreNotCut) {
+TEST_F(CliContextImages, RefusesWhatCannotBeCut) {
   expect_refused(words(folder.path("run"), {"--context-parallel", "2", "--nproc", "2"}),
                  "train classify: context_parallel is 2, expected 1: processes share batches of images, not images");
+  expect_refused({"train", "video", "--out", folder.path("run"), "--data", "moving-garments:" + data, "--official",
+                  "--nproc", "2", "--context-parallel", "2", "--batch", "4", "--max-steps", "1"},
+                 "train: official is on with context_parallel, expected off");
 }
 
 // The bytes that the kernel counts are those of the formula, by both methods.

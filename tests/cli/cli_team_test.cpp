@@ -126,29 +126,37 @@ TEST_F(CliLmTeam, TheSameBitsOn1And2And4And8Processes) {
 }
 
 TEST_F(CliTeam, AClassifierToo) {
-  const std::string one = folder.path("one"), two = folder.path("two");
-  ASSERT_EQ(run_program(changed(words(one), kSameBits)).code, 0);
-  const ProgramRun run = run_program(changed(words(two), joined(kSameBits, {"--nproc", "2"})));
-  ASSERT_EQ(run.code, 0) << run.err;
-  expect_equal_weights(one, two);
-  const JsonValue a = rows_of(one, "eval").back(), b = rows_of(two, "eval").back();
-  EXPECT_EQ(a.at("top1").as_double(), b.at("top1").as_double());
-  EXPECT_NEAR(a.at("loss").as_double(), b.at("loss").as_double(), 1e-9);
+  const auto train = [&](const std::string& name, const std::vector<std::string>& more) {
+    const std::string out = folder.path(name);
+    const ProgramRun run = run_program(changed(words(out), joined(kSameBits, more)));
+    EXPECT_EQ(run.code, 0) << run.err;
+    return out;
+  };
+  const std::string one = train("one", {});
+  const JsonValue a = rows_of(one, "eval").back();
+  for (const char* nproc : {"2", "4", "8"}) {
+    const std::string many = train(std::string("many") + nproc, {"--nproc", nproc});
+    expect_equal_weights(one, many);
+    const JsonValue b = rows_of(many, "eval").back();
+    EXPECT_EQ(a.at("top1").as_double(), b.at("top1").as_double());
+    EXPECT_NEAR(a.at("loss").as_double(), b.at("loss").as_double(), 1e-9);
+  }
   for (const char* nproc : {"2", "4"}) {
-    const std::string sharded = folder.path(std::string("sharded") + nproc);
-    const ProgramRun shared =
-        run_program(changed(words(sharded), joined(kSameBits, {"--nproc", nproc, "--shard-optimizer"})));
-    ASSERT_EQ(shared.code, 0) << shared.err;
+    const std::string sharded = train(std::string("sharded") + nproc, {"--nproc", nproc, "--shard-optimizer"});
     expect_equal_weights(one, sharded);
     EXPECT_TRUE(read_file(one + "/best.safetensors") == read_file(sharded + "/best.safetensors"));
   }
-  // Saved by 4, goes on with 1, whose optimiser is whole.
-  const std::string cut = folder.path("sharded4");
-  const ProgramRun more = run_program({"train", "classify", "--resume", "--out", cut, "--max-steps", "30"});
-  ASSERT_EQ(more.code, 0) << more.err;
-  const ProgramRun alone = run_program({"train", "classify", "--resume", "--out", one, "--max-steps", "30"});
-  ASSERT_EQ(alone.code, 0) << alone.err;
-  EXPECT_TRUE(read_file(one + "/model.safetensors") == read_file(cut + "/model.safetensors"));
+  // Saved by 4, goes on with 1, whose optimiser is whole, and with more.
+  const auto go_on = [&](const std::string& out, const char* nproc) {
+    const ProgramRun run = run_program(
+        {"train", "classify", "--resume", "--out", out, "--max-steps", "30", "--eval-every", "0", "--nproc", nproc});
+    EXPECT_EQ(run.code, 0) << run.err;
+    return read_file(out + "/model.safetensors");
+  };
+  const std::string saved = folder.path("sharded4");
+  for (const char* nproc : {"1", "2", "8"}) fs::copy(saved, saved + nproc, fs::copy_options::recursive);
+  const std::vector<std::byte> want = go_on(one, "1");
+  for (const char* nproc : {"1", "2", "8"}) EXPECT_TRUE(go_on(saved + nproc, nproc) == want) << nproc;
 }
 
 TEST_F(CliTeam, ADiffusionModelToo) {
@@ -228,7 +236,8 @@ TEST_F(CliTeam, AStoppedProcessEndsTheOthersAfterTheTimeout) {
   EXPECT_TRUE(has(run.err, "; last good checkpoint: ")) << run.err;
 }
 
-// The bytes that the kernel counts are those of the formula, and the optimiser's share is one.
+// The bytes that the kernel counts are those of the formula, also with several passes a step; the optimiser's share is
+// one.
 TEST_F(CliTeam, BenchScaleCountsWhatTheFormulaSays) {
   const auto rows = [&](const std::vector<std::string>& more) {
     const ProgramRun run = run_program(joined({"bench", "scale", "--model", "vit_demo", "--ranks", "1,2,4", "--batch",
@@ -241,8 +250,10 @@ TEST_F(CliTeam, BenchScaleCountsWhatTheFormulaSays) {
   };
   const std::vector<JsonValue> whole = rows({"--ema"});
   const std::vector<JsonValue> sharded = rows({"--ema", "--shard-optimizer", "--deterministic-reduce"});
+  const std::vector<JsonValue> longer = rows({"--ema", "--accumulate", "3"});
   ASSERT_EQ(whole.size(), 3u);
   ASSERT_EQ(sharded.size(), 3u);
+  ASSERT_EQ(longer.size(), 3u);
   const double n = whole[0].at("parameters").as_double();
   for (std::size_t i = 0; i < 3; ++i) {
     const auto ranks = static_cast<double>(1 << i);
@@ -253,7 +264,7 @@ TEST_F(CliTeam, BenchScaleCountsWhatTheFormulaSays) {
     EXPECT_EQ(sharded[i].at("sent_formula").as_double(), 3 * (1 - 1 / ranks) * 4 * n);
     EXPECT_NEAR(whole[i].at("state_bytes").as_double(), 12 * n, 0.01 * n);
     EXPECT_NEAR(sharded[i].at("state_bytes").as_double(), 12 * n / ranks, 0.3 * n);  // 64 numbers for a bias of 96
-    for (const std::vector<JsonValue>* some : {&whole, &sharded}) {
+    for (const std::vector<JsonValue>* some : {&whole, &sharded, &longer}) {
       const JsonValue& row = (*some)[i];
       if (!row.contains("sent")) continue;  // a kernel that does not count
       const double formula = row.at("sent_formula").as_double();

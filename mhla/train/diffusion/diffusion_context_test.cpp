@@ -4,16 +4,12 @@
 #include "mhla/testing/messages.h"
 #include "mhla/train/context_fixture.h"
 #include "mhla/train/diffusion/diffusion_fixture.h"
-#include "mhla/train/distributed/team_fixture.h"
 #include "mhla/train/image_fixture.h"
 
 namespace mhla::train {
 namespace {
 
 namespace fs = std::filesystem;
-using distributed::RankEnd;
-using distributed::Team;
-using distributed::TeamProcesses;
 using distributed::World;
 
 DiffusionOptions shared_options(int context) {
@@ -29,20 +25,17 @@ DiffusionOptions shared_options(int context) {
 }
 
 std::string train_as(const World& world, DiffusionOptions options, const fs::path& folder) {
-  std::unique_ptr<Team> team = world.alone() ? nullptr : std::make_unique<Team>(world, options.train.timeout);
-  options.train.place = {.rank = world.rank, .ranks = world.size, .local_ranks = world.size, .maybe_team = team.get()};
-  place_sequences(options.train);
+  const Placed placed(world, options.train);
   const MadeDiffusion made(options, {{quarters("train", 48, 1), quarters("test", 12, 2), false}, nullptr});
   Rows rows;
-  return train_made(made, folder, /*resume=*/false, /*stop_at=*/-1, rows).stopped;
+  return placed.run([&] { return train_made(made, folder, /*resume=*/false, /*stop_at=*/-1, rows).stopped; });
 }
 
 TEST(SharedDiffusion, TrainsWhatOneProcessTrains) {
   const TemporaryRun temporary;
   const auto train = [&](int ranks, int context) {
     const fs::path folder = temporary.path(str(ranks, "-", context));
-    TeamProcesses team(ranks, [&](const World& world) { return train_as(world, shared_options(context), folder); });
-    for (const RankEnd& end : team.wait(100)) EXPECT_EQ(end.code, 0) << ranks << " ranks: " << end.said;
+    expect_team_ends(ranks, [&](const World& world) { return train_as(world, shared_options(context), folder); });
     return folder;
   };
   const fs::path one = train(1, 1);

@@ -5,7 +5,6 @@
 #include "mhla/core/error.h"
 #include "mhla/testing/messages.h"
 #include "mhla/train/context_fixture.h"
-#include "mhla/train/distributed/team_fixture.h"
 #include "mhla/train/lm/lm_sharing.h"
 #include "mhla/train/lm/lm_task_fixture.h"
 
@@ -13,9 +12,6 @@ namespace mhla::train {
 namespace {
 
 namespace fs = std::filesystem;
-using distributed::RankEnd;
-using distributed::Team;
-using distributed::TeamProcesses;
 using distributed::World;
 
 // 76 tokens in chunks of 8: ten chunks, the last of four tokens. Rotary positions, three rows of every short
@@ -46,20 +42,15 @@ struct ContextRun {
 
 std::string train_as(const World& world, const ContextRun& run) {
   LmOptions options = run.options;
-  std::unique_ptr<Team> team = world.alone() ? nullptr : std::make_unique<Team>(world, options.train.timeout);
-  options.train.place = {.rank = world.rank, .ranks = world.size, .local_ranks = world.size, .maybe_team = team.get()};
-  place_sequences(options.train);
+  const Placed placed(world, options.train);
   StopAt rows;
   if (world.leads()) rows.step = run.stop_after;
-  return train_lm(options, run.folder, rows, run.resume).stopped;
+  return placed.run([&] { return train_lm(options, run.folder, rows, run.resume).stopped; });
 }
 
 void expect_ends(int ranks, const ContextRun& run, const std::string& said = "") {
-  TeamProcesses team(ranks, [&](const World& world) { return train_as(world, run); });
-  for (const RankEnd& end : team.wait(100)) {
-    ASSERT_EQ(end.code, 0) << ranks << " ranks: " << end.said;
-    EXPECT_EQ(end.said, said);
-  }
+  expect_team_ends(
+      ranks, [&](const World& world) { return train_as(world, run); }, said);
 }
 
 // Products of fewer rows round differently, and so do sums of the gradients of weights over other parts: weights agree
@@ -118,6 +109,55 @@ TEST(ContextParallel, GoesOnWithAnotherNumberForASequence) {
   expect_ends(1, {options, many, /*resume=*/true});
   EXPECT_LE(difference(losses_of(many), losses_of(one)), 1e-6);
   EXPECT_LE(difference(weights_of(many), weights_of(one)), 1e-4);
+}
+
+// A training whose weights become NaN on one rank, before the third batch.
+class PoisonedTask : public LmTask {
+ public:
+  using LmTask::LmTask;
+  TrainBatch next_batch() override {
+    if (++batches_ == 3 && poisoned) {
+      const torch::NoGradGuard no_gradient;
+      model().parameters().front().fill_(std::numeric_limits<double>::quiet_NaN());
+    }
+    return LmTask::next_batch();
+  }
+  bool poisoned = false;
+
+ private:
+  int batches_ = 0;
+};
+
+// What a process computes from its NaN it sends to the others of its group. Of these, the ones with later tokens read
+// it.
+TEST(ContextParallel, NotANumberNamesTheRanksThatReadIt) {
+  const TemporaryRun temporary;
+  LmOptions options = context_options(temporary.path("data"));
+  options.train.context_parallel = 2, options.train.checkpoint_every = 1;
+  const std::pair<int, const char*> cases[] = {{3, " on rank 3"}, {0, " on rank 0, 1"}};
+  for (const auto& [poisoned, where] : cases) {
+    const std::string folder = temporary.path(str("run", poisoned)).string();
+    distributed::TeamProcesses team(4, [&, poisoned = poisoned](const World& world) {
+      LmOptions mine = options;
+      const Placed placed(world, mine.train);
+      return placed.run([&] {
+        LmDataPtr data = open_data(mine, folder, [](const std::string&) {});
+        const LmConfig network = network_of(mine, *data);
+        mine = resolved(mine, network);
+        prepare(mine.train);
+        PoisonedTask task(mine, std::move(data), network);
+        task.poisoned = world.rank == poisoned;
+        Rows rows;
+        return Trainer(task, mine.train, folder, fields_to_json(mine), rows).run(false).stopped;
+      });
+    });
+    for (const distributed::RankEnd& end : team.wait(100)) {
+      EXPECT_EQ(end.code, 1);
+      for (const std::string& part :
+           {str("train: the loss is not finite at step 3", where), folder, std::string("/checkpoints/step-00000002")})
+        EXPECT_NE(end.said.find(part), std::string::npos) << part << " in " << end.said;
+    }
+  }
 }
 
 TEST(ContextParallel, RefusesWhatCannotBeCut) {
