@@ -94,6 +94,9 @@ TEST(ContextPlan, TakesWhatSendsFewerBytes) {
   EXPECT_EQ(summaries.bytes, 768 << 20);
   EXPECT_EQ(summaries.values, 3 * (1 << 20) / 1024 / 4 * 4 * 128 * 256);  // (1 - 1/P) B M Hkv D E
   EXPECT_EQ(plan_context(shape, whole, 3).reason, "3 processes do not divide 4 heads");
+  PhaseOptions clip;  // wan_480p: one process has 12 frames, the other 9, and what one sends less forward it sends back
+  clip.layout = Layout::grid3d({21, 30, 50}, {7, 3, 5}), clip.tokens = 31500;
+  EXPECT_EQ(plan_context({.H = 12, .Hkv = 12, .D = 128, .E = 128}, clip, 2, ContextMethod::kHeads).bytes, 387072000);
   shape.on_cpu = false;
   EXPECT_EQ(plan_context(shape, whole, 4).method, ContextMethod::kHeads);  // through faster kernels there
   EXPECT_EQ(plan_context(shape, whole, 3).method, ContextMethod::kSummaries);

@@ -23,7 +23,7 @@ ContextMethod parse_context_method(const std::string& name) {
 
 ContextPlan plan_context(const ContextShape& s, const PhaseOptions& whole, std::int64_t P, ContextMethod asked) {
   const BlockMap map(whole.layout, whole.tokens);
-  std::int64_t fewest = 0, M = 0, forward = 0, backward = 0;
+  std::int64_t fewest = 0, M = 0, forward = 0, backward = 0, both = 0;
   bool in_slices = true;  // of the first axis
   const std::int64_t to_heads = s.B * ((s.H + s.Hkv) * s.D * (s.den ? 2 : 1) + s.Hkv * s.E) / P,
                      to_tokens = s.B * s.H * s.E / P;  // numbers of a token that go to one other process
@@ -33,13 +33,14 @@ ContextPlan plan_context(const ContextShape& s, const PhaseOptions& whole, std::
     const auto held = static_cast<std::int64_t>(tokens.size());
     in_slices = in_slices && tokens.back() - tokens.front() + 1 == held;
     fewest = rank == 0 ? range.blocks : std::min(fewest, range.blocks), M += range.blocks;
-    forward = std::max(forward, (whole.tokens - held) * to_heads + (P - 1) * held * to_tokens);
-    backward = std::max(backward, (whole.tokens - held) * to_tokens + (P - 1) * held * to_heads);
+    const std::int64_t there = (whole.tokens - held) * to_heads + (P - 1) * held * to_tokens,
+                       back = (whole.tokens - held) * to_tokens + (P - 1) * held * to_heads;
+    forward = std::max(forward, there), backward = std::max(backward, back), both = std::max(both, there + back);
   }
   const std::int64_t row = s.B * (s.D * s.E + (whole.normalizer == Normalizer::kNone ? 0 : s.D));
   const std::int64_t rows = (M - fewest) * s.Hkv * row, gradients = (M - fewest) * (s.mix_per_head ? s.H : s.Hkv) * row;
   const std::int64_t wide = s.element == 8 ? 8 : 4, by_summaries = (rows + gradients) * wide,
-                     by_heads = (forward + backward) * s.element;
+                     by_heads = both * s.element;
 
   std::string no_heads, no_summaries;
   if (s.H % P != 0 || s.Hkv % P != 0)

@@ -192,10 +192,11 @@ def _plan(
     to_heads, to_tokens = B * ((H + Hkv) * D * (2 if den else 1) + Hkv * E) // world, B * H * E // world
     tokens = [_tokens_of(layout, *part) for part in ranges]
     held = [mine.numel() for mine in tokens]
-    forward = max((layout.tokens - n) * to_heads + (world - 1) * n * to_tokens for n in held)
-    backward = max((layout.tokens - n) * to_tokens + (world - 1) * n * to_heads for n in held)
+    there = [(layout.tokens - n) * to_heads + (world - 1) * n * to_tokens for n in held]
+    back = [(layout.tokens - n) * to_tokens + (world - 1) * n * to_heads for n in held]
+    forward, backward, both = max(there), max(back), max(map(sum, zip(there, back)))
     wide = 8 if q.dtype == torch.float64 else 4
-    by_summaries, by_heads = (rows + gradients) * wide, (forward + backward) * q.element_size()
+    by_summaries, by_heads = (rows + gradients) * wide, both * q.element_size()
     no_heads = "" if H % world == 0 and Hkv % world == 0 else f"{world} ranks do not divide {H} and {Hkv} heads"
     no_summaries = ""
     if normalizer == "official":
