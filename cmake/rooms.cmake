@@ -31,8 +31,8 @@ add_library(mhla_flags INTERFACE)
 set(cxx_flags -Wall -Wextra -Wpedantic -Wshadow -ffp-contract=off $<$<BOOL:${MHLA_WERROR}>:-Werror>)
 set(cuda_flags ${MHLA_CUDA_FLAGS} $<$<BOOL:${MHLA_WERROR}>:-Werror=all-warnings>)
 if(MHLA_SANITIZE)
-  # -O1: an instrumented file of vector code takes minutes with more
-  list(APPEND cxx_flags -O1 -fsanitize=${MHLA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
+  # -O1: an instrumented file of vector code takes minutes with more. Test files of `make asan-quick` have -O0.
+  list(APPEND cxx_flags $<IF:$<BOOL:$<TARGET_PROPERTY:MHLA_UNOPTIMISED>>,-O0,-O1> -fsanitize=${MHLA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
        # g++ 12 sees uninitialised members behind its own instrumentation
        $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(mhla_flags INTERFACE -fsanitize=${MHLA_SANITIZE})
