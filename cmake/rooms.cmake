@@ -1,9 +1,10 @@
-# mhla_room(NAME USES room... [PRIVATE_LINKS lib...] [TORCH header | room] [APART]): the library of one room, from every source of its
-# folder but *_test.cpp, *_bench.cpp and *_fuzz.cpp, and but what lies below another CMakeLists.txt: that is a room of
-# its own. Every *_test.cpp becomes one test of its own name, with MHLA_FUZZ every *_fuzz.cpp a libFuzzer program. With
-# MHLA_CUDA the *.cu belong to the library, without it the *_off.cpp that stand in for them. TORCH: the room is built
-# over LibTorch, whose part that `header` includes is compiled once, for the library, its tests, and the rooms that name
-# this one. APART: its files have the same names inside, and are compiled one by one (MHLA_UNITY).
+# mhla_room(NAME USES room... [PRIVATE_LINKS lib...] [TORCH header | room] [APART] [TEST_LINKS lib...] [TESTS_APART test...]):
+# the library of one room, from every source of its folder but *_test.cpp, *_bench.cpp and *_fuzz.cpp, and but what lies
+# below another CMakeLists.txt: that is a room of its own. Every *_test.cpp becomes one test of its own name (mhla_tests),
+# with MHLA_FUZZ every *_fuzz.cpp a libFuzzer program. With MHLA_CUDA the *.cu belong to the library, without it the
+# *_off.cpp that stand in for them. TORCH: the room is built over LibTorch, whose part that `header` includes is compiled
+# once, for the library, its tests, and the rooms that name this one. APART: its files have the same names inside, and are
+# compiled one by one (MHLA_UNITY).
 include(GNUInstallDirs)
 include(CTest)
 
@@ -30,8 +31,8 @@ add_library(mhla_flags INTERFACE)
 set(cxx_flags -Wall -Wextra -Wpedantic -Wshadow -ffp-contract=off $<$<BOOL:${MHLA_WERROR}>:-Werror>)
 set(cuda_flags ${MHLA_CUDA_FLAGS} $<$<BOOL:${MHLA_WERROR}>:-Werror=all-warnings>)
 if(MHLA_SANITIZE)
-  # -O1: an instrumented file of vector code takes minutes with more
-  list(APPEND cxx_flags -O1 -fsanitize=${MHLA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
+  # -O1: an instrumented file of vector code takes minutes with more. Test files of `make asan-quick` have -O0.
+  list(APPEND cxx_flags $<IF:$<BOOL:$<TARGET_PROPERTY:MHLA_UNOPTIMISED>>,-O0,-O1> -fsanitize=${MHLA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
        # g++ 12 sees uninitialised members behind its own instrumentation
        $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(mhla_flags INTERFACE -fsanitize=${MHLA_SANITIZE})
@@ -64,8 +65,8 @@ set(std_headers <algorithm> <array> <cmath> <cstdint> <cstring> <filesystem> <fu
 
 # A file over LibTorch costs 4 seconds before its first line, though the header is compiled once: templates that it left
 # open. In other rooms the headers of the standard library take most of the time, in the program those of CLI11. So eight
-# neighbours are compiled as one, and names in their anonymous namespaces must differ. OFF compiles every file alone:
-# quicker after a change.
+# neighbours are compiled as one, tests likewise, and names in their anonymous namespaces must differ: a neighbour's
+# function also hides one of the library with its name. OFF compiles every file alone: quicker after a change.
 option(MHLA_UNITY "Compile the files of a room eight at a time" ON)
 function(mhla_unity TARGET)
   if(MHLA_UNITY)
@@ -93,7 +94,7 @@ function(mhla_targets LIST)
 endfunction()
 
 function(mhla_room NAME)
-  cmake_parse_arguments(ROOM "APART" "TORCH" "USES;PRIVATE_LINKS" ${ARGN})
+  cmake_parse_arguments(ROOM "APART" "TORCH" "USES;PRIVATE_LINKS;TEST_LINKS;TESTS_APART" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB_RECURSE inner_rooms CONFIGURE_DEPENDS */CMakeLists.txt)
   foreach(inner ${inner_rooms})
@@ -147,21 +148,7 @@ function(mhla_room NAME)
     mhla_add_cuda(mhla_${NAME} ${cuda_sources})
   endif()
   if(MHLA_TESTS)
-    set(room ${NAME})
-    mhla_targets(room)
-    foreach(test ${tests})
-      get_filename_component(test_name ${test} NAME_WE)
-      if(ROOM_TORCH)
-        add_library(${test_name}_object OBJECT ${test})  # as position independent as the library: one header for both
-        target_link_libraries(${test_name}_object PRIVATE mhla::testing mhla_flags GTest::gtest)
-        target_link_libraries(${test_name}_object PRIVATE ${room})
-        target_compile_definitions(${test_name}_object PRIVATE MHLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-        target_precompile_headers(${test_name}_object REUSE_FROM ${header_of})
-        target_compile_options(${test_name}_object PRIVATE ${test_options})
-        set(test $<TARGET_OBJECTS:${test_name}_object>)
-      endif()
-      mhla_test(${test_name} SOURCES ${test} USES ${NAME})
-    endforeach()
+    mhla_tests(${NAME}_tests SOURCES ${tests} USES ${NAME} LINKS ${ROOM_TEST_LINKS} APART ${ROOM_TESTS_APART} HEADER_OF ${header_of})
   endif()
   if(MHLA_FUZZ)
     foreach(fuzzer ${fuzzers})
@@ -175,17 +162,65 @@ function(mhla_room NAME)
   endif()
 endfunction()
 
-# mhla_test(NAME SOURCES file... USES room... [LINKS lib...]): a GoogleTest program, one ctest entry. Tests may always
-# use testing/.
+# mhla_test(NAME SOURCES file... USES room... [LINKS lib...] [HEADER_OF target]): a GoogleTest program, one ctest entry.
+# Tests may always use testing/. HEADER_OF: the sources use the precompiled header of that library.
 function(mhla_test NAME)
-  cmake_parse_arguments(TEST "" "" "SOURCES;USES;LINKS" ${ARGN})
-  find_package(GTest REQUIRED)
-  add_executable(${NAME} ${TEST_SOURCES})
-  mhla_targets(TEST_USES)
-  target_link_libraries(${NAME} PRIVATE ${TEST_USES} mhla::testing mhla_flags GTest::gtest GTest::gtest_main rapidcheck
-                        ${TEST_LINKS})
-  target_compile_definitions(${NAME} PRIVATE MHLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_compile_options(${NAME} PRIVATE ${test_options})
-  set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  mhla_test_program(${NAME} ${ARGN})
+  target_link_libraries(${NAME} PRIVATE GTest::gtest_main)
   add_test(NAME ${NAME} COMMAND ${NAME})
+endfunction()
+
+function(mhla_test_program NAME)
+  cmake_parse_arguments(TEST "JOINT" "HEADER_OF" "SOURCES;USES;LINKS" ${ARGN})
+  find_package(GTest REQUIRED)
+  mhla_targets(TEST_USES)
+  set(links ${TEST_USES} mhla::testing mhla_flags GTest::gtest rapidcheck ${TEST_LINKS})
+  set(compiled ${NAME})
+  if(TEST_HEADER_OF)
+    set(compiled ${NAME}_object)  # as position independent as the library: one header for both
+    add_library(${compiled} OBJECT ${TEST_SOURCES})
+    target_link_libraries(${compiled} PRIVATE ${links})
+    target_precompile_headers(${compiled} REUSE_FROM ${TEST_HEADER_OF})
+    set(TEST_SOURCES $<TARGET_OBJECTS:${compiled}>)
+  endif()
+  add_executable(${NAME} ${TEST_SOURCES})
+  target_link_libraries(${NAME} PRIVATE ${links})
+  target_compile_definitions(${compiled} PRIVATE MHLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_options(${compiled} PRIVATE ${test_options})
+  if(TEST_JOINT)
+    mhla_unity(${compiled})
+    if(NOT TARGET mhla_joint_main)
+      add_library(mhla_joint_main OBJECT ${PROJECT_SOURCE_DIR}/tests/joint_main.cpp)
+      target_link_libraries(mhla_joint_main PRIVATE mhla_flags GTest::gtest)
+    endif()
+    target_link_libraries(${NAME} PRIVATE mhla_joint_main)
+  endif()
+  set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+endfunction()
+
+# mhla_tests(NAME SOURCES file... [APART test...] and as mhla_test): every file is a test of its own name, with a ctest
+# entry, a target and tests/<test> in the build. With MHLA_UNITY they are links to one program, which runs the tests of
+# the file whose name it is called by (tests/joint_main.cpp). APART: tests that need a program to themselves, or ALL.
+function(mhla_tests NAME)
+  cmake_parse_arguments(TESTS "" "HEADER_OF" "SOURCES;APART;USES;LINKS" ${ARGN})
+  set(options USES ${TESTS_USES} LINKS ${TESTS_LINKS} HEADER_OF ${TESTS_HEADER_OF})
+  set(joint)
+  foreach(test ${TESTS_SOURCES})
+    get_filename_component(test_name ${test} NAME_WE)
+    if(MHLA_UNITY AND NOT TESTS_APART STREQUAL "ALL" AND NOT test_name IN_LIST TESTS_APART)
+      list(APPEND joint ${test})
+    else()
+      mhla_test(${test_name} SOURCES ${test} ${options})
+    endif()
+  endforeach()
+  if(joint)
+    mhla_test_program(${NAME} JOINT SOURCES ${joint} ${options})
+    foreach(test ${joint})
+      get_filename_component(test_name ${test} NAME_WE)
+      add_custom_command(TARGET ${NAME} POST_BUILD COMMAND ${CMAKE_COMMAND} -E create_symlink ${NAME} ${test_name}
+                         WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+      add_custom_target(${test_name} DEPENDS ${NAME})
+      add_test(NAME ${test_name} COMMAND ${CMAKE_BINARY_DIR}/tests/${test_name})
+    endforeach()
+  endif()
 endfunction()

@@ -5,19 +5,13 @@
 
 #include <cmath>
 
+#include "mhla/analysis/analysis_fixture.h"
 #include "mhla/analysis/attention_stats.h"
 #include "mhla/core/error.h"
-#include "mhla/testing/random.h"
 #include "mhla/testing/tensor.h"
 
 namespace mhla {
 namespace {
-
-Matrix normal(Random& random, std::int64_t rows, std::int64_t columns) {
-  Matrix matrix(rows, columns);
-  for (double& value : matrix.values) value = random.normal();
-  return matrix;
-}
 
 Matrix of(std::int64_t rows, std::int64_t columns, const std::vector<double>& values) {
   Matrix matrix(rows, columns);

@@ -9,17 +9,11 @@
 #include <cmath>
 #include <iostream>
 
+#include "mhla/analysis/analysis_fixture.h"
 #include "mhla/core/error.h"
-#include "mhla/testing/random.h"
 
 namespace mhla {
 namespace {
-
-Matrix normal(Random& random, std::int64_t rows, std::int64_t columns) {
-  Matrix matrix(rows, columns);
-  for (double& value : matrix.values) value = random.normal();
-  return matrix;
-}
 
 Matrix product(const Matrix& a, const Matrix& b) {
   Matrix result(a.rows, b.columns);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/data/image_set.h"
+#include "mhla/data/video_set.h"
 #include "mhla/io/codecs/codecs_fixture.h"
 #include "mhla/io/codecs/gzip.h"
 #include "mhla/testing/messages.h"
@@ -96,6 +98,13 @@ inline ImageSetPtr noise_set(int count, int classes, int channels, int height = 
     images.labels.push_back(i % classes);
   }
   return images_in_memory(std::move(images));
+}
+
+// The numbers of a clip.
+inline std::vector<float> clip_of(const VideoSet& set, std::int64_t item) {
+  std::vector<float> clip(static_cast<std::size_t>(set.shape().numbers()), NAN);
+  set.clip(item, clip.data());
+  return clip;
 }
 
 }  // namespace mhla

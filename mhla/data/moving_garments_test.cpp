@@ -18,12 +18,6 @@ std::string small_garments(const ScratchFolder& folder) {
   return "moving-garments:" + folder.path();
 }
 
-std::vector<float> clip_of(const VideoSet& set, std::int64_t item) {
-  std::vector<float> clip(static_cast<std::size_t>(set.shape().numbers()), NAN);
-  set.clip(item, clip.data());
-  return clip;
-}
-
 // torch's grid_sample, bilinear, zeros outside, align_corners false, of a square image at x, y from -1 to 1.
 double sampled(const Image& image, double x, double y) {
   const double u = ((x + 1) * image.width - 1) / 2, v = ((y + 1) * image.height - 1) / 2;

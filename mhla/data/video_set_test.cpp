@@ -21,12 +21,6 @@ std::string grey_video(int frames, int height, int width, const std::string& rat
 
 double level(int frame) { return std::lround(255.0 / 219.0 * 10 * frame) / 127.5 - 1; }
 
-std::vector<float> clip_of(const VideoSet& set, std::int64_t item) {
-  std::vector<float> clip(static_cast<std::size_t>(set.shape().numbers()), NAN);
-  set.clip(item, clip.data());
-  return clip;
-}
-
 TEST(VideoFolder, ClipsHaveTheirRateAndSize) {
   const ScratchFolder folder;
   folder.write_text("b.y4m", grey_video(12, 8, 16, "24:1"));

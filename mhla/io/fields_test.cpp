@@ -27,7 +27,7 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-Config read(const std::string& text) {
+Config config_from(const std::string& text) {
   Config config;
   fields_from_json(config, parse_json(text, "doc"), "doc");
   return config;
@@ -38,27 +38,29 @@ TEST(Fields, GoOutAndComeBack) {
   const std::string text = write_json(fields_to_json(config));
   EXPECT_EQ(text, R"({"depth": 7, "rate": 0.25, "official": true, "name": "small", "eps": 1e-06, "dims": [3, 4, 5], )"
                   R"("image": [8, 9], "blocks": [[1, 2], [3, 4]]})");
-  EXPECT_EQ(read(text), config);
+  EXPECT_EQ(config_from(text), config);
   config.eps.reset();
-  EXPECT_EQ(read(write_json(fields_to_json(config))), config);
+  EXPECT_EQ(config_from(write_json(fields_to_json(config))), config);
 }
 
 TEST(Fields, ThatAreMissingKeepTheirValues) {
   Config want;
   want.depth = 3;
-  EXPECT_EQ(read(R"({"depth": 3})"), want);
-  EXPECT_EQ(read("{}"), Config{});
+  EXPECT_EQ(config_from(R"({"depth": 3})"), want);
+  EXPECT_EQ(config_from("{}"), Config{});
 }
 
 TEST(Fields, SayWhatIsWrong) {
-  EXPECT_EQ(message_of([] { read(R"({"dept": 3})"); }), "doc: 'dept' is unknown, nearest is 'depth'");
-  EXPECT_EQ(message_of([] { read(R"({"imag": 3})"); }), "doc: 'imag' is unknown, nearest is 'image'");
+  EXPECT_EQ(message_of([] { config_from(R"({"dept": 3})"); }), "doc: 'dept' is unknown, nearest is 'depth'");
+  EXPECT_EQ(message_of([] { config_from(R"({"imag": 3})"); }), "doc: 'imag' is unknown, nearest is 'image'");
   EXPECT_EQ(nearest_name("rnu", {"rank", "run"}), "run");  // a swap is one change
   EXPECT_EQ(nearest_name("bacth", {"back", "batch"}), "batch");
-  EXPECT_EQ(message_of([] { read(R"({"depth": "3"})"); }), "doc: 'depth': JSON value is a string, expected an integer");
-  EXPECT_EQ(message_of([] { read(R"({"image": [1, 2, 3]})"); }), "doc: 'image': a list of 3, expected 2 items");
-  EXPECT_EQ(message_of([] { read(R"({"blocks": [[1, 2], [3]]})"); }), "doc: 'blocks': a list of 1, expected 2 items");
-  EXPECT_EQ(message_of([] { read("[1]"); }), "doc: JSON value is an array, expected an object");
+  EXPECT_EQ(message_of([] { config_from(R"({"depth": "3"})"); }),
+            "doc: 'depth': JSON value is a string, expected an integer");
+  EXPECT_EQ(message_of([] { config_from(R"({"image": [1, 2, 3]})"); }), "doc: 'image': a list of 3, expected 2 items");
+  EXPECT_EQ(message_of([] { config_from(R"({"blocks": [[1, 2], [3]]})"); }),
+            "doc: 'blocks': a list of 1, expected 2 items");
+  EXPECT_EQ(message_of([] { config_from("[1]"); }), "doc: JSON value is an array, expected an object");
 }
 
 }  // namespace

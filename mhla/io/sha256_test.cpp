@@ -8,14 +8,14 @@
 namespace mhla {
 namespace {
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> text_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 TEST(Sha256, PublishedVectors) {
-  EXPECT_EQ(sha256(bytes_of("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  EXPECT_EQ(sha256(bytes_of("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(sha256(bytes_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
+  EXPECT_EQ(sha256(text_bytes("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256(text_bytes("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256(text_bytes("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
             "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-  EXPECT_EQ(sha256(bytes_of(std::string(1000000, 'a'))),
+  EXPECT_EQ(sha256(text_bytes(std::string(1000000, 'a'))),
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
@@ -23,11 +23,11 @@ TEST(Sha256, PiecesOfAnySize) {
   std::string text;
   for (int i = 0; i < 300; ++i) text += static_cast<char>(i * 7);
   for (std::size_t size = 0; size <= text.size(); size += 11) {  // lengths on both sides of 55, 56, 64
-    const std::string part = text.substr(0, size), want = sha256(bytes_of(part));
+    const std::string part = text.substr(0, size), want = sha256(text_bytes(part));
     for (const std::size_t step : {1u, 3u, 63u, 64u, 65u}) {
       Sha256 sum;
       for (std::size_t at = 0; at < size; at += step) {
-        sum.add(bytes_of(part).subspan(at, std::min(step, size - at)));
+        sum.add(text_bytes(part).subspan(at, std::min(step, size - at)));
         (void)sum.digest();  // changes nothing
       }
       EXPECT_EQ(sum.digest(), want) << size << " by " << step;

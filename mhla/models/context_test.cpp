@@ -63,7 +63,7 @@ void disturb(torch::nn::Module& model) {  // modulations and the last layer star
     if (item.key().find(".mix") == std::string::npos) item.value().add_(torch::randn_like(item.value()), 0.1);
 }
 
-DitConfig small_dit() {
+DitConfig context_dit() {
   DitConfig c = dit_config("dit_d32");
   c.image = {14, 8}, c.patch = 1, c.channels = 3, c.classes = 4, c.dim = 16, c.depth = 2, c.heads = 2;
   c.blocks = {4, 2}, c.lepe = 5, c.cpe = 3, c.gate = "silu";  // blocks of 4, 4, 4 and 2 rows
@@ -78,7 +78,7 @@ TEST(SharedDit, ComputesWhatOneProcessComputes) {
         processes,
         [] {
           torch::manual_seed(7);
-          Dit model(small_dit());
+          Dit model(context_dit());
           disturb(*model);
           return model.ptr();
         },
@@ -108,7 +108,7 @@ TEST(SharedWan, ComputesWhatOneProcessComputes) {
 
 TEST(SharedModels, RefuseWhatCannotBeCut) {
   const auto share = std::make_shared<ContextShare>();
-  DitConfig c = small_dit();
+  DitConfig c = context_dit();
   c.attention = "softmax", c.gate = "none", c.lepe = c.cpe = 0;
   Dit softmax(c);
   EXPECT_NE(message_of([&] { share_context(*softmax, share); }).find("cannot be shared between processes"),

@@ -8,7 +8,7 @@
 namespace mhla {
 namespace {
 
-double distance(const torch::Tensor& got, const torch::Tensor& want) {
+double norm_distance(const torch::Tensor& got, const torch::Tensor& want) {
   const torch::Tensor wide = want.to(torch::kDouble);
   return ((got.to(torch::kCPU, torch::kDouble) - wide).norm() / wide.norm()).item<double>();
 }
@@ -22,7 +22,7 @@ WanConfig network(const std::string& attention, const std::string& gate) {
   return c;
 }
 
-void randomize(torch::nn::Module& model) {
+void shake(torch::nn::Module& model) {
   const torch::NoGradGuard no_gradient;
   for (const auto& item : model.named_parameters())
     if (!item.key().ends_with("mix")) item.value().add_(torch::randn_like(item.value()), 0.02);
@@ -52,19 +52,19 @@ TEST(VideoCuda, WanInF32WithItsGradients) {
                                         std::pair("linear", "none"), std::pair("softmax", "none")}) {
     SCOPED_TRACE(str(attention, " ", gate));
     Wan model(network(attention, gate));
-    randomize(*model);
+    shake(*model);
     const torch::Tensor x = torch::randn({2, 12, 4, 8, 12}), text = torch::randn({2, 5, 24});
     const Answers want = answers_of(model, x, text, torch::kCPU), got = answers_of(model, x, text, torch::kCUDA);
-    EXPECT_LT(distance(got.out, want.out), 1e-4);
+    EXPECT_LT(norm_distance(got.out, want.out), 1e-4);
     for (std::size_t i = 0; i < want.gradients.size(); ++i) {
       const std::string name = model->named_parameters().keys()[i];
       ASSERT_EQ(got.gradients[i].defined(), want.gradients[i].defined()) << name;
       if (!want.gradients[i].defined() || want.gradients[i].abs().max().item<float>() <= 1e-8F) continue;
-      EXPECT_LT(distance(got.gradients[i], want.gradients[i]), 2e-3) << name;
+      EXPECT_LT(norm_distance(got.gradients[i], want.gradients[i]), 2e-3) << name;
     }
     const torch::NoGradGuard no_gradient;  // other kernels: norm and rotary positions in one pass
     const torch::Tensor t = torch::tensor({300.0F, 700.0F}).to(torch::kCUDA);
-    EXPECT_LT(distance(model->forward(x.to(torch::kCUDA), t, text.to(torch::kCUDA)), want.out), 1e-4);
+    EXPECT_LT(norm_distance(model->forward(x.to(torch::kCUDA), t, text.to(torch::kCUDA)), want.out), 1e-4);
   }
 }
 
@@ -76,15 +76,15 @@ TEST(VideoCuda, WanWithWeightsInBf16) {
   for (const char* attention : {"mhla", "linear", "softmax"}) {
     SCOPED_TRACE(attention);
     Wan model(network(attention, "none"));
-    randomize(*model);
+    shake(*model);
     const torch::Tensor x = torch::randn({2, 12, 4, 8, 12}), text = torch::randn({2, 5, 24}),
                         t = torch::tensor({300.0F, 700.0F});
     const torch::Tensor want = model->forward(x, t, text);
     model->to(torch::kBFloat16);
-    const double lost = distance(model->forward(x, t, text), want);
+    const double lost = norm_distance(model->forward(x, t, text), want);
     model->to(torch::kCUDA);
     const torch::Tensor got = model->forward(x.to(torch::kCUDA), t.to(torch::kCUDA), text.to(torch::kCUDA));
-    EXPECT_LE(distance(got, want), std::max(2e-2, 2 * lost));
+    EXPECT_LE(norm_distance(got, want), std::max(2e-2, 2 * lost));
   }
 }
 
@@ -103,8 +103,8 @@ TEST(VideoCuda, TheAutoencoderHoweverFramesLie) {
       SCOPED_TRACE(str(c10::toString(type), " ", static_cast<int>(how)));
       model->use_frames(how);
       const double most = type == torch::kFloat ? 4e-3 : 5e-2;  // convolutions round to TF32 on a card: 2.04e-3 seen
-      EXPECT_LT(distance(model->decode(z.to(torch::kCUDA, type)), frames), most);
-      EXPECT_LT(distance(model->encode(video.to(torch::kCUDA, type)), latents), most);
+      EXPECT_LT(norm_distance(model->decode(z.to(torch::kCUDA, type)), frames), most);
+      EXPECT_LT(norm_distance(model->encode(video.to(torch::kCUDA, type)), latents), most);
     }
   }
 }

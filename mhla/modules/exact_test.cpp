@@ -21,7 +21,7 @@ Gradients gradients_of(const torch::Tensor& x, const torch::Tensor& weight, cons
   return {y.detach(), leaves[0].grad(), leaves[1].grad(), leaves[2].grad()};
 }
 
-double distance(const torch::Tensor& got, const torch::Tensor& want) {
+double norm_distance(const torch::Tensor& got, const torch::Tensor& want) {
   return ((got - want).norm() / want.norm()).item<double>();
 }
 
@@ -37,12 +37,12 @@ void check(const std::vector<std::int64_t>& shape, std::int64_t out, const torch
     return torch::linear(a, w, b);
   };
   const Gradients got = gradients_of(x, weight, bias, ours), want = gradients_of(x, weight, bias, theirs);
-  EXPECT_LE(distance(got.y, want.y), 1e-6);
-  EXPECT_LE(distance(got.dx, want.dx), 1e-6);
-  EXPECT_LE(distance(got.dweight, want.dweight), 1e-5);
+  EXPECT_LE(norm_distance(got.y, want.y), 1e-6);
+  EXPECT_LE(norm_distance(got.dx, want.dx), 1e-6);
+  EXPECT_LE(norm_distance(got.dweight, want.dweight), 1e-5);
   EXPECT_EQ(got.dbias.sizes(), want.dbias.sizes());
   EXPECT_EQ(got.dbias.scalar_type(), torch::kFloat);
-  EXPECT_LE(distance(got.dbias, want.dbias), 1e-5);
+  EXPECT_LE(norm_distance(got.dbias, want.dbias), 1e-5);
 }
 
 TEST(LinearLayers, HaveTheGradientsOfLibTorch) {
@@ -64,8 +64,8 @@ TEST(LinearLayers, CanBeDifferentiatedTwice) {
   const torch::Tensor y = apply_linear(x, weight, bias);
   const torch::Tensor once = torch::autograd::grad({y.pow(3).sum()}, {bias}, {}, true, /*create_graph=*/true)[0];
   const torch::Tensor twice = torch::autograd::grad({once.sum()}, {bias})[0];
-  EXPECT_LE(distance(once.detach(), 3 * y.detach().square().sum(0)), 1e-5);
-  EXPECT_LE(distance(twice, 6 * y.detach().sum(0)), 1e-4);
+  EXPECT_LE(norm_distance(once.detach(), 3 * y.detach().square().sum(0)), 1e-5);
+  EXPECT_LE(norm_distance(twice, 6 * y.detach().sum(0)), 1e-4);
 }
 
 TEST(LinearLayers, LeaveABiasThatDoesNotLearnAlone) {

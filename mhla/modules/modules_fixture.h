@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "mhla/kernels/common/layout.h"
@@ -43,7 +44,13 @@ inline torch::Tensor plain_mhla(const PlainTokens& x, const torch::Tensor& mix, 
   return num / den.transpose(1, 2).unsqueeze(-1);
 }
 
-// Largest difference over largest value, or over 1e-3 where all of it is smaller; NaN where either is.
+// Largest difference over largest value; NaN where either is.
+inline double relative_distance(const torch::Tensor& got, const torch::Tensor& want) {
+  if (got.sizes() != want.sizes()) return std::numeric_limits<double>::infinity();
+  return ((got - want).abs().max() / want.abs().max()).item<double>();
+}
+
+// The same, over 1e-3 where all values are smaller.
 inline double distance(const torch::Tensor& got, const torch::Tensor& want) {
   if (got.sizes() != want.sizes()) return std::numeric_limits<double>::infinity();
   return ((got - want).abs().max() / want.abs().max().clamp_min(1e-3)).item<double>();

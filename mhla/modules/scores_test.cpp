@@ -36,7 +36,7 @@ torch::Tensor apply(torch::nn::Module& module, const char* name, const torch::Te
   return std::dynamic_pointer_cast<Layer>(module.named_children()[name])->forward(x);
 }
 
-const Layout kGrid = Layout::grid2d(5, 6, 2, 3);
+const Layout kScoresGrid = Layout::grid2d(5, 6, 2, 3);
 
 class ScoresOf : public testing::TestWithParam<const char*> {};
 
@@ -45,7 +45,7 @@ TEST_P(ScoresOf, AreWhatForwardComputes) {
   torch::manual_seed(3);
   const std::string name = GetParam();
   AttentionConfig config;
-  config.dim = 16, config.heads = 2, config.layout = kGrid, config.rope = name == "softmax";
+  config.dim = 16, config.heads = 2, config.layout = kScoresGrid, config.rope = name == "softmax";
   const AnyAttention layer = make_attention(name, config);
   layer->to(torch::kDouble);
   for (torch::Tensor& parameter : layer->parameters()) parameter.add_(0.05 * torch::randn_like(parameter));
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Zoo, ScoresOf,
 
 TEST(Scores, ScansHaveNone) {
   AttentionConfig config;
-  config.dim = 64, config.heads = 2, config.layout = kGrid;
+  config.dim = 64, config.heads = 2, config.layout = kScoresGrid;
   for (const char* name : {"gla", "mamba2", "gdn"})
     EXPECT_EQ(dynamic_cast<ScoredAttention*>(make_attention(name, config).get()), nullptr) << name;
 }

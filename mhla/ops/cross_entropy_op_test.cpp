@@ -20,7 +20,7 @@ double most_off(const at::Tensor& got, const at::Tensor& want) {
 }
 
 // `loss`, `gradient`: how far a value may be off; logits are a few units, gradients at most 1.
-void expect_formula(const Sizes& s, c10::Device device, at::ScalarType type, double loss, double gradient) {
+void expect_cross_entropy(const Sizes& s, c10::Device device, at::ScalarType type, double loss, double gradient) {
   SCOPED_TRACE(str("N ", s.N, " V ", s.V, " ", c10::str(type)));
   at::manual_seed(5);
   const at::Tensor logits = (at::randn({s.N, s.V}, at::kDouble) * 3).to(type);
@@ -44,9 +44,9 @@ const std::vector<Sizes> kShapes{{1, 1}, {3, 2}, {5, 7}, {4, 33}, {130, 1000}, {
 
 TEST(CrossEntropyOp, IsTheFormulaOnTheCpu) {
   for (const Sizes& s : kShapes) {
-    expect_formula(s, at::kCPU, at::kDouble, 1e-12, 1e-12);
-    expect_formula(s, at::kCPU, at::kFloat, 1e-5, 1e-6);
-    expect_formula(s, at::kCPU, at::kBFloat16, 1e-5, 4e-3);
+    expect_cross_entropy(s, at::kCPU, at::kDouble, 1e-12, 1e-12);
+    expect_cross_entropy(s, at::kCPU, at::kFloat, 1e-5, 1e-6);
+    expect_cross_entropy(s, at::kCPU, at::kBFloat16, 1e-5, 4e-3);
   }
 }
 
@@ -63,9 +63,9 @@ TEST(CrossEntropyOp, SaysWhatIsWrong) {
 TEST(CrossEntropyOp, IsTheFormulaOnAGpu) {
   if (!at::hasCUDA()) GTEST_SKIP() << "needs a CUDA device";
   for (const Sizes& s : kShapes) {
-    expect_formula(s, at::kCUDA, at::kFloat, 2e-5, 2e-6);
-    expect_formula(s, at::kCUDA, at::kBFloat16, 2e-5, 4e-3);
-    expect_formula(s, at::kCUDA, at::kHalf, 2e-5, 5e-4);
+    expect_cross_entropy(s, at::kCUDA, at::kFloat, 2e-5, 2e-6);
+    expect_cross_entropy(s, at::kCUDA, at::kBFloat16, 2e-5, 4e-3);
+    expect_cross_entropy(s, at::kCUDA, at::kHalf, 2e-5, 5e-4);
   }
 }
 

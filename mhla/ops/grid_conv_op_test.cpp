@@ -9,14 +9,14 @@
 namespace mhla::ops {
 namespace {
 
-struct Case {
+struct ConvCase {
   std::int64_t images, rows, columns, channels, kernel;
   bool base, gate;
 };
 
 // out and the gradients of a projection whose last third is v, of weight, bias, base and gate.
 template <class F>
-std::vector<at::Tensor> outcome(const Case& c, const F& leaf, bool formula) {
+std::vector<at::Tensor> outcome(const ConvCase& c, const F& leaf, bool formula) {
   at::manual_seed(2);
   const std::int64_t tokens = c.rows * c.columns;
   const auto values = [&](at::IntArrayRef sizes) { return leaf(at::randn(sizes, at::kDouble)); };
@@ -41,7 +41,7 @@ std::vector<at::Tensor> outcome(const Case& c, const F& leaf, bool formula) {
   return all;
 }
 
-void expect_formula(const Case& c, c10::Device device, at::ScalarType type, double most) {
+void expect_grid_conv(const ConvCase& c, c10::Device device, at::ScalarType type, double most) {
   SCOPED_TRACE(str(c.images, " x ", c.rows, " x ", c.columns, " x ", c.channels, " kernel ", c.kernel,
                    c.base ? " base" : "", c.gate ? " gate" : "", " ", c10::toString(type)));
   const auto rounded = [&](const at::Tensor& t) { return t.to(type).to(at::kDouble).set_requires_grad(true); };
@@ -54,8 +54,8 @@ void expect_formula(const Case& c, c10::Device device, at::ScalarType type, doub
 
 TEST(GridConvOp, IsTheConvolutionOnTheCpu) {
   for (const auto& [base, gate] : {std::pair{false, false}, {true, false}, {true, true}}) {
-    expect_formula({2, 5, 7, 6, 3, base, gate}, at::kCPU, at::kDouble, 1e-12);
-    expect_formula({1, 4, 4, 8, 5, base, gate}, at::kCPU, at::kFloat, 1e-5);
+    expect_grid_conv({2, 5, 7, 6, 3, base, gate}, at::kCPU, at::kDouble, 1e-12);
+    expect_grid_conv({1, 4, 4, 8, 5, base, gate}, at::kCPU, at::kFloat, 1e-5);
   }
 }
 
@@ -72,18 +72,18 @@ TEST(GridConvOp, IsTheConvolutionOnAGpu) {
   if (!at::hasCUDA()) GTEST_SKIP() << "needs a CUDA device";
   for (const auto& [base, gate] : {std::pair{false, false}, {true, false}, {true, true}}) {
     for (const std::int64_t kernel : {3, 5, 7}) {
-      expect_formula({3, 16, 16, 192, kernel, base, gate}, at::kCUDA, at::kFloat, 2e-5);
-      expect_formula({2, 9, 13, 132, kernel, base, gate}, at::kCUDA, at::kFloat, 2e-5);
-      expect_formula({2, 1, 3, 4, kernel, base, gate}, at::kCUDA, at::kBFloat16, 2e-2);
-      expect_formula({5, 14, 14, 384, kernel, base, gate}, at::kCUDA, at::kHalf, 4e-3);
-      expect_formula({1, 6, 5, 6, kernel, base, gate}, at::kCUDA, at::kFloat, 2e-5);  // channels: LibTorch's
+      expect_grid_conv({3, 16, 16, 192, kernel, base, gate}, at::kCUDA, at::kFloat, 2e-5);
+      expect_grid_conv({2, 9, 13, 132, kernel, base, gate}, at::kCUDA, at::kFloat, 2e-5);
+      expect_grid_conv({2, 1, 3, 4, kernel, base, gate}, at::kCUDA, at::kBFloat16, 2e-2);
+      expect_grid_conv({5, 14, 14, 384, kernel, base, gate}, at::kCUDA, at::kHalf, 4e-3);
+      expect_grid_conv({1, 6, 5, 6, kernel, base, gate}, at::kCUDA, at::kFloat, 2e-5);  // channels: LibTorch's
     }
   }
 }
 
 TEST(GridConvOp, BitsRepeatOnAGpu) {
   if (!at::hasCUDA()) GTEST_SKIP() << "needs a CUDA device";
-  const Case c{4, 32, 32, 192, 3, true, true};
+  const ConvCase c{4, 32, 32, 192, 3, true, true};
   const auto given = [](const at::Tensor& t) { return t.to(at::kCUDA, at::kBFloat16).set_requires_grad(true); };
   const std::vector<at::Tensor> first = outcome(c, given, false), again = outcome(c, given, false);
   for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(at::equal(first[i], again[i])) << i;

@@ -8,9 +8,9 @@
 namespace mhla::ops {
 namespace {
 
-constexpr double kEps = 1e-6;
+constexpr double kModulatedEps = 1e-6;
 
-struct Case {
+struct ModulatedCase {
   std::int64_t samples, tokens, columns;
   bool joins = true;     // a branch joins the stream
   bool uses_sum = true;  // the stream goes on behind the norm
@@ -19,7 +19,7 @@ struct Case {
 // Leaves x, scale, shift, branch and gate in f64; rows of a sample are slices of one tensor, as a model has them.
 struct Inputs {
   at::Tensor x, branch, rows;
-  explicit Inputs(const Case& c)
+  explicit Inputs(const ModulatedCase& c)
       : x(at::randn({c.samples, c.tokens, c.columns}, at::kDouble)),
         branch(at::randn({c.samples, c.tokens, c.columns}, at::kDouble)),
         rows(at::randn({c.samples, 3 * c.columns}, at::kDouble)) {}
@@ -30,7 +30,7 @@ struct Outcome {
 };
 
 template <class F>
-Outcome outcome(const Case& c, const Inputs& in, const F& leaf, const std::pair<at::Tensor, at::Tensor>& dout,
+Outcome outcome(const ModulatedCase& c, const Inputs& in, const F& leaf, const std::pair<at::Tensor, at::Tensor>& dout,
                 bool formula) {
   const at::Tensor x = leaf(in.x), branch = leaf(in.branch), rows = leaf(in.rows);
   const std::vector<at::Tensor> part = rows.unsqueeze(1).chunk(3, -1);
@@ -38,11 +38,11 @@ Outcome outcome(const Case& c, const Inputs& in, const F& leaf, const std::pair<
   if (formula) {
     if (c.joins) s = x + part[2] * branch;
     const at::Tensor centered = s - s.mean(-1, true);
-    y = centered * (centered.square().mean(-1, true) + kEps).rsqrt() * (1 + part[0]) + part[1];
+    y = centered * (centered.square().mean(-1, true) + kModulatedEps).rsqrt() * (1 + part[0]) + part[1];
   } else {
     ModulatedNormInputs inputs{x, {}, {}, part[0], part[1]};
     if (c.joins) inputs.branch = branch, inputs.gate = part[2];
-    std::tie(s, y) = modulated_norm(inputs, kEps);
+    std::tie(s, y) = modulated_norm(inputs, kModulatedEps);
   }
   at::Tensor loss = (y * dout.first.to(y.options())).sum();
   if (c.uses_sum) loss = loss + (s * dout.second.to(s.options())).sum();
@@ -53,11 +53,7 @@ Outcome outcome(const Case& c, const Inputs& in, const F& leaf, const std::pair<
   return out;
 }
 
-double off(const at::Tensor& got, const at::Tensor& want) {
-  return ((got.cpu().to(at::kDouble) - want).norm() / want.norm()).item<double>();
-}
-
-void expect_formula(const Case& c, c10::Device device, at::ScalarType type, double most) {
+void expect_modulated_norm(const ModulatedCase& c, c10::Device device, at::ScalarType type, double most) {
   SCOPED_TRACE(str(c.samples, " x ", c.tokens, " x ", c.columns, c.joins ? " joins" : "", " ", c10::toString(type)));
   at::manual_seed(1);
   const Inputs in(c);
@@ -72,8 +68,8 @@ void expect_formula(const Case& c, c10::Device device, at::ScalarType type, doub
 TEST(ModulatedNorm, IsTheFormulaOnTheCpu) {
   for (const bool joins : {false, true}) {
     for (const bool uses_sum : {false, true}) {
-      expect_formula({2, 5, 24, joins, uses_sum}, at::kCPU, at::kDouble, 1e-12);
-      expect_formula({2, 5, 7, joins, uses_sum}, at::kCPU, at::kFloat, 1e-5);
+      expect_modulated_norm({2, 5, 24, joins, uses_sum}, at::kCPU, at::kDouble, 1e-12);
+      expect_modulated_norm({2, 5, 7, joins, uses_sum}, at::kCPU, at::kFloat, 1e-5);
     }
   }
 }
@@ -96,9 +92,9 @@ TEST(ModulatedNorm, IsTheFormulaOnAGpu) {
   for (const std::int64_t X : columns) {
     for (const bool joins : {false, true}) {
       for (const bool uses_sum : {false, true}) {
-        expect_formula({3, 70, X, joins, uses_sum}, at::kCUDA, at::kFloat, 2e-5);
-        expect_formula({2, 131, X, joins, uses_sum}, at::kCUDA, at::kBFloat16, 2e-2);
-        expect_formula({2, 1, X, joins, uses_sum}, at::kCUDA, at::kHalf, 4e-3);
+        expect_modulated_norm({3, 70, X, joins, uses_sum}, at::kCUDA, at::kFloat, 2e-5);
+        expect_modulated_norm({2, 131, X, joins, uses_sum}, at::kCUDA, at::kBFloat16, 2e-2);
+        expect_modulated_norm({2, 1, X, joins, uses_sum}, at::kCUDA, at::kHalf, 4e-3);
       }
     }
   }
@@ -113,8 +109,8 @@ TEST(ModulatedNorm, UnderAutocastTheStreamStaysWideAndBitsRepeat) {
   const auto once = [&](std::int64_t samples) {
     const std::vector<at::Tensor> part = rows.narrow(0, 0, samples).unsqueeze(1).chunk(3, -1);
     set_cuda_autocast(true);
-    const auto [s, y] =
-        modulated_norm({x.narrow(0, 0, samples), branch.narrow(0, 0, samples), part[2], part[0], part[1]}, kEps);
+    const auto [s, y] = modulated_norm(
+        {x.narrow(0, 0, samples), branch.narrow(0, 0, samples), part[2], part[0], part[1]}, kModulatedEps);
     set_cuda_autocast(false);
     EXPECT_EQ(s.scalar_type(), at::kFloat);
     EXPECT_EQ(y.scalar_type(), at::kBFloat16);

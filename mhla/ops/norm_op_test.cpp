@@ -10,17 +10,6 @@
 namespace mhla::ops {
 namespace {
 
-at::Tensor leaf(at::IntArrayRef sizes, at::ScalarType type = at::kDouble) {
-  return at::randn(sizes, type).set_requires_grad(true);
-}
-
-// The same values in f32, a leaf of their own.
-at::Tensor as_f32(const at::Tensor& x) { return x.detach().to(at::kFloat).set_requires_grad(true); }
-
-double off(const at::Tensor& got, const at::Tensor& want) {
-  return ((got.to(at::kDouble) - want).norm() / want.norm()).item<double>();
-}
-
 at::Tensor plain(const at::Tensor& x, const at::Tensor& weight, const NormOptions& o) {
   at::Tensor y = o.centered ? x - x.mean(-1, true) : x;
   y = y * (y.square().mean(-1, true) + o.eps).rsqrt() * weight;

@@ -22,16 +22,12 @@ at::Tensor plain(const at::Tensor& x, const at::Tensor& weight, const NormRopeIn
   return at::stack({pairs[0] * c - pairs[1] * s, pairs[0] * s + pairs[1] * c}, -1).flatten(-2);
 }
 
-double off(const at::Tensor& got, const at::Tensor& want) {
-  return ((got.to(at::kDouble) - want).norm() / want.norm()).item<double>();
-}
-
-struct Problem {
+struct NormRopeProblem {
   NormRopeInputs in;
   RopeTable table;
 };
 
-Problem problem_of(std::int64_t heads, std::int64_t head, at::TensorOptions options = at::kFloat) {
+NormRopeProblem problem_of(std::int64_t heads, std::int64_t head, at::TensorOptions options = at::kFloat) {
   const at::Tensor angles = 5 * at::randn({7, head / 2}, at::kDouble);
   const auto like = [&](at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble).to(options); };
   const auto table = [&](const at::Tensor& x) { return x.to(options.dtype(at::kFloat)); };
@@ -44,7 +40,7 @@ TEST(NormRopeOp, IsTheNormThenThePositions) {
   at::manual_seed(1);
   for (const FeatureMap map : kMaps) {
     SCOPED_TRACE(name_of(map));
-    const Problem p = problem_of(3, 20);
+    const NormRopeProblem p = problem_of(3, 20);
     const auto [q, k] = norm_rope(p.in, p.table, map);
     EXPECT_EQ(q.sizes(), (std::vector<std::int64_t>{3, 7, 3, 20}));
     EXPECT_LT(off(q, plain(p.in.q, p.in.q_weight, p.in, p.table, map)), 5e-7);
@@ -53,7 +49,7 @@ TEST(NormRopeOp, IsTheNormThenThePositions) {
 }
 
 TEST(NormRopeOp, RefusalsNameTheTensor) {
-  Problem p = problem_of(3, 20);
+  NormRopeProblem p = problem_of(3, 20);
   p.in.heads = 7;
   EXPECT_TRUE(has(message_of([&] { norm_rope(p.in, p.table); }),
                   "norm_rope: q has shape [3, 7, 60], expected [B, N, a multiple of 7 heads]"));
@@ -70,7 +66,7 @@ TEST(NormRopeOp, OnAGpuOnePassHasTheSameAnswer) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       for (const FeatureMap map : kMaps) {
         SCOPED_TRACE(str(heads, " heads of ", head, " ", c10::toString(type), " ", name_of(map)));
-        const Problem p = problem_of(heads, head, at::TensorOptions(type).device(at::kCUDA));
+        const NormRopeProblem p = problem_of(heads, head, at::TensorOptions(type).device(at::kCUDA));
         const auto [q, k] = norm_rope(p.in, p.table, map);
         EXPECT_EQ(q.scalar_type(), type);
         const double most = type == at::kFloat ? 1e-6 : 4e-3;

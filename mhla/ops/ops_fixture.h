@@ -21,6 +21,19 @@ inline at::Tensor tensor_of(const ConstView& view) {
   return at::from_blob(const_cast<void*>(view.data), sizes, strides, at::TensorOptions(scalar_type_of(view.dtype)));
 }
 
+// A leaf of a graph, random.
+inline at::Tensor leaf(at::IntArrayRef sizes, at::ScalarType type = at::kDouble) {
+  return at::randn(sizes, type).set_requires_grad(true);
+}
+
+// The values of x in f32, a leaf of their own.
+inline at::Tensor as_f32(const at::Tensor& x) { return x.detach().to(at::kFloat).set_requires_grad(true); }
+
+// How far tensors differ, in f64 and relative to the norm of `want`.
+inline double off(const at::Tensor& got, const at::Tensor& want) {
+  return ((got.cpu().to(at::kDouble) - want).norm() / want.norm()).item<double>();
+}
+
 inline AttentionInputs inputs_of(const CaseInputs& in) {
   return {tensor_of(in.q),
           tensor_of(in.k),

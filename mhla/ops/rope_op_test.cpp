@@ -10,7 +10,7 @@
 namespace mhla::ops {
 namespace {
 
-constexpr FeatureMap kMaps[] = {FeatureMap::kIdentity, FeatureMap::kRelu, FeatureMap::kReluEps, FeatureMap::kElu1};
+constexpr FeatureMap kRopeMaps[] = {FeatureMap::kIdentity, FeatureMap::kRelu, FeatureMap::kReluEps, FeatureMap::kElu1};
 
 at::Tensor plain(const at::Tensor& x, const RopeTable& table, FeatureMap map) {
   at::Tensor y = x;
@@ -34,18 +34,11 @@ RopeTable narrowed(const RopeTable& table) {
   return {table.cos.to(at::kFloat), table.sin.to(at::kFloat), table.halves};
 }
 
-at::Tensor leaf(at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble).set_requires_grad(true); }
-at::Tensor as_f32(const at::Tensor& x) { return x.detach().to(at::kFloat).set_requires_grad(true); }
-
-double off(const at::Tensor& got, const at::Tensor& want) {
-  return ((got.to(at::kDouble) - want).norm() / want.norm()).item<double>();
-}
-
 TEST(RopeOp, IsTheFormulaWithItsGradients) {
   at::manual_seed(1);
   for (const bool halves : {true, false}) {
     for (const bool batched : {false, true}) {
-      for (const FeatureMap map : kMaps) {
+      for (const FeatureMap map : kRopeMaps) {
         SCOPED_TRACE(str(halves ? "halves " : "adjacent ", batched ? "a table each " : "", name_of(map)));
         const at::Tensor q = leaf({3, 5, 4, 22}), k = leaf({3, 5, 2, 22});
         const RopeTable table = batched ? table_of({3, 5, 11}, halves) : table_of({5, 11}, halves);
@@ -101,7 +94,7 @@ TEST(RopeOp, OneOfTheTwoMayBeLeftUnused) {
 
 TEST(RopeOp, SecondDerivativesAreThere) {
   at::manual_seed(2);
-  for (const FeatureMap map : kMaps) {
+  for (const FeatureMap map : kRopeMaps) {
     for (const bool halves : {true, false}) {
       const at::Tensor q = leaf({2, 3, 2, 6}), k = leaf({2, 3, 1, 6});
       const RopeTable table = table_of({3, 3}, halves);

@@ -44,14 +44,14 @@ void expect_formula(const Call& call, const Call& formula, const std::vector<std
 const Call kSwiglu = [](const Tensors& in) { return Tensors{swiglu(in[0], in[1])}; };
 const Call kSwigluFormula = [](const Tensors& in) { return Tensors{in[0] * in[0].sigmoid() * in[1]}; };
 
-constexpr double kEps = 1e-3;
+constexpr double kAddNormEps = 1e-3;
 const Call kAddNorm = [](const Tensors& in) {
-  const auto [sum, y] = add_norm(in[0], in[1], in[2], kEps);
+  const auto [sum, y] = add_norm(in[0], in[1], in[2], kAddNormEps);
   return Tensors{sum, y};
 };
 const Call kAddNormFormula = [](const Tensors& in) {
   const at::Tensor sum = in[0] + in[1];
-  return Tensors{sum, sum * (sum.square().mean(-1, true) + kEps).rsqrt() * in[2]};
+  return Tensors{sum, sum * (sum.square().mean(-1, true) + kAddNormEps).rsqrt() * in[2]};
 };
 
 TEST(SwigluOp, IsTheFormulaOnTheCpu) {

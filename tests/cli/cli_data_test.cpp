@@ -12,7 +12,7 @@ namespace mhla {
 namespace {
 
 // `count` images of 4 x 3: item i is flat at 10 i, its label i mod 10. `cut` bytes are missing at the end.
-void write_idx(const TemporaryFolder& folder, const std::string& split, int count, int cut = 0) {
+void write_idx_pair(const TemporaryFolder& folder, const std::string& split, int count, int cut = 0) {
   std::string images("\0\0\x08\x03\0\0\0", 7), labels("\0\0\x08\x01\0\0\0", 7);
   images += static_cast<char>(count);
   labels += static_cast<char>(count);
@@ -28,8 +28,8 @@ void write_idx(const TemporaryFolder& folder, const std::string& split, int coun
 
 TEST(CliData, InfoSaysWhatIsThere) {
   const TemporaryFolder folder;
-  write_idx(folder, "train", 20);
-  write_idx(folder, "t10k", 5);
+  write_idx_pair(folder, "train", 20);
+  write_idx_pair(folder, "t10k", 5);
   const ProgramRun people = run_program({"data", "info", "--data", folder.path()});
   EXPECT_EQ(people.code, 0) << people.err;
   for (const char* part : {"mnist, train", "20, 4 x 3 pixels, grey", "10, 2 images each: 0, 1,", "mean       0.3725",
@@ -51,7 +51,7 @@ TEST(CliData, InfoSaysWhatIsThere) {
 
 TEST(CliData, WrongDataIsOneLineAndCodeTwo) {
   const TemporaryFolder folder, cut;
-  write_idx(cut, "train", 20, 3);
+  write_idx_pair(cut, "train", 20, 3);
   const std::vector<std::pair<std::vector<std::string>, std::string>> mistakes = {
       {{"data"}, "no command is given, expected one of info, tokenize"},
       {{"data", "info", "--data", "/no/such/folder"}, "is no folder"},

@@ -18,7 +18,7 @@ Bytes some_bytes(std::size_t size, int values) {
   return bytes;
 }
 
-std::string refused(const Bytes& bytes) {
+std::string gunzip_refused(const Bytes& bytes) {
   return message_of([&] { gunzip(bytes, "some.gz"); });
 }
 
@@ -43,7 +43,7 @@ TEST(Gzip, MembersOneAfterTheOther) {
 TEST(Gzip, CutShortIsAnErrorEverywhere) {
   const Bytes whole = gzip(some_bytes(3000, 9));
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    const std::string message = refused(Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)));
+    const std::string message = gunzip_refused(Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)));
     ASSERT_EQ(message.rfind("some.gz: ", 0), 0u) << size << ": " << message;
   }
 }
@@ -53,14 +53,14 @@ TEST(Gzip, ABentByteIsAnError) {
   for (std::size_t at = 10; at < whole.size(); ++at) {  // the checksum covers what follows the head
     Bytes bent = whole;
     bent[at] ^= std::byte{1};
-    EXPECT_EQ(refused(bent).rfind("some.gz: ", 0), 0u) << at;
+    EXPECT_EQ(gunzip_refused(bent).rfind("some.gz: ", 0), 0u) << at;
   }
 }
 
 TEST(Gzip, WhatFollowsIsAnError) {
   Bytes bytes = gzip(some_bytes(10, 9));
   bytes.resize(bytes.size() + 3);
-  EXPECT_EQ(refused(bytes), "some.gz: 3 bytes after the end of gzip data");
+  EXPECT_EQ(gunzip_refused(bytes), "some.gz: 3 bytes after the end of gzip data");
 }
 
 // A thousand times the input: the limit holds before memory is taken.

@@ -15,7 +15,7 @@
 namespace mhla {
 namespace {
 
-LanguageModel make(const std::string& attention = "mhla") {
+LanguageModel make_lm_text(const std::string& attention = "mhla") {
   LmConfig c;
   c.model = "mhla_10m", c.attention = attention;
   c.vocab = 257, c.dim = 64, c.layers = 2, c.heads = 2, c.mlp = 160, c.context = 64, c.chunk = 8;
@@ -53,7 +53,7 @@ std::vector<std::uint32_t> opened(std::vector<std::uint32_t> tokens) {
 
 TEST(LmTextModel, ScoresAreThoseOfOnePass) {
   for (const char* attention : {"mhla", "softmax", "gdn"}) {
-    LanguageModel model = make(attention);
+    LanguageModel model = make_lm_text(attention);
     LmTextOptions options;
     options.at_once = 70;  // several passes
     LmTextModel text(model, byte_tokenizer(), options);
@@ -78,7 +78,7 @@ TEST(LmTextModel, ScoresAreThoseOfOnePass) {
 }
 
 TEST(LmTextModel, LongTextsByPolicy) {
-  LanguageModel model = make();
+  LanguageModel model = make_lm_text();
   std::string words;
   for (int i = 0; i < 40; ++i) words += static_cast<char>('a' + i % 26), words += i % 3 == 0 ? " " : "e";
   const std::vector<std::uint32_t> longer = ids(words + words), tail = ids(" end");  // 160 tokens, 64 have rows
@@ -110,7 +110,7 @@ TEST(LmTextModel, LongTextsByPolicy) {
   // Extended, in one pass.
   LmTextOptions further;
   further.policy = LengthPolicy::kExtend;
-  LanguageModel extended = make();
+  LanguageModel extended = make_lm_text();
   LmTextModel text(extended, byte_tokenizer(), further);
   EXPECT_NEAR(text.score(document)[0].log_likelihood, by_hand(extended, all, longer.size()).log_likelihood, 1e-3);
   LmTextOptions rechunk;
@@ -120,7 +120,7 @@ TEST(LmTextModel, LongTextsByPolicy) {
 
 TEST(LmTextModel, LogitsThatAreNoNumbersAreRefused) {
   for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
-    LanguageModel model = make();
+    LanguageModel model = make_lm_text();
     {
       const torch::NoGradGuard no_gradient;
       model->named_parameters()["model.embeddings.weight"][7].fill_(bad);  // of a token that is in none of the texts
@@ -139,7 +139,7 @@ TEST(LmTextModel, LogitsThatAreNoNumbersAreRefused) {
 }
 
 TEST(LmTextModel, WritesAndRecalls) {
-  LanguageModel model = make();
+  LanguageModel model = make_lm_text();
   LmTextModel text(model, byte_tokenizer());
   TextContext context = read_texts(*model, *byte_tokenizer(), {"hello"});
   GenerateOptions o;

@@ -34,7 +34,7 @@ DcConfig small_dc(bool shuffle = false) {
 
 std::vector<AutoencoderConfig> small_ones() { return {small_kl(), small_dc(), small_dc(true)}; }
 
-AnyAutoencoder make(const AutoencoderConfig& config, int seed = 1) {
+AnyAutoencoder seeded_autoencoder(const AutoencoderConfig& config, int seed = 1) {
   torch::manual_seed(seed);
   return make_autoencoder(config);
 }
@@ -85,7 +85,7 @@ TEST(Tiles, BlendLinearly) {
 
 TEST(Tiles, OfANetwork) {
   for (const AutoencoderConfig& config : small_ones()) {
-    const AnyAutoencoder model = make(config);
+    const AnyAutoencoder model = seeded_autoencoder(config);
     const torch::NoGradGuard no_gradient;
     const torch::Tensor images = torch::randn({1, 3, 24, 48}), latents = torch::randn({1, 4, 6, 12});
     const torch::Tensor whole = model->encode(images), decoded = model->decode(latents);
@@ -100,8 +100,8 @@ TEST(Tiles, OfANetwork) {
       EXPECT_TRUE(has(message_of([&] { model->set_tiling(bad); }), "expected multiples of 4"));
     EXPECT_NO_THROW(model->set_tiling({}));
   }
-  EXPECT_EQ(make(small_kl())->usual_tiling().stride, 384);
-  EXPECT_EQ(make(small_dc())->usual_tiling().stride, 448);
+  EXPECT_EQ(seeded_autoencoder(small_kl())->usual_tiling().stride, 384);
+  EXPECT_EQ(seeded_autoencoder(small_dc())->usual_tiling().stride, 448);
 }
 
 // ---- What it computes
@@ -109,7 +109,7 @@ TEST(Tiles, OfANetwork) {
 TEST(Autoencoder, ScalesAndShiftsLatents) {
   KlConfig c = small_kl();
   c.scaling_factor = 0.5, c.shift_factor = 0.25;
-  const AnyAutoencoder model = make(c);
+  const AnyAutoencoder model = seeded_autoencoder(c);
   const torch::NoGradGuard no_gradient;
   const torch::Tensor images = torch::randn({2, 3, 8, 12}), noise = torch::randn({2, 4, 2, 3});
   const Posterior p = model->posterior(images);
@@ -121,7 +121,7 @@ TEST(Autoencoder, ScalesAndShiftsLatents) {
 }
 
 TEST(Autoencoder, RefusesWhatItCannotTake) {
-  const AnyAutoencoder kl = make(small_kl()), dc = make(small_dc());
+  const AnyAutoencoder kl = seeded_autoencoder(small_kl()), dc = seeded_autoencoder(small_dc());
   EXPECT_TRUE(has(message_of([&] { kl->encode(torch::zeros({1, 3, 10, 8})); }), "multiples of 4"));
   EXPECT_TRUE(has(message_of([&] { kl->encode(torch::zeros({1, 1, 8, 8})); }), "expected [B, 3, rows"));
   EXPECT_TRUE(has(message_of([&] { kl->decode(torch::zeros({1, 8, 4, 4})); }), "expected [B, 4, rows"));
@@ -135,7 +135,8 @@ TEST(Autoencoder, RefusesWhatItCannotTake) {
 TEST(Autoencoder, HasTheSizeOfTheFormula) {
   for (const AutoencoderConfig& config : small_ones()) {
     double count = 0;
-    for (const torch::Tensor& parameter : make(config)->parameters()) count += static_cast<double>(parameter.numel());
+    for (const torch::Tensor& parameter : seeded_autoencoder(config)->parameters())
+      count += static_cast<double>(parameter.numel());
     EXPECT_EQ(size_of(config, 8, 8).parameters, count);
   }
   EXPECT_EQ(size_of(KlConfig(), 256, 256).parameters, 83653863.0);   // sd-vae-ft-*
@@ -147,7 +148,7 @@ TEST(Autoencoder, HasTheSizeOfTheFormula) {
 
 TEST(AutoencoderNames, AreThoseOfTheirProjects) {
   const auto names = [](const AutoencoderConfig& c, AutoencoderNames which) {
-    return to_published(c, weights_of(*make(c)), which);
+    return to_published(c, weights_of(*seeded_autoencoder(c)), which);
   };
   const Weights ldm = names(small_kl(), AutoencoderNames::kOriginal);
   for (const char* name : {"encoder.down.1.block.0.nin_shortcut.weight", "encoder.down.0.downsample.conv.bias",
@@ -172,10 +173,10 @@ TEST(AutoencoderNames, AreThoseOfTheirProjects) {
 
 TEST(AutoencoderNames, ComeBackFromEveryNaming) {
   for (const AutoencoderConfig& config : small_ones()) {
-    const AnyAutoencoder model = make(config);
+    const AnyAutoencoder model = seeded_autoencoder(config);
     const Weights own = weights_of(*model);
     const auto expect_same = [&](const Weights& file, const char* what) {
-      const AnyAutoencoder other = make(config, 2);
+      const AnyAutoencoder other = seeded_autoencoder(config, 2);
       load_published(*other, file);
       for (const auto& [name, value] : weights_of(*other))
         EXPECT_TRUE(torch::equal(value, own.at(name))) << what << name;
@@ -189,7 +190,7 @@ TEST(AutoencoderNames, ComeBackFromEveryNaming) {
     }
   }
   Weights old;
-  const AnyAutoencoder kl = make(small_kl());
+  const AnyAutoencoder kl = seeded_autoencoder(small_kl());
   for (const auto& [name, value] : weights_of(*kl)) {
     std::string other = name;
     for (const auto& [ours, theirs] : {std::pair("to_q", "query"), std::pair("to_k", "key"), std::pair("to_v", "value"),
@@ -199,14 +200,14 @@ TEST(AutoencoderNames, ComeBackFromEveryNaming) {
     old[other] = value;
   }
   EXPECT_EQ(old.count("encoder.mid_block.attentions.0.proj_attn.bias"), 1u);
-  const AnyAutoencoder again = make(small_kl(), 2);
+  const AnyAutoencoder again = seeded_autoencoder(small_kl(), 2);
   load_published(*again, old);
   EXPECT_TRUE(torch::equal(weights_of(*again).at("encoder.mid_block.attentions.0.to_v.weight"),
                            weights_of(*kl).at("encoder.mid_block.attentions.0.to_v.weight")));
 }
 
 TEST(AutoencoderNames, ThatDoNotFitAreRefused) {
-  const AnyAutoencoder model = make(small_kl());
+  const AnyAutoencoder model = seeded_autoencoder(small_kl());
   Weights file = weights_of(*model);
   file.erase("encoder.conv_in.bias");
   file["extra"] = torch::zeros({1});
@@ -214,9 +215,9 @@ TEST(AutoencoderNames, ThatDoNotFitAreRefused) {
   EXPECT_EQ(text, "load_published: missing: encoder.conv_in.bias; left over: extra");
   KlConfig wide = small_kl();
   wide.latent_channels = 8;
-  EXPECT_TRUE(has(message_of([&] { load_published(*model, weights_of(*make(wide))); }),
+  EXPECT_TRUE(has(message_of([&] { load_published(*model, weights_of(*seeded_autoencoder(wide))); }),
                   "decoder.conv_in.weight has shape [16, 8, 3, 3], expected [16, 4, 3, 3]"));
-  const std::string other = message_of([&] { load_published(*model, weights_of(*make(small_dc()))); });
+  const std::string other = message_of([&] { load_published(*model, weights_of(*seeded_autoencoder(small_dc()))); });
   EXPECT_TRUE(has(other, " more; left over: ")) << other;  // lists a few of the hundreds of names
   EXPECT_LT(other.size(), 1000u);
 }
@@ -226,7 +227,7 @@ TEST_F(AutoencoderFolder, ComesBackWithItsShards) {
   for (const AutoencoderConfig& config : small_ones()) {
     for (const AutoencoderNames names : {AutoencoderNames::kDiffusers, AutoencoderNames::kOriginal}) {
       fs::remove_all(folder_);
-      const AnyAutoencoder model = make(config);
+      const AnyAutoencoder model = seeded_autoencoder(config);
       save_autoencoder(*model, folder_, names, /*shard_bytes=*/20000);
       EXPECT_TRUE(fs::exists(folder_ / "diffusion_pytorch_model.safetensors.index.json"));
       const AnyAutoencoder other = load_autoencoder(folder_);
@@ -239,7 +240,7 @@ TEST_F(AutoencoderFolder, ComesBackWithItsShards) {
 }
 
 TEST_F(AutoencoderFolder, RefusesBrokenShards) {
-  const AnyAutoencoder model = make(small_kl());
+  const AnyAutoencoder model = seeded_autoencoder(small_kl());
   save_autoencoder(*model, folder_, AutoencoderNames::kDiffusers, 20000);
   const fs::path index = folder_ / "diffusion_pytorch_model.safetensors.index.json";
   const std::vector<std::byte> bytes = read_file(index);

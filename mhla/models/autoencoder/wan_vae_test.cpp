@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-WanVaeConfig small() {
+WanVaeConfig small_wan_vae() {
   WanVaeConfig c;
   c.base_dim = 4, c.z_dim = 2, c.latents_mean = {0.1, -0.2}, c.latents_std = {1.5, 0.5};
   return c;
@@ -28,14 +28,14 @@ TEST(WanVae, ThePublishedOneHasItsParameters) {
   EXPECT_EQ(count, 126892531);
   EXPECT_EQ(size_of(WanVaeConfig(), 480, 832).parameters, 126892531.0);
   double few = 0;
-  const WanVae tiny(small());
+  const WanVae tiny(small_wan_vae());
   for (const torch::Tensor& parameter : tiny->parameters()) few += static_cast<double>(parameter.numel());
-  EXPECT_EQ(size_of(small(), 16, 16).parameters, few);
+  EXPECT_EQ(size_of(small_wan_vae(), 16, 16).parameters, few);
 }
 
 TEST(WanVae, FramesAsTheyComeAreThoseOfAll) {
   torch::manual_seed(3);
-  WanVae model(small());
+  WanVae model(small_wan_vae());
   const torch::NoGradGuard no_gradient;
   const torch::Tensor z = torch::randn({1, 2, 3, 2, 1});
   std::vector<torch::Tensor> parts;
@@ -49,7 +49,7 @@ TEST(WanVae, FramesAsTheyComeAreThoseOfAll) {
 // What a GPU does, with LibTorch's operators where the kernels are not.
 TEST(WanVae, ChannelsNextToEachOtherMakeNoDifference) {
   torch::manual_seed(4);
-  WanVae model(small());
+  WanVae model(small_wan_vae());
   const torch::NoGradGuard no_gradient;
   const torch::Tensor z = torch::randn({1, 2, 3, 2, 3}), video = torch::rand({1, 3, 9, 16, 24}) * 2 - 1;
   const torch::Tensor frames = model->decode(z), latents = model->encode(video);
@@ -65,7 +65,7 @@ TEST(WanVae, ChannelsNextToEachOtherMakeNoDifference) {
 TEST(WanVae, FramesOfEveryDepth) {
   const torch::NoGradGuard no_gradient;
   for (const std::int64_t blocks : {1, 2, 3, 4}) {
-    WanVaeConfig c = small();
+    WanVaeConfig c = small_wan_vae();
     c.num_res_blocks = blocks;
     WanVae model(c);
     EXPECT_EQ(model->decode(torch::randn({1, 2, 3, 1, 1})).sizes(), (std::vector<std::int64_t>{1, 3, 9, 8, 8}))
@@ -76,7 +76,7 @@ TEST(WanVae, FramesOfEveryDepth) {
 // What comes later changes nothing of what was before.
 TEST(WanVae, IsCausal) {
   torch::manual_seed(1);
-  WanVae model(small());
+  WanVae model(small_wan_vae());
   const torch::NoGradGuard no_gradient;
   const torch::Tensor video = torch::rand({1, 3, 9, 16, 8}), z = torch::randn({1, 2, 3, 2, 1});
   const torch::Tensor all = model->encode(video), frames = model->decode(z);
@@ -89,7 +89,7 @@ TEST(WanVae, IsCausal) {
 
 TEST(WanVae, BothNamingsComeBack) {
   torch::manual_seed(2);
-  WanVae model(small());
+  WanVae model(small_wan_vae());
   const torch::NoGradGuard no_gradient;
   const torch::Tensor z = torch::randn({1, 2, 2, 1, 2});
   const fs::path folder = fs::path(testing::TempDir()) / "wan_vae_files";
@@ -102,7 +102,7 @@ TEST(WanVae, BothNamingsComeBack) {
 }
 
 TEST(WanVae, SaysWhatDoesNotFit) {
-  WanVae model(small());
+  WanVae model(small_wan_vae());
   const auto encoded = [&](std::int64_t frames, std::int64_t rows) {
     return message_of([&] { model->encode(torch::zeros({1, 3, frames, rows, 8})); });
   };

@@ -6,9 +6,11 @@
 #include <filesystem>
 
 #include "mhla/io/file.h"
+#include "mhla/models/classify/classifier_fixture.h"
 #include "mhla/models/classify/deit.h"
 #include "mhla/models/parts.h"
 #include "mhla/modules/mhla_attention.h"
+#include "mhla/modules/modules_fixture.h"
 #include "mhla/modules/zoo/zoo.h"
 #include "mhla/testing/messages.h"
 
@@ -37,23 +39,14 @@ torch::Tensor images(const ClassifierConfig& c, std::int64_t B = 2) {
   return torch::randn({B, c.channels, c.image[0], c.image[1]});
 }
 
-AnyClassifier make(const ClassifierConfig& c) {
-  torch::manual_seed(1);
-  return make_classifier(c);
-}
-
-double distance(const torch::Tensor& a, const torch::Tensor& b) {
-  return ((a - b).abs().max() / b.abs().max().clamp_min(1e-3)).item<double>();
-}
-
-std::int64_t parameters_of(const char* name, const char* attention, bool official = false) {
+std::int64_t classifier_parameters(const char* name, const char* attention, bool official = false) {
   return count_parameters(*make_classifier(classifier_config(name, attention, official)));
 }
 
 TEST(Classifier, FeaturesAndHeadAreTheForwardPass) {
   const torch::NoGradGuard no_gradient;
   for (const ClassifierConfig& c : {small_deit(), small_vlt()}) {
-    const AnyClassifier model = make(c);
+    const AnyClassifier model = seeded_classifier(c);
     model->eval();
     const torch::Tensor x = images(c), features = model->features(x);
     EXPECT_EQ(features.dim(), 2);
@@ -63,16 +56,17 @@ TEST(Classifier, FeaturesAndHeadAreTheForwardPass) {
 
 TEST(Classifiers, HaveTheirParameters) {
   // The published sizes: 5.794 M, 22.20 M, 86.86 M.
-  EXPECT_EQ(parameters_of("deit_tiny", "mhla", true), 5'793'832);
-  EXPECT_EQ(parameters_of("deit_small", "mhla", true), 22'200'424);
-  EXPECT_EQ(parameters_of("deit_base", "mhla", true), 86'864'104);
+  EXPECT_EQ(classifier_parameters("deit_tiny", "mhla", true), 5'793'832);
+  EXPECT_EQ(classifier_parameters("deit_small", "mhla", true), 22'200'424);
+  EXPECT_EQ(classifier_parameters("deit_base", "mhla", true), 86'864'104);
   // Ours: 196 positions, no inner norm, CPE 3x3 instead of LePE 5x5.
-  EXPECT_EQ(parameters_of("deit_tiny", "mhla"), 5'740'840);
-  EXPECT_EQ(parameters_of("deit_small", "mhla"), 22'094'440);
-  EXPECT_EQ(parameters_of("deit_base", "mhla"), 86'652'136);
-  EXPECT_EQ(parameters_of("vlt_tiny", "mhla"), parameters_of("vlt_tiny", "rala") + 2 * 49 * 49 + 2 * 16 * 16);
-  EXPECT_NEAR(static_cast<double>(parameters_of("vlt_tiny", "rala")), 15.5e6, 1.0e6);   // 16 M
-  EXPECT_NEAR(static_cast<double>(parameters_of("vlt_small", "rala")), 26.5e6, 1.0e6);  // 27 M
+  EXPECT_EQ(classifier_parameters("deit_tiny", "mhla"), 5'740'840);
+  EXPECT_EQ(classifier_parameters("deit_small", "mhla"), 22'094'440);
+  EXPECT_EQ(classifier_parameters("deit_base", "mhla"), 86'652'136);
+  EXPECT_EQ(classifier_parameters("vlt_tiny", "mhla"),
+            classifier_parameters("vlt_tiny", "rala") + 2 * 49 * 49 + 2 * 16 * 16);
+  EXPECT_NEAR(static_cast<double>(classifier_parameters("vlt_tiny", "rala")), 15.5e6, 1.0e6);   // 16 M
+  EXPECT_NEAR(static_cast<double>(classifier_parameters("vlt_small", "rala")), 26.5e6, 1.0e6);  // 27 M
 }
 
 TEST(Classifiers, TakeEveryAttention) {
@@ -82,7 +76,7 @@ TEST(Classifiers, TakeEveryAttention) {
       ClassifierConfig c = start;
       c.attention = name;
       if (c.family == "deit" && !has_mlp(name)) c.depths = {10};  // where whole blocks match
-      const AnyClassifier model = make(c);
+      const AnyClassifier model = seeded_classifier(c);
       const torch::Tensor logits = model->forward(images(c));
       ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{2, 5}));
       EXPECT_TRUE(torch::isfinite(logits).all().item<bool>());
@@ -99,20 +93,20 @@ TEST(Classifiers, TakeEveryAttention) {
 
 TEST(Classifiers, MatchTheParametersOfModelsWithAnMlp) {
   for (const char* name : {"deit_tiny", "deit_small", "vlt_tiny", "vit_demo"}) {
-    const auto softmax = static_cast<double>(parameters_of(name, "softmax"));
+    const auto softmax = static_cast<double>(classifier_parameters(name, "softmax"));
     for (const char* attention : {"mamba", "mamba2"}) {
-      const double off = static_cast<double>(parameters_of(name, attention)) / softmax - 1;
+      const double off = static_cast<double>(classifier_parameters(name, attention)) / softmax - 1;
       EXPECT_LE(std::abs(off), 0.03) << name << " " << attention;
     }
   }
   ClassifierConfig shallow = small_deit("mamba2");
   shallow.dims = {64}, shallow.depths = {1};
-  EXPECT_TRUE(has(message_of([&] { make(shallow); }), "expected at most 3 %: take a deeper model"));
+  EXPECT_TRUE(has(message_of([&] { seeded_classifier(shallow); }), "expected at most 3 %: take a deeper model"));
 }
 
 TEST(Classifiers, ShowWhatAttentionSees) {
   const ClassifierConfig c = small_deit();
-  const AnyClassifier model = make(c);
+  const AnyClassifier model = seeded_classifier(c);
   const std::vector<torch::Tensor> seen = model->attention_inputs(images(c));
   ASSERT_EQ(seen.size(), 2u);
   EXPECT_EQ(model->attention_layers()[1].name, "blocks.1.attn");
@@ -127,7 +121,7 @@ TEST(Classifiers, ShowWhatAttentionSees) {
 TEST(Classifiers, OfAnotherSizeComputeTheSameOnFlatImages) {
   ClassifierConfig c = small_deit();
   c.cpe = 0;
-  const AnyClassifier model = make(c);
+  const AnyClassifier model = seeded_classifier(c);
   {
     const torch::NoGradGuard no_gradient;
     for (const auto& item : model->named_parameters()) {
@@ -149,7 +143,7 @@ TEST(Classifiers, OfAnotherSizeComputeTheSameOnFlatImages) {
 // Equal coefficients are plain linear attention, whatever the blocks.
 TEST(Classifiers, WithOtherBlocksComputeTheSameWhenCoefficientsAreEqual) {
   for (const ClassifierConfig& c : {small_deit(), small_vlt()}) {
-    const AnyClassifier model = make(c);
+    const AnyClassifier model = seeded_classifier(c);
     {
       const torch::NoGradGuard no_gradient;
       for (const auto& item : model->named_parameters()) {
@@ -168,13 +162,14 @@ TEST(Classifiers, WithOtherBlocksComputeTheSameWhenCoefficientsAreEqual) {
   }
   ClassifierConfig wider = small_deit();
   wider.dims = {64};
-  EXPECT_TRUE(has(message_of([&] { resized(*make(small_deit()), wider); }), "in more than image, pad and blocks"));
+  EXPECT_TRUE(
+      has(message_of([&] { resized(*seeded_classifier(small_deit()), wider); }), "in more than image, pad and blocks"));
 }
 
 TEST(Classifiers, KeepMixInRange) {
   ClassifierConfig c = small_deit();
   c.mix_range = {1e-5, 0.5};
-  const AnyClassifier model = make(c);
+  const AnyClassifier model = seeded_classifier(c);
   const torch::Tensor mix = model->attention_layers()[1].attention->as<MhlaAttentionImpl>()->mix;
   {
     const torch::NoGradGuard no_gradient;
@@ -198,7 +193,7 @@ TEST(Classifiers, DropPathsInTrainingAlone) {
   EXPECT_EQ(drop_path_rate(0.1, 11, 12), 0.1);
   ClassifierConfig c = small_deit();
   c.drop_path = 0.5, c.dropout = 0.3;
-  const AnyClassifier model = make(c);
+  const AnyClassifier model = seeded_classifier(c);
   const torch::Tensor pictures = images(c);
   EXPECT_FALSE(torch::equal(model->forward(pictures), model->forward(pictures)));
   model->eval();
@@ -206,21 +201,21 @@ TEST(Classifiers, DropPathsInTrainingAlone) {
 }
 
 TEST(Classifiers, StartAsPublishedModelsDo) {
-  const AnyClassifier model = make(classifier_config("deit_tiny", "mhla", true));
+  const AnyClassifier model = seeded_classifier(classifier_config("deit_tiny", "mhla", true));
   const Weights weights = weights_of(*model);
   EXPECT_NEAR(weights.at("blocks.3.mlp.fc1.weight").std().item<double>(), 0.02, 1e-3);
   EXPECT_NEAR(weights.at("blocks.3.attn.qkv.weight").std().item<double>(), 0.02, 1e-3);
   EXPECT_NEAR(weights.at("pos_embed").std().item<double>(), 0.02, 1e-3);
   EXPECT_EQ(weights.at("blocks.3.mlp.fc1.bias").abs().max().item<double>(), 0.0);
   EXPECT_FLOAT_EQ(weights.at("blocks.0.attn.mix").sum(0).max().item<float>(), 1.0f);  // columns sum to 1, as published
-  const torch::Tensor ours = make(classifier_config("deit_tiny"))->named_parameters()["blocks.0.attn.mix"];
+  const torch::Tensor ours = seeded_classifier(classifier_config("deit_tiny"))->named_parameters()["blocks.0.attn.mix"];
   EXPECT_LE((ours.sum(1) - 1).abs().max().item<double>(), 1e-6);
 }
 
 TEST(Classifiers, StartAsTheConfigSays) {
   ClassifierConfig c = small_deit();  // 6 x 5 tokens
   c.pos_init = "sincos", c.init_std = 0.1;
-  const Weights weights = weights_of(*make(c));
+  const Weights weights = weights_of(*seeded_classifier(c));
   EXPECT_NEAR(weights.at("blocks.0.mlp.fc1.weight").std().item<double>(), 0.1, 1e-2);
   const torch::Tensor place = weights.at("pos_embed")[0][4 * 5 + 3];  // row 4, column 3
   const std::int64_t quarter = c.dims[0] / 4;
@@ -270,9 +265,9 @@ TEST(ClassifierConfigs, SayWhatIsWrong) {
   EXPECT_TRUE(has(said(R"({"classes": 0})"), "classes is 0, expected 1 to 1048576"));
   ClassifierConfig c = small_deit();
   c.blocks = {{4, 4}};  // of 6 x 5 tokens: the fourth row and column would be empty
-  EXPECT_TRUE(has(message_of([&] { make(c); }), "config: blocks"));
+  EXPECT_TRUE(has(message_of([&] { seeded_classifier(c); }), "config: blocks"));
   EXPECT_EQ(message_of([] {
-              make(small_deit())->forward(torch::zeros({1, 3, 24, 24}));
+              seeded_classifier(small_deit())->forward(torch::zeros({1, 3, 24, 24}));
             }),
             "small: images have shape [1, 3, 24, 24], expected [B, 3, 24, 20]; resized() makes a model for another "
             "size");

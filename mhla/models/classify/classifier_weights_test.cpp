@@ -4,14 +4,15 @@
 #include <filesystem>
 #include <set>
 
-#include "mhla/models/classify/classifier.h"
+#include "mhla/models/classify/classifier_fixture.h"
 #include "mhla/models/weights_file.h"
+#include "mhla/modules/modules_fixture.h"
 #include "mhla/testing/messages.h"
 
 namespace mhla {
 namespace {
 
-ClassifierConfig small(const std::string& name, const std::string& attention, bool official = false) {
+ClassifierConfig small_classifier(const std::string& name, const std::string& attention, bool official = false) {
   ClassifierConfig c = classifier_config(name == "vlt" ? "vlt_tiny" : "deit_tiny", attention, official);
   if (name == "vlt") {
     c.image = {32, 32}, c.dims = {16, 32, 32, 64}, c.depths = {1, 1, 1, 1}, c.heads = {1, 2, 2, 4};
@@ -21,15 +22,6 @@ ClassifierConfig small(const std::string& name, const std::string& attention, bo
   }
   c.classes = 5;
   return c;
-}
-
-AnyClassifier make(const ClassifierConfig& c) {
-  torch::manual_seed(1);
-  return make_classifier(c);
-}
-
-double distance(const torch::Tensor& got, const torch::Tensor& want) {
-  return ((got - want).abs().max() / want.abs().max()).item<double>();
 }
 
 // The whole DeiT that the authors' code ran: image to logits, and every gradient.
@@ -46,16 +38,16 @@ TEST(ClassifierWeights, ReproduceThePublishedModel) {
   ClassifierConfig c = classifier_config("deit_tiny", "mhla", /*official=*/true);
   c.image = {28, 28}, c.pad = {32, 32}, c.patch = 2, c.dims = {48}, c.depths = {2}, c.heads = {3}, c.classes = 10;
   c.mix_init = "cos";
-  const AnyClassifier model = make(c);
+  const AnyClassifier model = seeded_classifier(c);
   model->eval();
   load_published(*model, part("param."));
   torch::Tensor image = part("in.").at("img").clone().requires_grad_();
   const torch::Tensor out = model->forward(image);
-  EXPECT_LE(distance(out, all.at("deit_mhla_small/out")), 1e-5);
+  EXPECT_LE(relative_distance(out, all.at("deit_mhla_small/out")), 1e-5);
   out.backward(all.at("deit_mhla_small/dout"));
-  EXPECT_LE(distance(image.grad(), part("grad.in.").at("img")), 1e-5);
+  EXPECT_LE(relative_distance(image.grad(), part("grad.in.").at("img")), 1e-5);
   const Weights wanted = part("grad.param.");
-  const AnyClassifier gradients = make(c);  // under published names, through a model that holds them
+  const AnyClassifier gradients = seeded_classifier(c);  // under published names, through a model that holds them
   load_state(*gradients, [&] {
     Weights state;
     for (const auto& item : model->named_parameters()) state[item.key()] = item.value().grad();
@@ -63,13 +55,13 @@ TEST(ClassifierWeights, ReproduceThePublishedModel) {
   }());
   const Weights got = published_weights(*gradients);
   ASSERT_EQ(got.size(), wanted.size());
-  for (const auto& [name, value] : wanted) EXPECT_LE(distance(got.at(name), value), 2e-5) << name;
+  for (const auto& [name, value] : wanted) EXPECT_LE(relative_distance(got.at(name), value), 2e-5) << name;
 }
 
 TEST(ClassifierWeights, HaveThePublishedNames) {
   const auto names = [](const ClassifierConfig& c) {
     std::set<std::string> found;
-    for (const auto& [name, value] : published_weights(*make(c))) found.insert(name);
+    for (const auto& [name, value] : published_weights(*seeded_classifier(c))) found.insert(name);
     return found;
   };
   std::set<std::string> deit{
@@ -83,8 +75,8 @@ TEST(ClassifierWeights, HaveThePublishedNames) {
           "mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"})
       deit.insert(std::string(block) + name);
   }
-  EXPECT_EQ(names(small("deit", "mhla", true)), deit);
-  const std::set<std::string> linear = names(small("deit", "linear", true));
+  EXPECT_EQ(names(small_classifier("deit", "mhla", true)), deit);
+  const std::set<std::string> linear = names(small_classifier("deit", "linear", true));
   EXPECT_EQ(linear.count("blocks.0.norm1.weight"), 1u);
   EXPECT_EQ(linear.count("blocks.0.norm1.bias"), 0u);  // RMSNorm
   EXPECT_EQ(linear.count("blocks.0.attn.to_qkv.weight"), 1u);
@@ -107,8 +99,8 @@ TEST(ClassifierWeights, HaveThePublishedNames) {
     vlt.insert(layer + "blocks.0.gamma_1"), vlt.insert(layer + "blocks.0.gamma_2");
   }
   both("proj"), batch_norm("norm"), both("head");
-  EXPECT_EQ(names(small("vlt", "rala")), vlt);
-  const Weights published = published_weights(*make(small("vlt", "rala")));
+  EXPECT_EQ(names(small_classifier("vlt", "rala")), vlt);
+  const Weights published = published_weights(*seeded_classifier(small_classifier("vlt", "rala")));
   EXPECT_EQ(published.at("layers.1.blocks.0.attn.qkvo.weight").sizes(), (std::vector<std::int64_t>{128, 32, 1, 1}));
   EXPECT_EQ(published.at("layers.1.blocks.0.gamma_1").sizes(), (std::vector<std::int64_t>{1, 32, 1, 1}));
   EXPECT_EQ(published.at("layers.1.RoPE.angle").sizes(), (std::vector<std::int64_t>{8}));
@@ -116,11 +108,12 @@ TEST(ClassifierWeights, HaveThePublishedNames) {
 
 TEST(ClassifierWeights, GoOutAndComeBack) {
   for (const ClassifierConfig& c :
-       {small("deit", "mhla"), small("deit", "mhla", true), small("deit", "linear"), small("deit", "softmax"),
-        small("deit", "gla"), small("vlt", "mhla"), small("vlt", "linear"), small("vlt", "rala"), small("vlt", "mala"),
-        small("vlt", "softmax"), small("vlt", "inline")}) {
+       {small_classifier("deit", "mhla"), small_classifier("deit", "mhla", true), small_classifier("deit", "linear"),
+        small_classifier("deit", "softmax"), small_classifier("deit", "gla"), small_classifier("vlt", "mhla"),
+        small_classifier("vlt", "linear"), small_classifier("vlt", "rala"), small_classifier("vlt", "mala"),
+        small_classifier("vlt", "softmax"), small_classifier("vlt", "inline")}) {
     SCOPED_TRACE(c.family + " " + c.attention);
-    const AnyClassifier model = make(c);
+    const AnyClassifier model = seeded_classifier(c);
     torch::manual_seed(7);
     const torch::Tensor x = torch::randn({2, 3, 32, 32});
     model->forward(x);  // batch norms have seen something
@@ -142,11 +135,11 @@ TEST(ClassifierWeights, GoOutAndComeBack) {
 
 TEST(ClassifierWeights, OfSoftmaxAttentionStartMhla) {
   for (const char* family : {"deit", "vlt"}) {
-    const AnyClassifier softmax = make(small(family, "softmax"));
+    const AnyClassifier softmax = seeded_classifier(small_classifier(family, "softmax"));
     ClassifierConfig c = softmax->config();
     c.attention = "mhla", c.qkv_bias = true, c.qk_norm = false;
     const AnyClassifier turned = with_attention(*softmax, c);
-    const Weights before = state_of(*softmax), after = state_of(*turned), fresh = state_of(*make(c));
+    const Weights before = state_of(*softmax), after = state_of(*turned), fresh = state_of(*seeded_classifier(c));
     const std::string layer = c.family == "vlt" ? "layers.0.blocks.0.attn." : "blocks.1.attn.";
     EXPECT_TRUE(torch::equal(after.at("head.weight"), before.at("head.weight")));
     if (c.family == "vlt") {
@@ -162,14 +155,20 @@ TEST(ClassifierWeights, OfSoftmaxAttentionStartMhla) {
     c.dims[0] *= 2;
     EXPECT_TRUE(has(message_of([&] { with_attention(*softmax, c); }), "in more than its attention"));
   }
-  EXPECT_TRUE(has(message_of([] { with_attention(*make(small("deit", "gla")), small("deit", "mhla")); }),
+  EXPECT_TRUE(has(message_of([] {
+                    with_attention(*seeded_classifier(small_classifier("deit", "gla")),
+                                   small_classifier("deit", "mhla"));
+                  }),
                   "from gla to mhla, expected softmax to mhla or linear"));
-  EXPECT_TRUE(has(message_of([] { with_attention(*make(small("deit", "softmax")), small("deit", "mhla")); }),
+  EXPECT_TRUE(has(message_of([] {
+                    with_attention(*seeded_classifier(small_classifier("deit", "softmax")),
+                                   small_classifier("deit", "mhla"));
+                  }),
                   "qkv_bias is false, expected true"));
 }
 
 TEST(ClassifierWeights, RefuseWhatDoesNotFit) {
-  const AnyClassifier model = make(small("deit", "mhla"));
+  const AnyClassifier model = seeded_classifier(small_classifier("deit", "mhla"));
   const Weights before = state_of(*model);
   Weights published = published_weights(*model);
   for (auto& [name, value] : published) value = torch::zeros_like(value);
@@ -181,7 +180,7 @@ TEST(ClassifierWeights, RefuseWhatDoesNotFit) {
   published.erase("blocks.1.attn.to_qkv.weight");
   EXPECT_TRUE(has(message_of([&] { load_published(*model, published); }),
                   "load_published: blocks.1.attn: weights: image: missing: to_qkv.weight"));
-  Weights softmax = published_weights(*make(small("deit", "softmax")));
+  Weights softmax = published_weights(*seeded_classifier(small_classifier("deit", "softmax")));
   EXPECT_TRUE(has(message_of([&] { load_published(*model, softmax); }), "left over: proj.bias, proj.weight, qkv.bias"));
   Weights wide = state_of(*model);
   wide["head.weight"] = torch::zeros({7, 32});
@@ -192,8 +191,8 @@ TEST(ClassifierWeights, RefuseWhatDoesNotFit) {
 TEST(ClassifierWeights, LieInAFolder) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "classifier_weights_test";
   std::filesystem::remove_all(folder);
-  for (const ClassifierConfig& c : {small("deit", "mhla"), small("vlt", "mhla")}) {
-    const AnyClassifier model = make(c);
+  for (const ClassifierConfig& c : {small_classifier("deit", "mhla"), small_classifier("vlt", "mhla")}) {
+    const AnyClassifier model = seeded_classifier(c);
     const torch::Tensor x = torch::randn({2, 3, 32, 32});
     model->forward(x);
     model->eval();

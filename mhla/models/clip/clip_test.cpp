@@ -14,10 +14,10 @@
 namespace mhla {
 namespace {
 
-struct Case {
+struct ClipCase {
   RecordedCase recorded;
   JsonValue config;
-  explicit Case(const std::string& name) : recorded(read_recorded(golden_file("clip"), name)) {
+  explicit ClipCase(const std::string& name) : recorded(read_recorded(golden_file("clip"), name)) {
     config = recorded.config.at("config");
   }
   [[nodiscard]] const torch::Tensor& at(const std::string& part) const { return recorded.tensor(part); }
@@ -25,7 +25,7 @@ struct Case {
   [[nodiscard]] Clip model() const { return make_clip(params(), config.is_null() ? nullptr : &config); }
 };
 
-void expect_outputs(Clip& model, const Case& recorded) {
+void expect_outputs(Clip& model, const ClipCase& recorded) {
   const torch::NoGradGuard no_gradient;
   const torch::Tensor image = model->embed_images(recorded.at("in.pixels"));
   const torch::Tensor text = model->embed_texts(recorded.at("in.ids"));
@@ -38,13 +38,13 @@ void expect_outputs(Clip& model, const Case& recorded) {
 
 TEST(Clip, RecordedCases) {
   expect_recorded_cases("clip", 3, clip_recorded(), 1e-5);
-  const Case recorded("clip_openai");
+  const ClipCase recorded("clip_openai");
   Clip model = recorded.model();
   expect_outputs(model, recorded);
 }
 
 TEST(Clip, NamesGoThereAndBack) {
-  const Case openai("clip_openai"), transformers("clip_quick_gelu");
+  const ClipCase openai("clip_openai"), transformers("clip_quick_gelu");
   Clip model = openai.model();
   const Weights back = clip_to_openai(state_of(*model)), given = openai.params();
   ASSERT_EQ(back.size(), given.size());
@@ -54,7 +54,7 @@ TEST(Clip, NamesGoThereAndBack) {
 }
 
 TEST(Clip, FilesAndFolders) {
-  const Case recorded("clip_gelu");
+  const ClipCase recorded("clip_gelu");
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "clip_test";
   std::filesystem::create_directories(folder);
   Weights weights = recorded.params();
@@ -74,7 +74,7 @@ TEST(Clip, FilesAndFolders) {
 }
 
 TEST(Clip, WhatIsRefused) {
-  const Case recorded("clip_gelu");
+  const ClipCase recorded("clip_gelu");
   Clip model = recorded.model();
   EXPECT_TRUE(has(message_of([&] { model->embed_images(torch::zeros({1, 3, 16, 16})); }), "expected [B, 3, 24, 24]"));
   EXPECT_TRUE(has(message_of([&] { model->embed_texts(torch::full({1, 3}, 40, torch::kLong)); }), "expected 0 to 39"));

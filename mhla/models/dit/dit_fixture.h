@@ -2,6 +2,7 @@
 #pragma once
 
 #include "mhla/models/dit/dit.h"
+#include "mhla/modules/modules_fixture.h"
 
 namespace mhla {
 
@@ -39,9 +40,5 @@ inline DitInputs inputs_for(const DitConfig& c, std::int64_t B = 2) {
 }
 
 inline torch::Tensor run(Dit& model, const DitInputs& in) { return model->forward(in.x, in.t, in.y); }
-
-inline double distance(const torch::Tensor& a, const torch::Tensor& b) {
-  return ((a - b).abs().max() / b.abs().max().clamp_min(1e-3)).item<double>();
-}
 
 }  // namespace mhla

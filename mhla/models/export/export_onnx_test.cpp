@@ -98,14 +98,14 @@ torch::Tensor run_onnx(const OnnxFile& file, const torch::Tensor& images) {
   return values.at("logits");
 }
 
-struct Case {
+struct ExportCase {
   const char *name, *model, *attention;
   std::function<void(ClassifierConfig&)> change;
   bool official = false;
 };
 
 // Small enough for seconds, every part of a graph in at least one of them.
-const std::vector<Case>& cases() {
+const std::vector<ExportCase>& cases() {
   const auto small = [](ClassifierConfig& c) {
     c.image = {24, 32}, c.patch = 4, c.dims = {24}, c.depths = {2}, c.heads = {3}, c.classes = 5, c.blocks = {{2, 2}};
   };
@@ -116,7 +116,7 @@ const std::vector<Case>& cases() {
     c.image = {48, 64}, c.dims = {16, 24, 32, 40}, c.depths = {1, 2, 1, 1}, c.heads = {1, 2, 2, 2}, c.classes = 4;
     c.blocks = {{3, 4}, {2, 2}};
   };
-  static const std::vector<Case> all = {
+  static const std::vector<ExportCase> all = {
       {"mhla", "deit_tiny", "mhla", small},
       {"linear", "deit_tiny", "linear", small},
       {"softmax", "deit_tiny", "softmax", small},
@@ -156,7 +156,7 @@ class ExportTest : public testing::TestWithParam<std::size_t> {
   ExportTest() : path(std::filesystem::path(testing::TempDir()) / "model.onnx") { torch::manual_seed(3); }
   ~ExportTest() override { std::filesystem::remove(path); }
 
-  static AnyClassifier trained(const Case& one) {
+  static AnyClassifier trained(const ExportCase& one) {
     ClassifierConfig config = classifier_config(one.model, one.attention, one.official);
     one.change(config);
     check(config);
@@ -172,7 +172,7 @@ class ExportTest : public testing::TestWithParam<std::size_t> {
 };
 
 TEST_P(ExportTest, GivesTheSameLogits) {
-  const Case& one = cases()[GetParam()];
+  const ExportCase& one = cases()[GetParam()];
   const AnyClassifier model = trained(one);
   const ClassifierConfig& c = model->config();
   export_onnx(*model, {}, path);

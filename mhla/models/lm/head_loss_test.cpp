@@ -4,15 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "mhla/core/error.h"
+#include "mhla/modules/modules_fixture.h"
 #include "mhla/testing/messages.h"
 
 namespace mhla {
 namespace {
-
-double distance(const torch::Tensor& got, const torch::Tensor& want) {
-  if (got.sizes() != want.sizes()) return std::numeric_limits<double>::infinity();
-  return ((got.to(torch::kDouble) - want).abs().max() / want.abs().max()).item<double>();
-}
 
 struct Result {
   torch::Tensor loss, dhidden, dweight;
@@ -47,9 +43,9 @@ TEST(HeadLoss, IsThatOfAllLogits) {
             [&](const torch::Tensor& h, const torch::Tensor& w) { return head_loss(h, w, targets, at_once); });
         EXPECT_EQ(got.loss.scalar_type(), dtype == torch::kDouble ? torch::kDouble : torch::kFloat);
         EXPECT_EQ(got.dweight.scalar_type(), dtype);
-        EXPECT_LE(distance(got.loss, want.loss), most) << dtype << " " << vocab << " " << at_once;
-        EXPECT_LE(distance(got.dhidden, want.dhidden), most) << dtype << " " << vocab << " " << at_once;
-        EXPECT_LE(distance(got.dweight, want.dweight), most) << dtype << " " << vocab << " " << at_once;
+        EXPECT_LE(relative_distance(got.loss, want.loss), most) << dtype << " " << vocab << " " << at_once;
+        EXPECT_LE(relative_distance(got.dhidden, want.dhidden), most) << dtype << " " << vocab << " " << at_once;
+        EXPECT_LE(relative_distance(got.dweight, want.dweight), most) << dtype << " " << vocab << " " << at_once;
       }
     }
   }
@@ -61,7 +57,7 @@ TEST(HeadLoss, GivesWhatIsAskedFor) {
   const torch::Tensor targets = torch::tensor({1, -100, 10, 0, -100}, torch::kLong);
   const torch::Tensor each = token_losses(hidden, weight, targets, 2);
   const torch::Tensor want = torch::cross_entropy_loss(torch::linear(hidden, weight), targets, {}, at::Reduction::None);
-  EXPECT_LE(distance(each, want.to(torch::kDouble)), 1e-6);
+  EXPECT_LE(relative_distance(each, want.to(torch::kDouble)), 1e-6);
   const torch::Tensor frozen = weight.detach(), h = hidden.detach().clone().requires_grad_();
   head_loss(h, frozen, targets).backward();
   EXPECT_TRUE(h.grad().defined());

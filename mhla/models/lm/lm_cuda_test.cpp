@@ -17,7 +17,7 @@ class LanguageModelsOnAGpu : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
-    cpu_ = make(small(GetParam())), gpu_ = make(small(GetParam()));
+    cpu_ = make_lm(small_lm(GetParam())), gpu_ = make_lm(small_lm(GetParam()));
     gpu_->to(torch::kCUDA);
   }
 
@@ -33,14 +33,15 @@ class LanguageModelsOnAGpu : public testing::TestWithParam<std::string> {
       alone.push_back(model->begin());
       const torch::Tensor prompt = tokens.narrow(0, b, 1).narrow(1, 0, lengths[b]).to(model->device());
       const torch::Tensor logits = model->prefill(prompt, alone.back(), /*piece=*/b == 1 ? 2048 : 33);
-      worst = std::max(worst, distance(cpu(logits)[0], want[b][lengths[b] - 1]));
+      worst = std::max(worst, relative_distance(cpu(logits)[0], want[b][lengths[b] - 1]));
     }
     LmState state = join(std::move(alone));
     for (std::int64_t t = 0; t < 19; ++t) {
       std::vector<std::int64_t> next;
       for (std::int64_t b = 0; b < 3; ++b) next.push_back(tokens[b][lengths[b] + t].item<std::int64_t>());
       const torch::Tensor logits = cpu(model->decode(torch::tensor(next, torch::kLong).to(model->device()), state));
-      for (std::int64_t b = 0; b < 3; ++b) worst = std::max(worst, distance(logits[b], want[b][lengths[b] + t]));
+      for (std::int64_t b = 0; b < 3; ++b)
+        worst = std::max(worst, relative_distance(logits[b], want[b][lengths[b] + t]));
     }
     return worst;
   }
@@ -57,11 +58,11 @@ TEST_P(LanguageModelsOnAGpu, ComputeWhatTheCpuDoes) {
     loss = torch::cross_entropy_loss((*model)->forward(at).flatten(0, 1), at.flatten());
     loss.backward();
   }
-  EXPECT_LE(distance(cpu(losses[1]), cpu(losses[0])), 1e-5);
+  EXPECT_LE(relative_distance(cpu(losses[1]), cpu(losses[0])), 1e-5);
   const auto want = cpu_->named_parameters();
   for (const auto& item : gpu_->named_parameters()) {
     if (!item.value().requires_grad()) continue;
-    EXPECT_LE(distance(cpu(item.value().grad()), want[item.key()].grad()), 1e-3) << item.key();
+    EXPECT_LE(relative_distance(cpu(item.value().grad()), want[item.key()].grad()), 1e-3) << item.key();
   }
 }
 
@@ -69,14 +70,14 @@ TEST_P(LanguageModelsOnAGpu, KeepPackedDocumentsApart) {
   const torch::NoGradGuard no_gradient;
   const torch::Tensor bounds = torch::tensor({0, 13, 13, 14, 60, 90}, torch::kLong), tokens = tokens_of(1, 90);
   const torch::Tensor want = cpu_->forward(tokens, bounds);
-  EXPECT_LE(distance(cpu(gpu_->forward(tokens.to(torch::kCUDA), bounds.to(torch::kCUDA))), want), 1e-4);
+  EXPECT_LE(relative_distance(cpu(gpu_->forward(tokens.to(torch::kCUDA), bounds.to(torch::kCUDA))), want), 1e-4);
 }
 
 TEST_P(LanguageModelsOnAGpu, StreamWhatTheyComputeAtOnce) {
   const torch::NoGradGuard no_gradient;
   const torch::Tensor tokens = tokens_of(3, 120);
   const torch::Tensor once = cpu(gpu_->forward(tokens.to(torch::kCUDA)));
-  EXPECT_LE(distance(once, cpu_->forward(tokens)), 1e-4);
+  EXPECT_LE(relative_distance(once, cpu_->forward(tokens)), 1e-4);
   EXPECT_LE(streamed(gpu_, tokens, once), 1e-5);
   // In bf16 every layer rounds; two ways to the same sum differ by a rounding in some of them, and a decode step
   // divides by the norm of a row after the product instead of before it.
@@ -129,7 +130,7 @@ TEST_P(LanguageModelsOnAGpu, StatesGoThroughFiles) {
 TEST_P(LanguageModelsOnAGpu, TrainInBf16) {
   // Calmer weights: with those of the other tests rounding them to bf16 alone turns the gradients of Gated DeltaNet
   // round.
-  cpu_ = make(small(GetParam()), 2), gpu_ = make(small(GetParam()), 2);
+  cpu_ = make_lm(small_lm(GetParam()), 2), gpu_ = make_lm(small_lm(GetParam()), 2);
   gpu_->to(torch::kCUDA);
   const torch::Tensor tokens = tokens_of(2, 101), at = tokens.to(torch::kCUDA);
   const auto loss_of = [](LanguageModel& model, const torch::Tensor& all) {
@@ -143,7 +144,7 @@ TEST_P(LanguageModelsOnAGpu, TrainInBf16) {
     return ((got - exact).norm() / exact.norm()).item<double>();
   };
   // What bf16 may cost is what rounding the weights alone does to the gradients; a layer rounds a few times more.
-  LanguageModel rounded = make(small(GetParam()), 2);
+  LanguageModel rounded = make_lm(small_lm(GetParam()), 2);
   rounded->cast(torch::kBFloat16), rounded->cast(torch::kFloat);
   loss_of(rounded, tokens).backward();
   double bound = 0;
@@ -166,7 +167,7 @@ TEST_P(LanguageModelsOnAGpu, TrainInBf16) {
     }
   }
   for (std::size_t i = 0; i < gradients[0].size(); ++i)
-    EXPECT_LE(distance(gradients[1][i], gradients[0][i]), 1e-6) << "recomputed " << i;
+    EXPECT_LE(relative_distance(gradients[1][i], gradients[0][i]), 1e-6) << "recomputed " << i;
 }
 
 // A named size: split any way it is one pass, to 1e-5 of the largest logit in f32, and 100 prompts go on greedily for

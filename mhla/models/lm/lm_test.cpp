@@ -12,22 +12,22 @@
 namespace mhla {
 namespace {
 
-std::int64_t parameters_of(const char* name, const char* attention) {
+std::int64_t lm_parameters(const char* name, const char* attention) {
   return count_parameters(*LanguageModel(lm_config(name, attention)));
 }
 
 TEST(LanguageModels, HaveTheirParameters) {
-  EXPECT_EQ(parameters_of("mhla_340m", "mhla"), 341'130'240);  // the published 341.1 M
-  EXPECT_EQ(parameters_of("mhla_130m", "mhla"), 130'787'328);
-  EXPECT_EQ(parameters_of("mhla_30m", "mhla"), 29'318'016);
-  EXPECT_EQ(parameters_of("mhla_10m", "mhla"), 10'142'208);
+  EXPECT_EQ(lm_parameters("mhla_340m", "mhla"), 341'130'240);  // the published 341.1 M
+  EXPECT_EQ(lm_parameters("mhla_130m", "mhla"), 130'787'328);
+  EXPECT_EQ(lm_parameters("mhla_30m", "mhla"), 29'318'016);
+  EXPECT_EQ(lm_parameters("mhla_10m", "mhla"), 10'142'208);
 }
 
 TEST(LanguageModels, MatchTheParametersOfSoftmaxAttention) {
   for (const char* name : {"mhla_10m", "mhla_30m"}) {
-    const auto softmax = static_cast<double>(parameters_of(name, "softmax"));
+    const auto softmax = static_cast<double>(lm_parameters(name, "softmax"));
     for (const std::string& attention : kCausal) {
-      const double off = static_cast<double>(parameters_of(name, attention.c_str())) / softmax - 1;
+      const double off = static_cast<double>(lm_parameters(name, attention.c_str())) / softmax - 1;
       EXPECT_LE(std::abs(off), 0.03) << name << " " << attention;
     }
   }
@@ -48,7 +48,7 @@ TEST(LanguageModels, StartAsPublishedModelsDo) {
 
 TEST(LanguageModels, LearnWithEveryAttention) {
   for (const std::string& attention : kCausal) {
-    LanguageModel model = make(small(attention));
+    LanguageModel model = make_lm(small_lm(attention));
     const torch::Tensor tokens = tokens_of(2, 40), logits = model->forward(tokens);
     ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{2, 40, 97})) << attention;
     torch::cross_entropy_loss(logits.flatten(0, 1), tokens.flatten()).backward();
@@ -61,8 +61,10 @@ TEST(LanguageModels, LearnWithEveryAttention) {
     const torch::NoGradGuard no_gradient;
     torch::Tensor other = tokens.clone();
     other.narrow(1, 23, 17).fill_(5);
-    EXPECT_LE(distance(model->forward(other).narrow(1, 0, 23), logits.detach().narrow(1, 0, 23)), 1e-6) << attention;
-    EXPECT_GT(distance(model->forward(other).narrow(1, 23, 1), logits.detach().narrow(1, 23, 1)), 1e-3) << attention;
+    EXPECT_LE(relative_distance(model->forward(other).narrow(1, 0, 23), logits.detach().narrow(1, 0, 23)), 1e-6)
+        << attention;
+    EXPECT_GT(relative_distance(model->forward(other).narrow(1, 23, 1), logits.detach().narrow(1, 23, 1)), 1e-3)
+        << attention;
   }
 }
 
@@ -70,13 +72,13 @@ TEST(LanguageModels, KeepPackedDocumentsApart) {
   const torch::NoGradGuard no_gradient;
   const torch::Tensor bounds = torch::tensor({0, 13, 13, 14, 60, 90}, torch::kLong), tokens = tokens_of(1, 90);
   for (const std::string& attention : kCausal) {
-    LanguageModel model = make(small(attention));
+    LanguageModel model = make_lm(small_lm(attention));
     const torch::Tensor packed = model->forward(tokens, bounds);
     for (std::int64_t i = 0; i + 1 < bounds.numel(); ++i) {
       const std::int64_t from = bounds[i].item<std::int64_t>(), count = bounds[i + 1].item<std::int64_t>() - from;
       if (count == 0) continue;
       const torch::Tensor alone = model->forward(tokens.narrow(1, from, count));
-      EXPECT_LE(distance(packed.narrow(1, from, count), alone), 1e-5) << attention << " " << i;
+      EXPECT_LE(relative_distance(packed.narrow(1, from, count), alone), 1e-5) << attention << " " << i;
     }
   }
 }
@@ -84,7 +86,7 @@ TEST(LanguageModels, KeepPackedDocumentsApart) {
 TEST(LanguageModels, StreamWhatTheyComputeAtOnce) {
   const torch::NoGradGuard no_gradient;
   for (const std::string& attention : kCausal) {
-    LanguageModel model = make(small(attention));
+    LanguageModel model = make_lm(small_lm(attention));
     const torch::Tensor tokens = tokens_of(3, 120), want = model->forward(tokens);
     // Prompts of different lengths, each by itself, then one token at a time together.
     const std::int64_t lengths[] = {64, 7, 101};
@@ -93,7 +95,7 @@ TEST(LanguageModels, StreamWhatTheyComputeAtOnce) {
       alone.push_back(model->begin());
       const torch::Tensor prompt = tokens.narrow(0, b, 1).narrow(1, 0, lengths[b]);
       const torch::Tensor logits = model->prefill(prompt, alone.back(), /*piece=*/b == 1 ? 2048 : 33);
-      EXPECT_LE(distance(logits[0], want[b][lengths[b] - 1]), 1e-5) << attention;
+      EXPECT_LE(relative_distance(logits[0], want[b][lengths[b] - 1]), 1e-5) << attention;
     }
     LmState state = join(std::move(alone));
     EXPECT_EQ(state.positions(), (std::vector<std::int64_t>{64, 7, 101}));
@@ -102,7 +104,7 @@ TEST(LanguageModels, StreamWhatTheyComputeAtOnce) {
       for (std::int64_t b = 0; b < 3; ++b) next.push_back(tokens[b][lengths[b] + t].item<std::int64_t>());
       const torch::Tensor logits = model->decode(torch::tensor(next, torch::kLong), state);
       for (std::int64_t b = 0; b < 3; ++b)
-        EXPECT_LE(distance(logits[b], want[b][lengths[b] + t]), 1e-5) << attention << " " << b << " " << t;
+        EXPECT_LE(relative_distance(logits[b], want[b][lengths[b] + t]), 1e-5) << attention << " " << b << " " << t;
     }
     EXPECT_GT(state.bytes(), 0);
   }
@@ -110,7 +112,7 @@ TEST(LanguageModels, StreamWhatTheyComputeAtOnce) {
 
 // Where nothing can be recorded a decoder is decode().
 TEST(LanguageModels, DecodeThroughADecoder) {
-  LanguageModel model = make(small());
+  LanguageModel model = make_lm(small_lm());
   LmState state = model->begin(2), want = model->begin(2);
   Decoder decoder(*model);
   for (int step = 0; step < 3; ++step) {
@@ -127,7 +129,7 @@ TEST(LanguageModels, StatesGoThroughFiles) {
   const torch::NoGradGuard no_gradient;
   const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "lm_state.safetensors";
   for (const std::string& attention : kCausal) {
-    LanguageModel model = make(small(attention));
+    LanguageModel model = make_lm(small_lm(attention));
     LmState state = model->begin(2);
     model->prefill(tokens_of(2, 77), state);
     save_state(*model, state, file, {{"text", "so far"}});
@@ -140,13 +142,13 @@ TEST(LanguageModels, StatesGoThroughFiles) {
     model->parameters()[0].add_(1);
     EXPECT_TRUE(has(message_of([&] { load_state(*model, file); }), "is the state of other weights")) << attention;
   }
-  EXPECT_TRUE(has(message_of([&] { load_state(*make(small("mhla")), file); }), "is the state of another model"));
+  EXPECT_TRUE(has(message_of([&] { load_state(*make_lm(small_lm("mhla")), file); }), "is the state of another model"));
   std::filesystem::remove(file);
 }
 
 TEST(LanguageModels, GoBeyondTheirLengthByPolicy) {
   const torch::NoGradGuard no_gradient;
-  LanguageModel model = make(small());  // 16 rows of 8 tokens
+  LanguageModel model = make_lm(small_lm());  // 16 rows of 8 tokens
   const torch::Tensor tokens = tokens_of(2, 300);
   EXPECT_TRUE(has(message_of([&] { model->hidden(tokens); }), "300 tokens need 38 chunks of 8, mix has 16 rows"));
   model->set_length_policy(LengthPolicy::kTruncateLeft);
@@ -154,9 +156,9 @@ TEST(LanguageModels, GoBeyondTheirLengthByPolicy) {
   EXPECT_TRUE(has(message_of([&] { (void)model->begin(); }), "truncate_left needs the whole length"));
   EXPECT_TRUE(has(message_of([&] { model->hidden(tokens.narrow(0, 0, 1), torch::tensor({0, 300})); }), "cu_seqlens"));
   model->set_length_policy(LengthPolicy::kRechunk);
-  LmConfig coarse = small();
+  LmConfig coarse = small_lm();
   coarse.chunk = 19, coarse.context = 16 * 19;  // ceil(300 / 16)
-  LanguageModel other = make(coarse);
+  LanguageModel other = make_lm(coarse);
   load_weights(*other, weights_of(*model));
   EXPECT_TRUE(torch::equal(model->hidden(tokens), other->hidden(tokens)));
   EXPECT_EQ(describe(model->plan(300)), "rechunk: tokens 0 to 299, 16 chunks of 19");
@@ -166,17 +168,17 @@ TEST(LanguageModels, GoBeyondTheirLengthByPolicy) {
   EXPECT_TRUE(torch::equal(model->hidden(fits), as_trained));
   LmState state = model->begin(2);
   const torch::Tensor want = model->forward(tokens);
-  EXPECT_LE(distance(model->prefill(tokens, state, 50), want.select(1, 299)), 1e-5);
+  EXPECT_LE(relative_distance(model->prefill(tokens, state, 50), want.select(1, 299)), 1e-5);
   model->set_length_policy(LengthPolicy::kError);
   LmState bounded = model->begin(2);
   EXPECT_TRUE(has(message_of([&] { model->prefill(tokens, bounded); }), "300 more tokens pass the 128"));
   // Others have no limit.
-  EXPECT_EQ(make(small("gla"))->hidden(tokens).size(1), 300);
+  EXPECT_EQ(make_lm(small_lm("gla"))->hidden(tokens).size(1), 300);
 }
 
 TEST(LanguageModels, RecomputeWithTheSameBits) {
   for (const std::string& attention : {std::string("mhla"), std::string("softmax"), std::string("gdn")}) {
-    LanguageModel model = make(small(attention));
+    LanguageModel model = make_lm(small_lm(attention));
     const torch::Tensor tokens = tokens_of(2, 50);
     std::vector<torch::Tensor> gradients[2];
     torch::Tensor losses[2];
@@ -197,23 +199,24 @@ TEST(LanguageModels, RecomputeWithTheSameBits) {
 
 TEST(LanguageModels, CastButForMix) {
   const torch::NoGradGuard no_gradient;
-  LanguageModel model = make(small());
+  LanguageModel model = make_lm(small_lm());
   const torch::Tensor tokens = tokens_of(1, 100), want = model->forward(tokens);
   model->cast(torch::kBFloat16);
   EXPECT_EQ(model->blocks()[0]->attention()->as<MhlaAttentionImpl>()->mix.scalar_type(), torch::kFloat);
   const torch::Tensor got = model->forward(tokens);
   EXPECT_EQ(got.scalar_type(), torch::kBFloat16);
-  EXPECT_LE(distance(got.to(torch::kFloat), want), 0.05);
+  EXPECT_LE(relative_distance(got.to(torch::kFloat), want), 0.05);
   LmState state = model->begin();
-  EXPECT_LE(distance(model->prefill(tokens, state, 30).to(torch::kFloat), got.select(1, 99).to(torch::kFloat)), 0.02);
+  EXPECT_LE(relative_distance(model->prefill(tokens, state, 30).to(torch::kFloat), got.select(1, 99).to(torch::kFloat)),
+            0.02);
 }
 
 // Steps of bf16 at what sixteen blocks add up would be six times those of its last norm alone.
 TEST(LanguageModels, AddUpInF32) {
   const torch::NoGradGuard no_gradient;
-  LmConfig config = small();
+  LmConfig config = small_lm();
   config.layers = 16;
-  LanguageModel half = make(config, 1), wide = make(config, 1);
+  LanguageModel half = make_lm(config, 1), wide = make_lm(config, 1);
   for (LanguageModel* model : {&half, &wide}) {
     (*model)->named_parameters()["model.embeddings.weight"].mul_(50);  // the blocks add little to it
     (*model)->cast(torch::kBFloat16);
@@ -224,7 +227,7 @@ TEST(LanguageModels, AddUpInF32) {
 }
 
 TEST(LanguageModels, SayWhatIsWrong) {
-  LanguageModel model = make(small());
+  LanguageModel model = make_lm(small_lm());
   const auto said = [&](const auto& call) { return message_of(call); };
   EXPECT_EQ(said([&] {
               model->hidden(torch::full({1, 3}, 97, torch::kLong));

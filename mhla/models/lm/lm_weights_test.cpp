@@ -11,20 +11,20 @@
 namespace mhla {
 namespace {
 
-LmConfig small(const std::string& attention) {
+LmConfig tiny_lm(const std::string& attention) {
   LmConfig c;
   c.model = "mhla_10m", c.attention = attention, c.vocab = 50, c.dim = 32, c.layers = 2, c.heads = 2, c.mlp = 64;
   c.context = 64, c.chunk = 8, c.match = false;
   return c;
 }
 
-LanguageModel make(const LmConfig& c, std::int64_t seed) {
+LanguageModel seeded_lm(const LmConfig& c, std::int64_t seed) {
   torch::manual_seed(static_cast<std::uint64_t>(seed));
   return LanguageModel(c);
 }
 
 TEST(LmWeights, HaveThePublishedNames) {
-  const Weights mhla = published_weights(*make(small("mhla"), 1));
+  const Weights mhla = published_weights(*seeded_lm(tiny_lm("mhla"), 1));
   const auto shape = [](const Weights& weights, const char* name) { return weights.at(name).sizes().vec(); };
   using Shape = std::vector<std::int64_t>;
   EXPECT_EQ(shape(mhla, "model.embeddings.weight"), (Shape{50, 32}));
@@ -40,10 +40,10 @@ TEST(LmWeights, HaveThePublishedNames) {
   EXPECT_EQ(shape(mhla, "model.layers.1.mlp.down_proj.weight"), (Shape{32, 64}));
   EXPECT_EQ(shape(mhla, "model.norm.weight"), Shape{32});
   EXPECT_EQ(mhla.size(), 2u + 2u * 12u);
-  const Weights gla = published_weights(*make(small("gla"), 1));
+  const Weights gla = published_weights(*seeded_lm(tiny_lm("gla"), 1));
   EXPECT_EQ(shape(gla, "model.layers.0.attn.gk_proj.0.weight"), (Shape{16, 32}));
   EXPECT_EQ(shape(gla, "model.layers.0.attn.gk_proj.1.bias"), Shape{16});
-  const Weights softmax = published_weights(*make(small("softmax"), 1));
+  const Weights softmax = published_weights(*seeded_lm(tiny_lm("softmax"), 1));
   EXPECT_EQ(shape(softmax, "model.layers.0.attn.o_proj.weight"), (Shape{32, 32}));
 }
 
@@ -52,9 +52,9 @@ TEST(LmWeights, GoInAndComeBack) {
   const torch::Tensor tokens = torch::randint(50, {2, 30}, torch::kLong);
   for (const char* attention : {"mhla", "softmax", "linear", "gla", "mamba", "mamba2", "gdn"}) {
     for (const bool gate : {true, false}) {
-      LmConfig c = small(attention);
+      LmConfig c = tiny_lm(attention);
       c.gate = gate, c.tied = gate;
-      LanguageModel model = make(c, 1), other = make(c, 2);
+      LanguageModel model = seeded_lm(c, 1), other = seeded_lm(c, 2);
       Weights published = published_weights(*model);
       if (c.tied) published["lm_head.weight"] = published.at("model.embeddings.weight");  // as some files have it
       load_published(*other, published);
@@ -64,7 +64,7 @@ TEST(LmWeights, GoInAndComeBack) {
 }
 
 TEST(LmWeights, RefuseWhatDoesNotFit) {
-  LanguageModel model = make(small("mhla"), 1);
+  LanguageModel model = seeded_lm(tiny_lm("mhla"), 1);
   const Weights before = weights_of(*model);
   Weights published = published_weights(*model);
   for (auto& [name, value] : published) value = torch::zeros_like(value);
@@ -95,7 +95,7 @@ TEST(LmWeights, RefuseWhatDoesNotFit) {
 TEST(LmWeights, LieInAFolder) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "lm_weights_test";
   std::filesystem::remove_all(folder);
-  LanguageModel model = make(small("mhla"), 1);
+  LanguageModel model = seeded_lm(tiny_lm("mhla"), 1);
   save_language_model(*model, folder);
   LanguageModel other = load_language_model(folder);
   EXPECT_EQ(other->config(), model->config());

@@ -12,14 +12,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Gemma2Config small() {
+Gemma2Config small_gemma2() {
   Gemma2Config c;
   c.vocab_size = 30, c.hidden_size = 24, c.intermediate_size = 20, c.num_hidden_layers = 3;
   c.num_attention_heads = 4, c.num_key_value_heads = 2, c.head_dim = 8, c.sliding_window = 4;
   return c;
 }
 
-Gemma2 make(const Gemma2Config& c, torch::ScalarType dtype = torch::kFloat) {
+Gemma2 make_gemma2(const Gemma2Config& c, torch::ScalarType dtype = torch::kFloat) {
   torch::manual_seed(1);
   Gemma2 model(c, dtype);
   const torch::NoGradGuard no_gradient;
@@ -30,7 +30,7 @@ Gemma2 make(const Gemma2Config& c, torch::ScalarType dtype = torch::kFloat) {
 TEST(Gemma2Golden, Encodes) { expect_recorded_cases("gemma2", 1, gemma2_recorded()); }
 
 TEST(Gemma2, PaddingChangesNothingBeforeIt) {
-  const Gemma2 model = make(small());
+  const Gemma2 model = make_gemma2(small_gemma2());
   const torch::NoGradGuard no_gradient;
   const torch::Tensor ids = torch::randint(30, {1, 9}, torch::kLong);
   const torch::Tensor mask = torch::tensor({1, 1, 1, 1, 1, 0, 0, 0, 0}).unsqueeze(0);
@@ -41,14 +41,14 @@ TEST(Gemma2, PaddingChangesNothingBeforeIt) {
 }
 
 TEST(Gemma2, SlidesInEverySecondLayer) {
-  Gemma2Config one = small();
+  Gemma2Config one = small_gemma2();
   one.num_hidden_layers = 1;
   const torch::NoGradGuard no_gradient;
   torch::Tensor ids = torch::randint(30, {1, 8}, torch::kLong);
   const torch::Tensor mask = torch::ones({1, 8}, torch::kLong);
   for (const bool sliding : {true, false}) {
     one.layer_types = {sliding ? "sliding_attention" : "full_attention"};
-    const Gemma2 model = make(one);
+    const Gemma2 model = make_gemma2(one);
     const torch::Tensor before = model.ptr()->forward(ids, mask);
     torch::Tensor other = ids.clone();
     other[0][1] = (other[0][1] + 1) % 30;
@@ -61,19 +61,20 @@ TEST(Gemma2, SlidesInEverySecondLayer) {
 
 TEST(Gemma2, HasTheSizeOfTheFormula) {
   double count = 0;
-  for (const torch::Tensor& parameter : make(small())->parameters()) count += static_cast<double>(parameter.numel());
-  EXPECT_EQ(size_of(small(), 1).parameters, count);
+  for (const torch::Tensor& parameter : make_gemma2(small_gemma2())->parameters())
+    count += static_cast<double>(parameter.numel());
+  EXPECT_EQ(size_of(small_gemma2(), 1).parameters, count);
   EXPECT_EQ(size_of(Gemma2Config(), 300).parameters, 2614341888.0);  // gemma-2-2b
 }
 
 TEST(Gemma2, ComesBackFromShards) {
   const fs::path folder = fs::temp_directory_path() / "mhla_gemma2_test";
   fs::remove_all(folder);
-  const Gemma2 model = make(small(), torch::kBFloat16);
+  const Gemma2 model = make_gemma2(small_gemma2(), torch::kBFloat16);
   save_gemma2(*model, folder, /*shard_bytes=*/4000);
   EXPECT_TRUE(fs::exists(folder / "model.safetensors.index.json"));
   const Gemma2 other = load_gemma2(folder);
-  EXPECT_EQ(other->config(), small());
+  EXPECT_EQ(other->config(), small_gemma2());
   const Weights own = weights_of(*model);
   for (const auto& [name, value] : weights_of(*other)) EXPECT_TRUE(torch::equal(value, own.at(name))) << name;
   const torch::NoGradGuard no_gradient;
@@ -85,7 +86,7 @@ TEST(Gemma2, ComesBackFromShards) {
 }
 
 TEST(Gemma2, RefusesWhatDoesNotFit) {
-  Gemma2 model = make(small());
+  Gemma2 model = make_gemma2(small_gemma2());
   Weights file;  // as Gemma2ForCausalLM has them
   for (const auto& [name, value] : weights_of(*model)) file["model." + name] = value;
   file["lm_head.weight"] = file.at("model.embed_tokens.weight");

@@ -12,15 +12,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Umt5Config small() {
+Umt5Config small_umt5() {
   Umt5Config c;
   c.vocab_size = 30, c.d_model = 12, c.d_kv = 4, c.d_ff = 16, c.num_layers = 2, c.num_heads = 3;
   return c;
 }
 
-Umt5 make() {
+Umt5 make_umt5() {
   torch::manual_seed(1);
-  Umt5 model(small());
+  Umt5 model(small_umt5());
   const torch::NoGradGuard no_gradient;
   for (const torch::Tensor& parameter : model->parameters()) parameter.normal_(0.0, 0.3);
   return model;
@@ -29,7 +29,7 @@ Umt5 make() {
 TEST(Umt5Golden, OutputsGradientsAndBuckets) { expect_recorded_cases("video/umt5", 3, umt5_recorded()); }
 
 TEST(Umt5, PaddingDoesNotChangeATextsStates) {
-  Umt5 model = make();
+  Umt5 model = make_umt5();
   const torch::NoGradGuard no_gradient;
   const torch::Tensor ids = torch::tensor({5, 7, 9, 1, 0, 0}).view({1, 6});
   const torch::Tensor mask = torch::tensor({1, 1, 1, 1, 0, 0}).view({1, 6});
@@ -41,13 +41,13 @@ TEST(Umt5, PaddingDoesNotChangeATextsStates) {
 TEST(Umt5, TheXxlHasItsParameters) {
   EXPECT_EQ(size_of(Umt5Config(), 512).parameters, 5680910336.0);
   double count = 0;
-  const Umt5 model = make();
+  const Umt5 model = make_umt5();
   for (const torch::Tensor& parameter : model->parameters()) count += static_cast<double>(parameter.numel());
-  EXPECT_EQ(size_of(small(), 8).parameters, count);
+  EXPECT_EQ(size_of(small_umt5(), 8).parameters, count);
 }
 
 TEST(Umt5, BothNamingsComeBack) {
-  Umt5 model = make();
+  Umt5 model = make_umt5();
   const torch::NoGradGuard no_gradient;
   const torch::Tensor ids = torch::tensor({3, 4, 1}).view({1, 3});
   const fs::path folder = fs::path(testing::TempDir()) / "umt5_files";
@@ -64,7 +64,7 @@ TEST(Umt5, BothNamingsComeBack) {
 }
 
 TEST(Umt5, SaysWhatDoesNotFit) {
-  Umt5 model = make();
+  Umt5 model = make_umt5();
   EXPECT_TRUE(has(message_of([&] {
                     model->forward(torch::tensor({30}).view({1, 1}));
                   }),

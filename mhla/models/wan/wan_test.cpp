@@ -5,6 +5,7 @@
 
 #include "mhla/models/recorded_fixture.h"
 #include "mhla/models/wan/wan_recorded.h"
+#include "mhla/modules/modules_fixture.h"
 #include "mhla/testing/messages.h"
 
 namespace mhla {
@@ -12,14 +13,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-WanConfig small(const std::string& attention = "softmax") {
+WanConfig small_wan(const std::string& attention = "softmax") {
   WanConfig c = wan_config("wan_1_3b", attention);
   c.channels = c.out_channels = 4, c.dim = 24, c.depth = 3, c.heads = 2, c.mlp = 20;
   c.text_dim = 10, c.text_tokens = 5, c.time_channels = 8, c.blocks = {2, 2, 3};
   return c;
 }
 
-Wan make(const WanConfig& c) {
+Wan make_wan(const WanConfig& c) {
   torch::manual_seed(1);
   Wan model(c);
   const torch::NoGradGuard no_gradient;  // the last layer starts with 0
@@ -38,14 +39,10 @@ Given given(const WanConfig& c, std::int64_t frames = 3, std::int64_t rows = 4, 
           torch::randn({2, 3, c.text_dim})};
 }
 
-torch::Tensor run(const Wan& model, std::int64_t frames = 3, std::int64_t rows = 4, std::int64_t columns = 6) {
+torch::Tensor run_wan(const Wan& model, std::int64_t frames = 3, std::int64_t rows = 4, std::int64_t columns = 6) {
   const Given in = given(model->config(), frames, rows, columns);
   const torch::NoGradGuard no_gradient;
   return model.ptr()->forward(in.x, in.t, in.text);
-}
-
-double distance(const torch::Tensor& a, const torch::Tensor& b) {
-  return ((a - b).abs().max() / b.abs().max()).item<double>();
 }
 
 // ---- Recorded
@@ -63,7 +60,7 @@ TEST(Wan, PublishedModelsHaveTheirParameters) {
   EXPECT_EQ(size_of(wan_config("wan_1_3b"), {21, 60, 100}).parameters, 1418996800.0);
   EXPECT_EQ(size_of(wan_config("wan_14b"), {21, 60, 100}).parameters, 14288491584.0);
   for (const char* attention : {"softmax", "mhla", "linear"}) {
-    WanConfig c = small(attention);
+    WanConfig c = small_wan(attention);
     c.gate = "silu", c.lepe = 3;
     if (c.attention == "mhla") c.layers = {0, 2};
     for (const bool head_norm : {true, false}) {
@@ -78,9 +75,9 @@ TEST(Wan, PublishedModelsHaveTheirParameters) {
 
 TEST(Wan, AnyGridThatThePatchDivides) {
   for (const char* attention : {"softmax", "mhla", "linear"}) {
-    const Wan model = make(small(attention));
+    const Wan model = make_wan(small_wan(attention));
     for (const VideoGrid& latent : {VideoGrid{1, 2, 2}, VideoGrid{5, 6, 10}, VideoGrid{3, 4, 6}}) {
-      const torch::Tensor out = run(model, latent[0], latent[1], latent[2]);
+      const torch::Tensor out = run_wan(model, latent[0], latent[1], latent[2]);
       EXPECT_EQ(out.sizes(), (std::vector<std::int64_t>{2, 4, latent[0], latent[1], latent[2]}));
       EXPECT_TRUE(out.isfinite().all().item<bool>()) << attention;
     }
@@ -92,24 +89,24 @@ TEST(Wan, AnyGridThatThePatchDivides) {
 // The norm of a head makes its scale vanish; without it the values go through as they are.
 TEST(Wan, HeadsWithoutANormKeepTheScaleOfTheirValues) {
   for (const bool head_norm : {true, false}) {
-    WanConfig c = small("mhla");
+    WanConfig c = small_wan("mhla");
     c.normalizer = "paper", c.head_norm = head_norm, c.layers = {0};
-    const Wan model = make(c);
-    const torch::Tensor before = run(model);
+    const Wan model = make_wan(c);
+    const torch::Tensor before = run_wan(model);
     {
       const torch::NoGradGuard no_gradient;
       Weights state = weights_of(*model);
       for (const char* name : {"blocks.0.self_attn.v.weight", "blocks.0.self_attn.v.bias"}) state.at(name).mul_(8.0);
     }
-    const double moved = distance(run(model), before);
+    const double moved = relative_distance(run_wan(model), before);
     EXPECT_EQ(moved < 1e-4, head_norm) << moved;
   }
 }
 
 TEST(Wan, AHybridHasMhlaInTheLayersListed) {
-  WanConfig c = small("mhla");
+  WanConfig c = small_wan("mhla");
   c.layers = {1};
-  const Wan model = make(c);
+  const Wan model = make_wan(c);
   for (std::int64_t layer = 0; layer < 3; ++layer)
     EXPECT_EQ(model->blocks()[static_cast<std::size_t>(layer)]->attention()->mix.defined(), layer == 1);
   model.ptr()->constrain();
@@ -121,21 +118,21 @@ TEST(Wan, AHybridHasMhlaInTheLayersListed) {
 
 // With one number everywhere MHLA is linear attention.
 TEST(Wan, UniformMixingIsLinearAttention) {
-  WanConfig linear = small("linear"), uniform = small("mhla");
+  WanConfig linear = small_wan("linear"), uniform = small_wan("mhla");
   linear.normalizer = uniform.normalizer = "paper", uniform.mix_init = "uniform";
-  const Wan a = make(linear), b(uniform);
+  const Wan a = make_wan(linear), b(uniform);
   Weights state = weights_of(*a);
   for (const auto& [name, value] : weights_of(*b))
     if (name.find(".mix") != std::string::npos) state[name] = value;
   copy_weights(weights_of(*b), state, "test");
-  EXPECT_LE(distance(run(b), run(a)), 2e-5);
+  EXPECT_LE(relative_distance(run_wan(b), run_wan(a)), 2e-5);
 }
 
 // ---- From one attention to another
 
 TEST(Wan, AnotherAttentionKeepsAllThatBothHave) {
-  const Wan softmax = make(small());
-  WanConfig c = small("mhla");
+  const Wan softmax = make_wan(small_wan());
+  WanConfig c = small_wan("mhla");
   c.layers = {1};
   const Wan plain = with_attention(*softmax, c);
   const Weights before = weights_of(*softmax), after = weights_of(*plain);
@@ -143,25 +140,25 @@ TEST(Wan, AnotherAttentionKeepsAllThatBothHave) {
   for (const auto& [name, value] : before) EXPECT_TRUE(torch::equal(after.at(name), value)) << name;
   EXPECT_TRUE(torch::equal(after.at("blocks.1.self_attn.g_norm.weight"), torch::ones({12})));
   EXPECT_TRUE(torch::equal(after.at("blocks.1.self_attn.mix"), weights_of(*Wan(c)).at("blocks.1.self_attn.mix")));
-  EXPECT_TRUE(torch::equal(run(with_attention(*plain, small())), run(softmax)));  // there and back
+  EXPECT_TRUE(torch::equal(run_wan(with_attention(*plain, small_wan())), run_wan(softmax)));  // there and back
 }
 
 TEST(Wan, AGateAndLepeStartWithoutAnEffect) {
-  const Wan softmax = make(small());
-  WanConfig c = small("mhla");
-  const torch::Tensor plain = run(with_attention(*softmax, c));
-  EXPECT_GT(distance(run(softmax), plain), 1e-3);
+  const Wan softmax = make_wan(small_wan());
+  WanConfig c = small_wan("mhla");
+  const torch::Tensor plain = run_wan(with_attention(*softmax, c));
+  EXPECT_GT(relative_distance(run_wan(softmax), plain), 1e-3);
   c.gate = "silu", c.lepe = 3;
-  EXPECT_LE(distance(run(with_attention(*softmax, c)), plain), 1e-5);
+  EXPECT_LE(relative_distance(run_wan(with_attention(*softmax, c)), plain), 1e-5);
 }
 
 TEST(Wan, MixingMatricesAreResampledToOtherBlocks) {
-  WanConfig c = small("mhla");
+  WanConfig c = small_wan("mhla");
   c.mix_init = "uniform", c.normalizer = "paper";
-  const Wan model = with_attention(*make(small()), c);
+  const Wan model = with_attention(*make_wan(small_wan()), c);
   WanConfig finer = c;
   finer.blocks = {3, 2, 3};
-  EXPECT_LE(distance(run(with_attention(*model, finer)), run(model)), 2e-5);  // uniform stays uniform
+  EXPECT_LE(relative_distance(run_wan(with_attention(*model, finer)), run_wan(model)), 2e-5);  // uniform stays uniform
   WanConfig other = c;
   other.depth = 2;
   EXPECT_TRUE(has(message_of([&] { with_attention(*model, other); }), "in more than its attention"));
@@ -180,7 +177,7 @@ TEST(Wan, LayersByName) {
 
 TEST(Wan, VideosOfDifferentGridsAreThoseOfEachAlone) {
   for (const char* attention : {"softmax", "mhla"}) {
-    const Wan model = make(small(attention));
+    const Wan model = make_wan(small_wan(attention));
     const WanConfig& c = model->config();
     const std::vector<torch::Tensor> videos{torch::randn({c.channels, 1, 4, 4}), torch::randn({c.channels, 3, 2, 6})};
     const torch::Tensor t = torch::tensor({3.0F, 900.0F}), text = torch::randn({2, 4, c.text_dim});
@@ -190,7 +187,7 @@ TEST(Wan, VideosOfDifferentGridsAreThoseOfEachAlone) {
       const auto i = static_cast<std::size_t>(b);
       const torch::Tensor alone =
           model.ptr()->forward(videos[i].unsqueeze(0), t.narrow(0, b, 1), text.narrow(0, b, 1)).squeeze(0);
-      EXPECT_LE(distance(both[i], alone), 1e-5) << attention;
+      EXPECT_LE(relative_distance(both[i], alone), 1e-5) << attention;
     }
   }
 }
@@ -198,14 +195,14 @@ TEST(Wan, VideosOfDifferentGridsAreThoseOfEachAlone) {
 // ---- Words
 
 TEST(Wan, WordsAreRowsOfItsOwnTable) {
-  WanConfig c = small();
+  WanConfig c = small_wan();
   c.vocab = 9;
-  const Wan model = make(c);
+  const Wan model = make_wan(c);
   const Given in = given(c);
   const torch::Tensor numbers = torch::tensor({{2, 5, 8}, {1, 0, 0}}, torch::kLong);
   WanConfig plain = c;
   plain.vocab = 0;
-  const Wan other = make(plain);
+  const Wan other = make_wan(plain);
   Weights state = weights_of(*model);
   const torch::Tensor table = state.at("word_embedding.weight").detach().clone();
   state.erase("word_embedding.weight");
@@ -218,8 +215,8 @@ TEST(Wan, WordsAreRowsOfItsOwnTable) {
   model->named_parameters()["word_embedding.weight"].copy_(zeros);
   const torch::Tensor padded =
       other.ptr()->forward(in.x, in.t, zeros.index_select(0, numbers.flatten()).view({2, 3, -1}));
-  EXPECT_LE(distance(model.ptr()->forward(in.x, in.t, numbers), padded), 1e-5);
-  EXPECT_GT(distance(want, padded), 1e-4);
+  EXPECT_LE(relative_distance(model.ptr()->forward(in.x, in.t, numbers), padded), 1e-5);
+  EXPECT_GT(relative_distance(want, padded), 1e-4);
   EXPECT_EQ(Wan(c)->named_parameters()["word_embedding.weight"][0].abs().sum().item<double>(), 0.0);
   const Conditioning null = model->unconditional({{}, numbers, {}});
   EXPECT_TRUE(torch::equal(null.captions, torch::tensor({{1, 0, 0}, {1, 0, 0}}, torch::kLong)));
@@ -239,25 +236,25 @@ TEST(Wan, TheModelOfClipsHasItsSize) {
 TEST(Wan, BothNamingsComeBack) {
   const fs::path folder = fs::path(testing::TempDir()) / "wan_files";
   for (const char* attention : {"softmax", "mhla"}) {
-    WanConfig c = small(attention);
+    WanConfig c = small_wan(attention);
     if (c.attention == "mhla") c.gate = "silu", c.lepe = 3, c.head_norm = false;
     c.pad_text = c.wide_time = false;
-    const Wan model = make(c);
+    const Wan model = make_wan(c);
     for (const WanNames names : {WanNames::kOriginal, WanNames::kDiffusers}) {
       fs::remove_all(folder);
       save_wan(*model, folder, names, /*shard_bytes=*/20000);
       const Wan again = load_wan(folder);
-      EXPECT_TRUE(torch::equal(run(again), run(model))) << attention;
+      EXPECT_TRUE(torch::equal(run_wan(again), run_wan(model))) << attention;
     }
     const Wan ours(c);
     load_published(*ours.ptr(), weights_of(*model));  // as a training keeps them
-    EXPECT_TRUE(torch::equal(run(ours), run(model))) << attention;
+    EXPECT_TRUE(torch::equal(run_wan(ours), run_wan(model))) << attention;
   }
   fs::remove_all(folder);
 }
 
 TEST(Wan, SaysWhatDoesNotFit) {
-  const Wan model = make(small());
+  const Wan model = make_wan(small_wan());
   const auto said = [&](const torch::Tensor& x, const torch::Tensor& text) {
     return message_of([&] { model.ptr()->forward(x, torch::tensor({1.0F}), text); });
   };

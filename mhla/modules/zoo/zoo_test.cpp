@@ -28,7 +28,7 @@ AnyAttention make_double(std::string_view name, const AttentionConfig& config) {
   return attention;
 }
 
-torch::Tensor tokens(std::int64_t B, std::int64_t N, std::int64_t C = 16) {
+torch::Tensor zoo_tokens(std::int64_t B, std::int64_t N, std::int64_t C = 16) {
   torch::manual_seed(2);
   return torch::randn({B, N, C}, torch::kDouble);
 }
@@ -37,19 +37,19 @@ torch::Tensor parameter(const AnyAttention& attention, const std::string& name) 
   return attention->named_parameters()[name];
 }
 
-torch::Tensor rms(const torch::Tensor& x, double eps) { return x / (x.square().mean(-1, true) + eps).sqrt(); }
+torch::Tensor zoo_rms(const torch::Tensor& x, double eps) { return x / (x.square().mean(-1, true) + eps).sqrt(); }
 
 bool is_causal_only(std::string_view name) {
   return name == "gla" || name == "mamba" || name == "mamba2" || name == "gdn";
 }
-bool has_causal_form(std::string_view name) {
+bool wants_causal_form(std::string_view name) {
   return is_causal_only(name) || name == "mhla" || name == "softmax" || name == "linear";
 }
 
 TEST(Zoo, EveryAttentionTakesImages) {
   for (const std::string_view name : attention_names()) {
     const AnyAttention attention = make_double(name, grid_config());
-    const torch::Tensor x = tokens(2, 24);
+    const torch::Tensor x = zoo_tokens(2, 24);
     EXPECT_EQ(attention->forward(x).sizes(), x.sizes()) << name;
     attention->to(torch::kFloat);
     const torch::Tensor out = attention->forward(x.to(torch::kFloat));
@@ -69,19 +69,19 @@ TEST(Zoo, GradientsAreSlopes) {
       }
     }
     check_slopes(
-        *attention, tokens(1, 24), [&](const torch::Tensor& x) { return attention->forward(x); }, 1e-4);
+        *attention, zoo_tokens(1, 24), [&](const torch::Tensor& x) { return attention->forward(x); }, 1e-4);
   }
 }
 
 TEST(Zoo, CausalFormsDoNotSeeTheFuture) {
   for (const std::string_view name : attention_names()) {
-    if (!has_causal_form(name)) {
+    if (!wants_causal_form(name)) {
       EXPECT_EQ(message_of([&] { make_attention(name, text_config()); }),
                 "make_attention: " + std::string(name) + " has no causal form");
       continue;
     }
     const AnyAttention attention = make_double(name, text_config());
-    const torch::Tensor x = tokens(1, 40);
+    const torch::Tensor x = zoo_tokens(1, 40);
     torch::Tensor changed = x.clone();
     changed.narrow(1, 25, 15).normal_();
     const torch::Tensor a = attention->forward(x), b = attention->forward(changed);
@@ -93,7 +93,7 @@ TEST(Zoo, CausalFormsDoNotSeeTheFuture) {
 TEST(Zoo, BidirectionalFormsDo) {
   for (const std::string_view name : attention_names()) {
     const AnyAttention attention = make_double(name, grid_config());
-    const torch::Tensor x = tokens(1, 24);
+    const torch::Tensor x = zoo_tokens(1, 24);
     torch::Tensor changed = x.clone();
     changed.narrow(1, 23, 1).normal_();
     const double seen = distance(attention->forward(x).narrow(1, 0, 23), attention->forward(changed).narrow(1, 0, 23));
@@ -108,7 +108,7 @@ TEST(Zoo, BidirectionalFormsDo) {
 TEST(Zoo, SoftmaxIsTheFormula) {
   for (const bool causal : {false, true}) {
     const AnyAttention attention = make_double("softmax", causal ? text_config() : grid_config());
-    const torch::Tensor x = tokens(2, 24);
+    const torch::Tensor x = zoo_tokens(2, 24);
     const torch::Tensor bias = causal ? torch::Tensor() : parameter(attention, "qkv.bias");
     const auto qkv = torch::linear(x, parameter(attention, "qkv.weight"), bias).reshape({2, 24, 3, 2, 8}).unbind(2);
     torch::Tensor scores = torch::einsum("bthd,bshd->bhts", {qkv[0], qkv[1]}) / std::sqrt(8.0);
@@ -124,7 +124,7 @@ TEST(Zoo, SoftmaxAddsItsConvolution) {
   AttentionConfig config = grid_config();
   config.lepe = 5;
   const AnyAttention attention = make_double("softmax", config);
-  const torch::Tensor x = tokens(2, 24);
+  const torch::Tensor x = zoo_tokens(2, 24);
   const auto p = [&](const char* name) { return parameter(attention, name); };
   const torch::Tensor v = torch::linear(x, p("qkv.weight"), p("qkv.bias")).narrow(-1, 32, 16);
   const std::vector<std::int64_t> once{1, 1}, padding{2, 2};
@@ -145,7 +145,7 @@ TEST(Zoo, MatricesAreWhatAttentionDoes) {
     for (const char* name : {"mhla", "linear", "softmax"}) {
       SCOPED_TRACE(str(name, causal ? " causal" : ""));
       const AnyAttention attention = make_double(name, causal ? text_config() : grid_config());
-      const torch::Tensor x = tokens(2, 24);
+      const torch::Tensor x = zoo_tokens(2, 24);
       const torch::Tensor A = attention->matrix(x);
       ASSERT_EQ(A.sizes(), (std::vector<std::int64_t>{2, 2, 24, 24}));
       if (causal) {
@@ -166,7 +166,8 @@ TEST(Zoo, MatricesAreWhatAttentionDoes) {
                    .transpose(1, 2);
       }
       if (causal && std::string_view(name) == "mhla") {
-        core = rms(core.unflatten(-1, {2, 8}), 1e-6).flatten(-2) * torch::silu(torch::linear(x, named["gate.weight"]));
+        core =
+            zoo_rms(core.unflatten(-1, {2, 8}), 1e-6).flatten(-2) * torch::silu(torch::linear(x, named["gate.weight"]));
       }
       const bool softmax = std::string_view(name) == "softmax";
       const torch::Tensor* out_bias = named.find(softmax ? "proj.bias" : "out.bias");
@@ -177,7 +178,7 @@ TEST(Zoo, MatricesAreWhatAttentionDoes) {
   }
   // More columns than a head holds at a time.
   const AnyAttention linear = make_double("linear", grid_config());
-  const torch::Tensor x = tokens(1, 300), A = linear->matrix(x);
+  const torch::Tensor x = zoo_tokens(1, 300), A = linear->matrix(x);
   const torch::Tensor v = torch::linear(x, parameter(linear, "qkv.weight")).narrow(-1, 32, 16).unflatten(-1, {2, 8});
   const torch::Tensor core = torch::einsum("bhts,bshd->bthd", {A, v}).flatten(-2);
   EXPECT_LE(
@@ -189,7 +190,7 @@ TEST(Zoo, MatricesAreWhatAttentionDoes) {
 
 TEST(Zoo, CausalLinearAttentionHasNoBlocks) {
   const AnyAttention attention = make_double("linear", text_config());
-  const torch::Tensor x = tokens(2, 50);
+  const torch::Tensor x = zoo_tokens(2, 50);
   const auto qkv = torch::linear(x, parameter(attention, "qkv.weight")).reshape({2, 50, 3, 2, 8}).unbind(2);
   const torch::Tensor q = torch::elu(qkv[0]) + 1, k = torch::elu(qkv[1]) + 1;
   const torch::Tensor A = torch::einsum("bthd,bshd->bhts", {q, k}).tril() / std::sqrt(8.0);
@@ -200,7 +201,7 @@ TEST(Zoo, CausalLinearAttentionHasNoBlocks) {
 TEST(Zoo, GlaIsTheFormula) {
   const AnyAttention attention = make_double("gla", text_config());
   const auto p = [&](const char* name) { return parameter(attention, name); };
-  const torch::Tensor x = tokens(2, 21);
+  const torch::Tensor x = zoo_tokens(2, 21);
   const auto project = [&](const char* name) { return torch::linear(x, p(name)).unflatten(-1, {2, -1}); };
   const torch::Tensor q = project("q_proj.weight"), k = project("k_proj.weight"), v = project("v_proj.weight");
   const torch::Tensor gate =
@@ -212,7 +213,7 @@ TEST(Zoo, GlaIsTheFormula) {
     S = a.select(1, t).unsqueeze(-1) * S + k.select(1, t).unsqueeze(-1) * v.select(1, t).unsqueeze(-2);
     out.push_back((q.select(1, t).unsqueeze(-1) * S).sum(-2) / std::sqrt(4.0));
   }
-  const torch::Tensor core = rms(torch::stack(out, 1), 1e-6) * p("g_norm_swish_gate.weight");
+  const torch::Tensor core = zoo_rms(torch::stack(out, 1), 1e-6) * p("g_norm_swish_gate.weight");
   const torch::Tensor want =
       torch::linear(core.flatten(-2) * torch::silu(torch::linear(x, p("g_proj.weight"))), p("o_proj.weight"));
   EXPECT_LE(distance(attention->forward(x), want), 1e-11);
@@ -232,7 +233,7 @@ torch::Tensor short_conv(const torch::Tensor& x, const torch::Tensor& weight, co
 TEST(Zoo, GdnIsTheFormula) {
   const AnyAttention attention = make_double("gdn", text_config());
   const auto p = [&](const std::string& name) { return parameter(attention, name); };
-  const torch::Tensor x = tokens(2, 21);
+  const torch::Tensor x = zoo_tokens(2, 21);
   const auto project = [&](const std::string& name) {
     return short_conv(torch::linear(x, p(name + "_proj.weight")), p(name + "_conv1d.weight"), {})
         .unflatten(-1, {2, -1});
@@ -250,7 +251,7 @@ TEST(Zoo, GdnIsTheFormula) {
     S = S + kt * change.unsqueeze(-2);
     out.push_back((q.select(1, t).unsqueeze(-1) * S).sum(-2) / std::sqrt(6.0));
   }
-  const torch::Tensor core = rms(torch::stack(out, 1), 1e-6) * p("o_norm.weight");
+  const torch::Tensor core = zoo_rms(torch::stack(out, 1), 1e-6) * p("o_norm.weight");
   const torch::Tensor want =
       torch::linear(core.flatten(-2) * torch::silu(torch::linear(x, p("g_proj.weight"))), p("o_proj.weight"));
   EXPECT_LE(distance(attention->forward(x), want), 1e-11);
@@ -259,7 +260,7 @@ TEST(Zoo, GdnIsTheFormula) {
 TEST(Zoo, MambaIsTheFormula) {
   const AnyAttention attention = make_double("mamba", text_config());
   const auto p = [&](const char* name) { return parameter(attention, name); };
-  const torch::Tensor input = tokens(2, 21);
+  const torch::Tensor input = zoo_tokens(2, 21);
   const auto halves = torch::linear(input, p("in_proj.weight")).chunk(2, -1);
   const torch::Tensor x = short_conv(halves[0], p("conv1d.weight"), p("conv1d.bias"));
   const auto parts = torch::linear(x, p("x_proj.weight")).split_with_sizes({1, 16, 16}, -1);
@@ -280,7 +281,7 @@ TEST(Zoo, Mamba2IsTheFormula) {
   config.dim = 64;  // two heads of 64
   const AnyAttention attention = make_double("mamba2", config);
   const auto p = [&](const char* name) { return parameter(attention, name); };
-  const torch::Tensor input = tokens(2, 21, 64);
+  const torch::Tensor input = zoo_tokens(2, 21, 64);
   const auto parts = torch::linear(input, p("in_proj.weight")).split_with_sizes({128, 128 + 256, 2}, -1);
   const auto xBC = short_conv(parts[1], p("conv1d.weight"), p("conv1d.bias")).split_with_sizes({128, 128, 128}, -1);
   const torch::Tensor x = xBC[0].unflatten(-1, {2, 64}), dt = torch::softplus(parts[2] + p("dt_bias"));
@@ -295,7 +296,7 @@ TEST(Zoo, Mamba2IsTheFormula) {
     out.push_back((C * h).sum(-2) + p("D").unsqueeze(-1) * x.select(1, t));
   }
   const torch::Tensor y = torch::stack(out, 1).flatten(-2) * torch::silu(parts[0]);
-  const torch::Tensor want = torch::linear(rms(y, 1e-5) * p("norm.weight"), p("out_proj.weight"));
+  const torch::Tensor want = torch::linear(zoo_rms(y, 1e-5) * p("norm.weight"), p("out_proj.weight"));
   EXPECT_LE(distance(attention->forward(input), want), 1e-11);
 }
 
@@ -306,7 +307,7 @@ TEST(Zoo, FocusedIsTheFormula) {
     const torch::NoGradGuard no_gradient;
     p("scale").normal_(), p("positional_encoding").normal_();
   }
-  const torch::Tensor x = tokens(2, 24);
+  const torch::Tensor x = zoo_tokens(2, 24);
   const auto qkv = torch::linear(x, p("qkv.weight"), p("qkv.bias")).chunk(3, -1);
   const auto phi = [&](const torch::Tensor& y) {
     const torch::Tensor z = (y / torch::softplus(p("scale"))).relu() + 1e-6, cube = z * z * z;
@@ -328,7 +329,7 @@ TEST(Zoo, FocusedIsTheFormula) {
 TEST(Zoo, InlineIsTheFormula) {
   const AnyAttention attention = make_double("inline", grid_config());
   const auto p = [&](const char* name) { return parameter(attention, name); };
-  const torch::Tensor x = tokens(2, 24);
+  const torch::Tensor x = zoo_tokens(2, 24);
   const auto qkv = torch::linear(x, p("qkv.weight"), p("qkv.bias")).reshape({2, 24, 3, 2, 8}).unbind(2);
   const torch::Tensor A = torch::einsum("bthd,bshd->bhts", {qkv[0], qkv[1]}) / std::sqrt(8.0);
   const torch::Tensor weights = A / 24.0 + (1 - A.mean(-1, true)) / 24.0;  // they sum to 1
@@ -380,7 +381,7 @@ TEST(Zoo, MalaIsGatedAroundItsConvolution) {
     const torch::NoGradGuard no_gradient;
     parameter(attention, "qkvo.weight").narrow(0, 48, 16).zero_();
     parameter(attention, "qkvo.bias").narrow(0, 48, 16).zero_();
-    const torch::Tensor out = attention->forward(tokens(1, 24));
+    const torch::Tensor out = attention->forward(zoo_tokens(1, 24));
     EXPECT_TRUE(torch::equal(out, parameter(attention, "proj.bias").expand({1, 24, 16}))) << name;
   }
 }
@@ -435,12 +436,12 @@ TEST(Zoo, SaysWhatIsWrong) {
 TEST(Zoo, PackedSequencesDoNotSeeEachOther) {
   const std::int64_t bounds[] = {0, 5, 5, 6, 33, 50};
   for (const std::string_view name : attention_names()) {
-    if (!has_causal_form(name)) continue;
+    if (!wants_causal_form(name)) continue;
     SCOPED_TRACE(name);
     AttentionConfig config = text_config();
     config.rope = true;
     const AnyAttention attention = make_double(name, config);
-    torch::Tensor x = tokens(1, 50).requires_grad_();
+    torch::Tensor x = zoo_tokens(1, 50).requires_grad_();
     for (const auto type : {torch::kInt, torch::kLong}) {
       const torch::Tensor cu = torch::tensor(std::vector<std::int64_t>(std::begin(bounds), std::end(bounds))).to(type);
       const torch::Tensor got = attention->forward(x, cu);

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-ClassifyOptions small_options() {
+ClassifyOptions small_classification() {
   ClassifyOptions o;
   o.model = "vit_demo", o.augment = "none", o.shift = 1, o.mixup = 0.2;
   o.network = parse_json(
@@ -47,15 +47,15 @@ TrainResult train_quarters(const fs::path& folder, ClassifyOptions options, bool
 
 TEST(Classification, LearnsAndResumesToTheSameBits) {
   const TemporaryRun run;
-  const TrainResult whole = train_quarters(run.path("whole"), small_options(), false);
+  const TrainResult whole = train_quarters(run.path("whole"), small_classification(), false);
   EXPECT_EQ(whole.step, 240);
   ASSERT_EQ(whole.metrics.at(1).first, "top1");
   EXPECT_GE(whole.metrics.at(1).second, 0.9);
   EXPECT_EQ(whole.metrics.at(2).second, 1.0);  // top 5 of 4 classes
-  const TrainResult cut = train_quarters(run.path("cut"), small_options(), false, 29);
+  const TrainResult cut = train_quarters(run.path("cut"), small_classification(), false, 29);
   EXPECT_EQ(cut.stopped, "SIGINT");
   EXPECT_EQ(cut.step, 30);
-  EXPECT_EQ(train_quarters(run.path("cut"), small_options(), true).step, 240);
+  EXPECT_EQ(train_quarters(run.path("cut"), small_classification(), true).step, 240);
   for (const char* name : {"model.safetensors", "ema.safetensors"})
     EXPECT_TRUE(read_file(run.path("cut") / name) == read_file(run.path("whole") / name)) << name;
   const AnyClassifier loaded = load_classifier(run.path("whole"));  // a run is a folder that models/ can read
@@ -64,7 +64,7 @@ TEST(Classification, LearnsAndResumesToTheSameBits) {
 
 TEST(Classification, ARunGoesOnWithTheSameImagesAndCountsTheSameDamage) {
   const auto task_of = [](const ClassifyData& data, std::int64_t max_damaged) {
-    ClassifyOptions options = small_options();
+    ClassifyOptions options = small_classification();
     options.max_damaged = max_damaged;
     prepare(options.train);
     return ClassificationTask(options, data, network_of(options, *data.train));
@@ -93,15 +93,15 @@ TEST(Classification, ARunGoesOnWithTheSameImagesAndCountsTheSameDamage) {
 TEST(Classification, OfficialTrainingIsWhatFlagsDoNotSay) {
   const ImageSetPtr images = quarters("train", 16, 1);
   const auto train_of = [&](bool official, std::optional<double> decay, std::optional<bool> apart) {
-    ClassifyOptions o = small_options();
+    ClassifyOptions o = small_classification();
     o.official = official, o.train.mix_weight_decay = decay, o.train.clip_mix_apart = apart;
-    ClassifierConfig network = network_of(small_options(), *images);
+    ClassifierConfig network = network_of(small_classification(), *images);
     network.official = official;
     return resolved(o, network, *images).train;
   };
   EXPECT_EQ(train_of(false, {}, {}).mix_weight_decay, 0.0);
   EXPECT_EQ(train_of(false, {}, {}).clip_mix_apart, true);
-  EXPECT_EQ(train_of(true, {}, {}).mix_weight_decay, small_options().train.weight_decay);
+  EXPECT_EQ(train_of(true, {}, {}).mix_weight_decay, small_classification().train.weight_decay);
   EXPECT_EQ(train_of(true, {}, {}).clip_mix_apart, false);
   EXPECT_EQ(train_of(true, 0.0, true).mix_weight_decay, 0.0);
   EXPECT_EQ(train_of(true, 0.0, true).clip_mix_apart, true);
@@ -124,7 +124,7 @@ TEST(Classification, SmoothedAndSoftTargetsFollowTheFormula) {
 }
 
 TEST(Classification, TheScoreCountsEveryImageOnce) {
-  const ClassifyOptions options = small_options();
+  const ClassifyOptions options = small_classification();
   const ImageSetPtr images = quarters("test", 37, 5);  // no multiple of the batch
   const ClassifierConfig network = network_of(options, *images);
   prepare(options.train);
@@ -164,16 +164,16 @@ TEST(Classification, TestImagesAreTheSameForEverySeed) {
 
 TEST(Classification, WhatDoesNotFitIsNamed) {
   const ImageSetPtr images = quarters("train", 16, 1);
-  ClassifyOptions o = small_options();
+  ClassifyOptions o = small_classification();
   o.network.set("dimms", 3);
   EXPECT_EQ(message_of([&] { network_of(o, *images); }), "network: 'dimms' is unknown, nearest is 'dims'");
-  o = small_options();
+  o = small_classification();
   o.network.set("classes", 10);
   EXPECT_EQ(message_of([&] { network_of(o, *images); }), "network: classes is 10, expected the 4 of train");
-  o = small_options();
+  o = small_classification();
   o.model = "deit_huge";
   EXPECT_TRUE(has(message_of([&] { network_of(o, *images); }), "deit_huge"));
-  o = small_options();
+  o = small_classification();
   o.train.batch = 17;
   const ClassifierConfig network = network_of(o, *images);
   EXPECT_EQ(message_of([&] {
@@ -189,7 +189,7 @@ TEST(Classification, WhatWasAskedForIsWhatTheRunSays) {
   const fs::path file = run.path() / "tiny.json";
   const auto network_with = [&](const char* text, const std::function<void(ClassifyOptions&)>& change) {
     write_file(file, std::string(text));
-    ClassifyOptions o = small_options();
+    ClassifyOptions o = small_classification();
     o.model = file.string(), o.network = JsonValue::object(), o.attention.reset();
     change(o);
     return network_of(o, *images);
@@ -200,7 +200,7 @@ TEST(Classification, WhatWasAskedForIsWhatTheRunSays) {
   EXPECT_TRUE(has(message_of([&] { network_with(R"({"model": "vit_demo", "classes": 7})", [](ClassifyOptions&) {}); }),
                   "classes is 7, expected the 4"));
   EXPECT_TRUE(has(message_of([&] { network_with("[]", [](ClassifyOptions&) {}); }), "tiny.json: is no object"));
-  const ClassifyOptions o = resolved(small_options(), network_of(small_options(), *images), *images);
+  const ClassifyOptions o = resolved(small_classification(), network_of(small_classification(), *images), *images);
   EXPECT_EQ(o.attention, "mhla");
   EXPECT_EQ(o.normalize, "half");  // of grey images that nobody knows
   ClassifyOptions other = o;
@@ -212,7 +212,7 @@ TEST(Classification, WhatWasAskedForIsWhatTheRunSays) {
        {std::pair<std::function<void(ClassifyOptions&)>, const char*>{[](auto& c) { c.repeats = 0; }, "repeats is 0"},
         {[](auto& c) { c.shift = std::int64_t{1} << 32; }, "shift is 4294967296"},
         {[](auto& c) { c.max_damaged = -1; }, "max_damaged is -1"}}) {
-    ClassifyOptions bad = small_options();
+    ClassifyOptions bad = small_classification();
     change(bad);
     EXPECT_TRUE(has(message_of([&] { open_data(bad); }), text)) << text;
   }

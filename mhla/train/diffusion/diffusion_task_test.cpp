@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-DiffusionOptions small_options() {
+DiffusionOptions small_diffusion() {
   DiffusionOptions o;
   o.model = "dit_d32";
   o.network = parse_json(R"({"image": [12, 8], "patch": 2, "dim": 16, "depth": 2, "heads": 2, "blocks": [2, 2]})", "n");
@@ -26,8 +26,8 @@ DiffusionOptions small_options() {
 
 DiffusionSource small_source() { return {{quarters("train", 96, 1), quarters("test", 20, 2), false}, nullptr}; }
 
-struct Made : MadeDiffusion {
-  explicit Made(const DiffusionOptions& o = small_options()) : MadeDiffusion(o, small_source()) {}
+struct SmallDiffusion : MadeDiffusion {
+  explicit SmallDiffusion(const DiffusionOptions& o = small_diffusion()) : MadeDiffusion(o, small_source()) {}
 };
 
 std::vector<std::int64_t> numbers(std::int64_t first, std::int64_t count) {
@@ -37,7 +37,7 @@ std::vector<std::int64_t> numbers(std::int64_t first, std::int64_t count) {
 }
 
 TEST(DiffusionDraws, BelongToAnImageOfAnEpoch) {
-  const DiffusionProcess process(small_options(), true);
+  const DiffusionProcess process(small_diffusion(), true);
   const std::vector<std::int64_t> items = numbers(0, 4000);
   const std::vector<std::int64_t> times = process.draw_times(7, 2, items);
   EXPECT_EQ(process.draw_times(7, 2, {items[5], items[3]}), (std::vector<std::int64_t>{times[5], times[3]}));
@@ -69,7 +69,7 @@ TEST(DiffusionDraws, LabelsAreDroppedToTheNullClass) {
 }
 
 TEST(DiffusionDraws, FlowTimesAreLogitNormal) {
-  DiffusionOptions o = small_options();
+  DiffusionOptions o = small_diffusion();
   o.process = "flow", o.logit_mean = 1.0;
   const std::vector<std::int64_t> times = DiffusionProcess(o, false).draw_times(7, 2, numbers(0, 4000));
   const auto late = std::count_if(times.begin(), times.end(), [](std::int64_t time) { return time >= 731; });
@@ -77,7 +77,7 @@ TEST(DiffusionDraws, FlowTimesAreLogitNormal) {
 }
 
 TEST(DiffusionEval, TimesAreSpreadOverTheProcess) {
-  const DiffusionProcess process(small_options(), true);
+  const DiffusionProcess process(small_diffusion(), true);
   const std::vector<std::int64_t> times = process.times_to_judge(14);
   ASSERT_EQ(times.size(), 14u);
   for (std::size_t i = 0; i < times.size(); ++i) EXPECT_EQ(times[i], 20 + 70 * static_cast<std::int64_t>(i));
@@ -85,7 +85,7 @@ TEST(DiffusionEval, TimesAreSpreadOverTheProcess) {
 }
 
 TEST(DiffusionTask, StartsAtTheVarianceOfTheNoise) {
-  Made made;
+  SmallDiffusion made;
   const TrainBatch batch = made.task->next_batch();
   ASSERT_EQ(batch.inputs.size(), 4u);
   const torch::Tensor& x = batch.inputs[0];
@@ -100,7 +100,7 @@ TEST(DiffusionTask, StartsAtTheVarianceOfTheNoise) {
 }
 
 TEST(DiffusionTask, TheSameBatchWhereverTheRunGoesOn) {
-  Made whole, rest;
+  SmallDiffusion whole, rest;
   TrainBatch third;
   JsonValue cursor;
   for (int i = 0; i < 3; ++i) cursor = whole.task->cursor(), third = whole.task->next_batch();
@@ -111,9 +111,9 @@ TEST(DiffusionTask, TheSameBatchWhereverTheRunGoesOn) {
 }
 
 TEST(DiffusionTask, FlowPredictsTheVelocity) {
-  DiffusionOptions o = small_options();
+  DiffusionOptions o = small_diffusion();
   o.process = "flow";
-  Made made(o);
+  SmallDiffusion made(o);
   EXPECT_FALSE(made.network.learn_sigma());
   const TrainBatch batch = made.task->next_batch();
   const BatchResult result = made.task->forward(batch);
@@ -124,16 +124,16 @@ TEST(DiffusionTask, FlowPredictsTheVelocity) {
 }
 
 TEST(DiffusionTask, ScoresAreOfTheSameNoiseWhateverTheSeedAndTheBatch) {
-  Made made;
+  SmallDiffusion made;
   const Metrics metrics = made.task->evaluate({});
   ASSERT_EQ(metrics.at(0).first, "mse");
-  DiffusionOptions other = small_options();
+  DiffusionOptions other = small_diffusion();
   other.train.seed = 99, other.train.batch = 7;
-  Made second(other);  // at first every model answers 0: what is left is the noise
+  SmallDiffusion second(other);  // at first every model answers 0: what is left is the noise
   const Metrics same = second.task->evaluate({});
   for (std::size_t i = 0; i < metrics.size(); ++i) EXPECT_NEAR(metrics[i].second, same[i].second, 1e-6);
   other.test_seed = 1;
-  EXPECT_GT(std::abs(Made(other).task->evaluate({}).at(0).second - metrics[0].second), 1e-4);
+  EXPECT_GT(std::abs(SmallDiffusion(other).task->evaluate({}).at(0).second - metrics[0].second), 1e-4);
 
   const auto held_out = held_out_samples(made.source, made.options, made.network);
   const DiffusionProcess process(made.options, made.network.learn_sigma());
@@ -149,18 +149,18 @@ TEST(DiffusionTask, ScoresAreOfTheSameNoiseWhateverTheSeedAndTheBatch) {
   EXPECT_NEAR(noise.square().mean().item<double>(), 1.0, 0.5);
 }
 
-TrainResult train_small(const fs::path& folder, bool resume, std::int64_t stop_at = -1, Rows* rows = nullptr) {
+TrainResult train_diffusion(const fs::path& folder, bool resume, std::int64_t stop_at = -1, Rows* rows = nullptr) {
   Rows own;
-  return train_made(Made(), folder, resume, stop_at, rows == nullptr ? own : *rows);
+  return train_made(SmallDiffusion(), folder, resume, stop_at, rows == nullptr ? own : *rows);
 }
 
 TEST(DiffusionTask, ResumesToTheSameBits) {
   const TemporaryRun run;
   Rows rows;
-  const TrainResult whole = train_small(run.path("whole"), false, -1, &rows);
+  const TrainResult whole = train_diffusion(run.path("whole"), false, -1, &rows);
   EXPECT_EQ(whole.step, 12);
-  EXPECT_EQ(train_small(run.path("cut"), false, 4).stopped, "SIGINT");
-  EXPECT_EQ(train_small(run.path("cut"), true).step, 12);
+  EXPECT_EQ(train_diffusion(run.path("cut"), false, 4).stopped, "SIGINT");
+  EXPECT_EQ(train_diffusion(run.path("cut"), true).step, 12);
   for (const char* name :
        {"model.safetensors", "ema.safetensors", "samples/step-00000006.png", "samples/step-00000012.png"})
     EXPECT_TRUE(read_file(run.path("cut") / name) == read_file(run.path("whole") / name)) << name;
@@ -173,7 +173,7 @@ TEST(DiffusionTask, ResumesToTheSameBits) {
 
   const JsonValue names = read_json(run.path("whole") / "classes.json");
   EXPECT_EQ(names.at(3).as_string(), "bottom right");
-  EXPECT_EQ(read_generation_config(run.path("whole"), {}), generation_of(small_options(), true));
+  EXPECT_EQ(read_generation_config(run.path("whole"), {}), generation_of(small_diffusion(), true));
   Dit opened = load_dit(run.path("whole"));  // a run is a folder that models/ can read
   const torch::Tensor out =
       opened->denoise(torch::zeros({1, 1, 12, 8}), torch::zeros({1}), {torch::zeros({1}, torch::kLong), {}, {}});
@@ -182,7 +182,7 @@ TEST(DiffusionTask, ResumesToTheSameBits) {
 
 TEST(DiffusionTask, OverwriteRemovesTheSamplesToo) {
   const TemporaryRun run;
-  train_small(run.path(), false);
+  train_diffusion(run.path(), false);
   write_file(run.path() / "samples/mine.txt", std::string("kept"));
   remove_run(run.path());
   EXPECT_FALSE(fs::exists(run.path() / "generation.json"));
@@ -192,11 +192,11 @@ TEST(DiffusionTask, OverwriteRemovesTheSamplesToo) {
 
 TEST(DiffusionTask, SaysWhatDoesNotFitTogether) {
   const auto refused = [](const std::function<void(DiffusionOptions&)>& change) {
-    DiffusionOptions o = small_options();
+    DiffusionOptions o = small_diffusion();
     change(o);
     return message_of([&] {
       check(o);
-      Made made(o);
+      SmallDiffusion made(o);
     });
   };
   const auto with = [](const char* fields) {

@@ -34,7 +34,7 @@ std::string write_corpus(const fs::path& folder) {
   return path;
 }
 
-LmOptions small(const fs::path& folder) {
+LmOptions small_lm_task(const fs::path& folder) {
   LmOptions o;
   o.model = "mhla_10m", o.data = write_corpus(folder), o.tokenizer = "bytes", o.valid = 0.2;
   o.network = parse_json(R"({"dim": 32, "layers": 2, "heads": 2, "mlp": 64, "context": 64, "chunk": 8})", "network");
@@ -46,7 +46,7 @@ LmOptions small(const fs::path& folder) {
 TEST(LmTask, LearnsAndSaysHowWell) {
   const TemporaryRun temporary;
   for (const char* packing : {"documents", "concatenate"}) {
-    LmOptions options = small(temporary.path("data"));
+    LmOptions options = small_lm_task(temporary.path("data"));
     options.packing = packing, options.train.max_steps = 60;
     Rows rows;
     const TrainResult result = train_lm(options, temporary.path(packing), rows);
@@ -69,7 +69,7 @@ TEST(LmTask, LearnsAndSaysHowWell) {
 TEST(LmTask, StoppedAndResumedIsTheUnbrokenRun) {
   const TemporaryRun temporary;
   for (const bool recompute : {false, true}) {
-    LmOptions options = small(temporary.path("data"));
+    LmOptions options = small_lm_task(temporary.path("data"));
     options.recompute = recompute;
     expect_resumes_to_the_same_bits(options, temporary);
   }
@@ -77,7 +77,7 @@ TEST(LmTask, StoppedAndResumedIsTheUnbrokenRun) {
 
 TEST(LmTask, GoesOnWithTheSameTokensAlone) {
   const TemporaryRun temporary;
-  LmOptions options = small(temporary.path("data"));
+  LmOptions options = small_lm_task(temporary.path("data"));
   options.tokens = temporary.path("tokens").string();
   StopAt stops;
   stops.step = 3;
@@ -101,7 +101,7 @@ TEST(LmTask, GoesOnWithTheSameTokensAlone) {
 
 TEST(LmTask, TakesTokensThatAreThere) {
   const TemporaryRun temporary;
-  LmOptions options = small(temporary.path("data"));
+  LmOptions options = small_lm_task(temporary.path("data"));
   options.tokens = temporary.path("tokens").string(), options.train.max_steps = 2;
   int told = 0;
   const auto tell = [&](const std::string&) { ++told; };
@@ -158,7 +158,7 @@ TEST(LmTask, OfficialTrainingIsWhatFlagsDoNotSay) {
 
 TEST(LmTask, PackedDocumentsAreNotRecorded) {
   const TemporaryRun temporary;
-  LmOptions options = small(temporary.path("data"));
+  LmOptions options = small_lm_task(temporary.path("data"));
   options.tokens = temporary.path("tokens").string(), options.train.cuda_graph = true;
   LmDataPtr data = open_data(options, "", [](const std::string&) {});
   const LmConfig network = network_of(options, *data);
@@ -200,7 +200,7 @@ struct Held {
     }
   }
   TokenSet open() {
-    LmOptions o = small(temporary.path("data"));
+    LmOptions o = small_lm_task(temporary.path("data"));
     o.tokens = temporary.path("tokens").string();
     return TokenSet::open(token_folder(o, "", [](const std::string&) {}), /*valid=*/true);
   }

@@ -14,7 +14,7 @@
 namespace mhla::train {
 namespace {
 
-LmOptions small() {
+LmOptions small_mqar() {
   LmOptions o;
   o.model = "mhla_10m", o.data = "mqar", o.context = 32, o.mqar_pairs = 4, o.mqar_vocab = 32, o.mqar_items = 2000;
   o.network = parse_json(R"({"dim": 64, "layers": 2, "heads": 2, "mlp": 128, "context": 32, "chunk": 8})", "network");
@@ -26,7 +26,7 @@ LmOptions small() {
 
 TEST(MqarData, IsLearned) {
   const TemporaryRun temporary;
-  LmOptions options = small();
+  LmOptions options = small_mqar();
   options.network.set("short_conv", 4);
   options.context = 16, options.mqar_vocab = 16, options.train.batch = 64;
   options.train.max_steps = 200, options.train.warmup_steps = 20, options.train.schedule = "constant";
@@ -50,13 +50,13 @@ TEST(MqarData, IsLearned) {
 
 TEST(MqarData, StoppedAndResumedIsTheUnbrokenRun) {
   const TemporaryRun temporary;
-  LmOptions options = small();
+  LmOptions options = small_mqar();
   options.train.log_every = 1, options.mqar_items = 160;  // an epoch of five batches
   expect_resumes_to_the_same_bits(options, temporary);
 }
 
 struct Judged {
-  LmOptions options = small();
+  LmOptions options = small_mqar();
   LmDataPtr data = mqar_data(options);
   LanguageModel model{nullptr};
   Judged() {
@@ -123,7 +123,7 @@ TEST(LmBatch, FewTargetsAloneGoThroughTheHead) {
 
 TEST(MqarData, MistakesAreNamed) {
   const auto said = [](const auto& change) {
-    LmOptions options = small();
+    LmOptions options = small_mqar();
     change(options);
     return message_of([&] {
       check(options);

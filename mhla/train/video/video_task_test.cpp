@@ -43,7 +43,7 @@ VideoSetPtr squares(const std::string& name, int count, unsigned seed, bool dama
 
 CaptionWords square_words() { return CaptionWords::of({"a square goes right", "a square goes left"}); }
 
-VideoOptions small_options(const std::string& attention = "mhla") {
+VideoOptions small_video(const std::string& attention = "mhla") {
   VideoOptions o;
   o.model = "wan_d64", o.attention = attention;
   o.network = parse_json(
@@ -56,8 +56,8 @@ VideoOptions small_options(const std::string& attention = "mhla") {
   return o;
 }
 
-struct Made {
-  explicit Made(VideoOptions o = small_options(), bool damaged = false)
+struct MadeVideo {
+  explicit MadeVideo(VideoOptions o = small_video(), bool damaged = false)
       : source(source_of(squares("train", 40, 1, damaged), squares("test", 10, 2), square_words(), 5, o.unshuffle)) {
     check(o);
     network = network_of(o, source);
@@ -88,7 +88,7 @@ TEST(VideoClips, UnshuffleIsTorchsAndComesBack) {
 }
 
 TEST(VideoTask, BatchesAreFlowMatchingOfTheirClips) {
-  Made made;
+  MadeVideo made;
   EXPECT_EQ(made.network.channels, 12);
   EXPECT_EQ(made.network.vocab, square_words().rows());
   const TrainBatch batch = made.task->next_batch();
@@ -110,9 +110,9 @@ TEST(VideoTask, BatchesAreFlowMatchingOfTheirClips) {
 }
 
 TEST(VideoTask, CaptionsAreDroppedToTheEmptyOne) {
-  VideoOptions o = small_options();
+  VideoOptions o = small_video();
   o.caption_dropout = 0.25;
-  Made made(o);
+  MadeVideo made(o);
   std::int64_t dropped = 0, all = 0;
   for (int i = 0; i < 40; ++i) {
     const torch::Tensor captions = made.task->next_batch().inputs[1];
@@ -129,7 +129,7 @@ TEST(VideoTask, CaptionsAreDroppedToTheEmptyOne) {
 }
 
 TEST(VideoTask, TheSameBatchWhereverTheRunGoesOn) {
-  Made whole, rest;
+  MadeVideo whole, rest;
   TrainBatch third;
   JsonValue cursor;
   for (int i = 0; i < 7; ++i) cursor = whole.task->cursor(), third = whole.task->next_batch();  // in the second epoch
@@ -141,7 +141,7 @@ TEST(VideoTask, TheSameBatchWhereverTheRunGoesOn) {
 }
 
 TEST(VideoTask, ATeacherSeesTheSameNoise) {
-  Made made;
+  MadeVideo made;
   disturb(made.task->model());
   const TrainBatch batch = made.task->next_batch();
   const double alone = made.task->forward(batch).loss.item<double>();
@@ -161,7 +161,7 @@ TEST(VideoTask, ATeacherSeesTheSameNoise) {
 }
 
 TEST(VideoTask, RecomputedBlocksHaveTheSameGradients) {
-  Made kept, again;
+  MadeVideo kept, again;
   disturb(kept.task->model()), disturb(again.task->model());
   again.task->wan().set_recompute(true);
   kept.task->forward(kept.task->next_batch()).loss.backward();
@@ -175,13 +175,13 @@ TEST(VideoTask, RecomputedBlocksHaveTheSameGradients) {
 
 TEST(VideoScore, IsOfTheSameNoiseWhateverTheSeedAndTheBatch) {
   EXPECT_EQ(video_times(5), (std::vector<double>{0.1, 0.3, 0.5, 0.7, 0.9}));
-  Made made;
+  MadeVideo made;
   const Metrics metrics = made.task->evaluate({});
-  VideoOptions other = small_options();
+  VideoOptions other = small_video();
   other.train.seed = 99, other.train.batch = 3;
-  EXPECT_NEAR(Made(other).task->evaluate({})[0].second, metrics[0].second, 1e-6);  // every new model answers 0
+  EXPECT_NEAR(MadeVideo(other).task->evaluate({})[0].second, metrics[0].second, 1e-6);  // every new model answers 0
   other.test_seed = 1;
-  EXPECT_GT(std::abs(Made(other).task->evaluate({})[0].second - metrics[0].second), 1e-4);
+  EXPECT_GT(std::abs(MadeVideo(other).task->evaluate({})[0].second - metrics[0].second), 1e-4);
   disturb(made.task->model());
   const VideoScore score = video_score(made.task->wan(), *made.source.test, made.options);
   EXPECT_EQ(score.clips, 10);
@@ -203,8 +203,8 @@ TEST(VideoScore, IsOfTheSameNoiseWhateverTheSeedAndTheBatch) {
 }
 
 TEST(VideoTask, DamagedClipsAreLeftOutAndCounted) {
-  VideoOptions o = small_options();
-  Made made(o, /*damaged=*/true);
+  VideoOptions o = small_video();
+  MadeVideo made(o, /*damaged=*/true);
   std::int64_t clips = 0;
   for (int i = 0; i < 5; ++i) clips += made.task->next_batch().weight;
   EXPECT_EQ(clips, 39);
@@ -212,15 +212,15 @@ TEST(VideoTask, DamagedClipsAreLeftOutAndCounted) {
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_EQ(warnings[0], "left out: train, clip 3: is damaged");
   o.max_damaged = 0;
-  Made strict(o, true);
+  MadeVideo strict(o, true);
   EXPECT_TRUE(has(message_of([&] {
                     for (int i = 0; i < 5; ++i) strict.task->next_batch();
                   }),
                   "1 clips cannot be read, expected at most max_damaged = 0"));
 }
 
-TrainResult train_small(const fs::path& folder, bool resume, std::int64_t stop_at = -1) {
-  Made made;
+TrainResult train_video(const fs::path& folder, bool resume, std::int64_t stop_at = -1) {
+  MadeVideo made;
   struct Stopped : VideoTask {
     using VideoTask::VideoTask;
     TrainBatch next_batch() override {
@@ -238,9 +238,9 @@ TrainResult train_small(const fs::path& folder, bool resume, std::int64_t stop_a
 
 TEST(VideoTask, ResumesToTheSameBits) {
   const TemporaryRun run;
-  EXPECT_EQ(train_small(run.path("whole"), false).step, 12);
-  EXPECT_EQ(train_small(run.path("cut"), false, 4).stopped, "SIGINT");
-  EXPECT_EQ(train_small(run.path("cut"), true).step, 12);
+  EXPECT_EQ(train_video(run.path("whole"), false).step, 12);
+  EXPECT_EQ(train_video(run.path("cut"), false, 4).stopped, "SIGINT");
+  EXPECT_EQ(train_video(run.path("cut"), true).step, 12);
   for (const char* name :
        {"model.safetensors", "ema.safetensors", "samples/step-00000006.png", "samples/step-00000012.png"})
     EXPECT_TRUE(read_file(run.path("cut") / name) == read_file(run.path("whole") / name)) << name;
@@ -252,13 +252,13 @@ TEST(VideoTask, ResumesToTheSameBits) {
   EXPECT_EQ(generation.unshuffle, 2);
   EXPECT_EQ(generation.shift, 3.0);
   EXPECT_TRUE(CaptionWords::read(run.path("whole")) == square_words());
-  EXPECT_EQ(read_wan_config(run.path("whole") / "config.json"), Made().network);
+  EXPECT_EQ(read_wan_config(run.path("whole") / "config.json"), MadeVideo().network);
 }
 
 TEST(VideoInit, ASoftmaxModelBecomesTheArms) {
   const TemporaryRun run;
   const fs::path base = run.path("base");
-  Made softmax(small_options("softmax"));
+  MadeVideo softmax(small_video("softmax"));
   disturb(softmax.task->model());
   fs::create_directories(base);
   write_tensors(base / "model.safetensors", tensors_of(softmax.task->model()));
@@ -267,10 +267,10 @@ TEST(VideoInit, ASoftmaxModelBecomesTheArms) {
   const Weights theirs = weights_of(softmax.task->wan());
   const auto started = [&](const std::string& attention, const std::string& layers, const std::string& gate,
                            std::vector<std::string>& changes) {
-    VideoOptions o = small_options(attention);
+    VideoOptions o = small_video(attention);
     o.layers = layers;
     o.network.set("gate", gate);
-    auto made = std::make_unique<Made>(o);
+    auto made = std::make_unique<MadeVideo>(o);
     changes = start_from(made->task->wan(), source);
     return made;
   };
@@ -292,21 +292,21 @@ TEST(VideoInit, ASoftmaxModelBecomesTheArms) {
   const TrainBatch batch = plain->task->next_batch();
   EXPECT_NEAR(plain->task->forward(batch).loss.item<double>(), gated->task->forward(batch).loss.item<double>(), 1e-5);
   // And the other way round, and onto itself.
-  Made again(small_options("softmax"));
+  MadeVideo again(small_video("softmax"));
   EXPECT_TRUE(start_from(again.task->wan(), source).empty());
   for (const auto& [name, value] : weights_of(again.task->wan())) EXPECT_TRUE(torch::equal(theirs.at(name), value));
-  VideoOptions wide = small_options();
+  VideoOptions wide = small_video();
   wide.network.set("dim", 36);
-  Made other(wide);
+  MadeVideo other(wide);
   EXPECT_TRUE(
       has(message_of([&] { start_from(other.task->wan(), source); }), "whose dim is 24, but the network has 36"));
 }
 
 TEST(VideoTask, SaysWhatDoesNotFitTogether) {
   const auto refused = [](const std::function<void(VideoOptions&)>& change) {
-    VideoOptions o = small_options();
+    VideoOptions o = small_video();
     change(o);
-    return message_of([&] { Made made(o); });
+    return message_of([&] { MadeVideo made(o); });
   };
   const auto with = [](const char* key, JsonValue value) {
     return [=](VideoOptions& o) { o.network.set(key, value); };
@@ -322,7 +322,7 @@ TEST(VideoTask, SaysWhatDoesNotFitTogether) {
   EXPECT_TRUE(has(refused([](VideoOptions& o) { o.shift = 0; }), "shift is 0"));
   EXPECT_TRUE(has(refused([](VideoOptions& o) { o.train.batch = 41; }), "expected at most the 40 clips of train"));
   EXPECT_TRUE(has(refused([](VideoOptions& o) { o.eval_times = 0; }), "eval_times is 0"));
-  VideoOptions o = small_options();
+  VideoOptions o = small_video();
   o.size = "63x64";
   EXPECT_TRUE(
       has(message_of([&] { open_source(o, 16, {}); }), "size has 63 rows, expected a multiple of unshuffle = 2: 62"));
@@ -335,7 +335,7 @@ TEST(VideoLatents, AreReadWithTheStatesOfTheirCaptions) {
   const MadeLatents made{
       .count = 9, .shard_items = 4, .labels = false, .flipped = false, .captions = true, .video = true};
   make_latent_set(run.path("data/train").string(), made), make_latent_set(run.path("data/val").string(), made);
-  VideoOptions o = small_options();
+  VideoOptions o = small_video();
   o.data = run.path("data").string(), o.model = "wan_1_3b";
   const VideoSource source = open_source(o, 512, {});
   EXPECT_TRUE(source.is_latent());
