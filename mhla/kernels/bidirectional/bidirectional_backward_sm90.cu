@@ -1,11 +1,12 @@
 // Backward of the bidirectional form on Hopper. Nothing is kept from forward. Short sequences go over all pairs of
-// tokens (bidirectional_backward_sm90_short.cuh, or bidirectional_backward_sm90_pairs.cuh with 8 bytes of workspace per
-// padded token and query head), dmix in parts. Others pass summaries through memory (common/cuda/sm90_backward.cuh): 4
-// M (D E + D) bytes per kv head, in rounds of heads (kRoundBytes).
+// tokens (bidirectional_backward_pairs_sm90.cu), with 8 bytes of workspace per padded token and query head unless a
+// warpgroup takes them, dmix in parts. Others pass summaries through memory (common/cuda/sm90_backward.cuh): 4 M (D E +
+// D) bytes per kv head, in rounds of heads (kRoundBytes).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_backward_sm90_panels.cuh"
-#include "mhla/kernels/bidirectional/bidirectional_backward_sm90_short.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
+#include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
+#include "mhla/kernels/common/cuda/sm90_backward.cuh"
 
 namespace mhla {
 namespace sm90 {
@@ -35,36 +36,12 @@ class Backward {
     Gradients g = gradients_of(p_);
     g.weights = weights_, g.parts = parts_;
     const cudaStream_t stream = stream_of(p_.stream);
-    with_spec<false>(a, [&](auto spec) {
-      using S = decltype(spec);
-      pairs_ ? pairs<S>(a, g, stream) : phases<S>(a, g, stream);
-    });
+    if (pairs_) return launch_pair_gradients(p_, a, g, stream);
+    with_spec<false>(a, [&](auto spec) { phases<decltype(spec)>(a, g, stream); });
   }
 
  private:
   [[nodiscard]] bool wants_keys() const { return p_.dk.given() || p_.dv.given(); }
-
-  template <class S>
-  void pairs(const Arguments& a, const Gradients& g, cudaStream_t stream) {
-    const PairShape queries = pair_shape(p_, p_.H), keys = pair_shape(p_, p_.Hkv);
-    const auto units = static_cast<unsigned>(units_);
-    if constexpr (S::kRows == 4) {  // as on_warpgroups() says
-      constexpr int bytes = short_backward_shared_bytes();
-      launch_next("sm90 short_gradient_kernel", short_gradient_kernel<S>, units, kPairThreads, bytes, stream, a, g,
-                  keys);
-    } else {
-      const int bytes = pair_shared_bytes<S>(queries.tiles);
-      launch_next("sm90 query_pair_kernel", query_pair_kernel<S>, static_cast<unsigned>(p_.B * p_.H), kPairThreads,
-                  bytes, stream, a, g, queries);
-      if (wants_keys()) {
-        launch_next("sm90 key_pair_kernel", key_pair_kernel<S>, units, kPairThreads, bytes, stream, a, g, keys);
-      }
-    }
-    if (p_.dmix.given()) {
-      launch_next("sm90 pair_mix_kernel", pair_mix_kernel<0>, mix_sum_grid(p_.L, p_.Hm), kMixSumThreads, 0, stream, a,
-                  g, static_cast<int>(p_.B), queries);
-    }
-  }
 
   template <class S>
   void phases(Arguments a, Gradients g, cudaStream_t stream) {
