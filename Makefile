@@ -12,7 +12,7 @@ DOCS_VENV := build/docs-venv
 PYTHON_VENV ?= build/python-venv
 
 PYTEST = PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 MHLA_LIBRARY=$(CURDIR)/build/python-torch/lib/libmhla_torch.so \
-  $(PYTHON_VENV)/bin/python -m pytest -q -p no:cacheprovider -W ignore
+  $(PYTHON_VENV)/bin/python -m pytest -q -rs -p no:cacheprovider -W ignore
 
 # The Pythons whose torch `make wheel` builds for, each with pip and pytest.
 WHEEL_PYTHONS ?= python3
