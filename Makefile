@@ -12,7 +12,7 @@ DOCS_VENV := build/docs-venv
 PYTHON_VENV ?= build/python-venv
 
 PYTEST = PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 MHLA_LIBRARY=$(CURDIR)/build/python-torch/lib/libmhla_torch.so \
-  $(PYTHON_VENV)/bin/python -m pytest -q -p no:cacheprovider -W ignore
+  $(PYTHON_VENV)/bin/python -m pytest -q -rs -p no:cacheprovider -W ignore
 
 # The Pythons whose torch `make wheel` builds for, each with pip and pytest.
 WHEEL_PYTHONS ?= python3
@@ -81,9 +81,10 @@ test-python:  ## the Python package, compiled and as plain torch, with timm, tra
 	@MHLA_TEST_BACKEND=kernels $(PYTEST) $(addprefix python/tests/packages/test_,families.py generate.py hf.py hf_images.py tools.py)
 	@echo "make test-python: all tests passed"
 
-wheel:  ## a binary wheel in build/wheels for the torch of WHEEL_PYTHONS (python3), tested without a compiler
+wheel:  ## a binary wheel in build/wheels for the torch of WHEEL_PYTHONS (python3), tested without a compiler; CUDA=on adds CUDA kernels
 	@cmake/packages.sh wheel
-	@python3 scripts/wheel.py $(foreach python,$(WHEEL_PYTHONS),--python $(python))
+	@python3 scripts/wheel.py $(foreach python,$(WHEEL_PYTHONS),--python $(python)) $(if $(CUDA),--cuda $(CUDA)) \
+	  $(if $(CUDA_ARCHS),--cuda-archs '$(CUDA_ARCHS)')
 
 check:  ## the same in full: clang-tidy over every source, the tests also under ASan and UBSan
 	@cmake/packages.sh test

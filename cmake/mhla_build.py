@@ -92,11 +92,20 @@ def dynamic_metadata(field: str, settings: Any = None) -> str:
     return f"{found[1]}+{local_version()}"
 
 
+def has_nvcc() -> bool:
+    """Whether CMake will find a CUDA compiler (cmake/cuda.cmake)."""
+    import shutil
+
+    homes = [os.environ[name] for name in ("CUDACXX", "CUDA_HOME") if os.environ.get(name)]
+    places = [*homes, *(f"{home}/bin/nvcc" for home in homes), "/usr/local/cuda/bin/nvcc"]
+    return shutil.which("nvcc") is not None or any(os.path.isfile(place) for place in places)
+
+
 def local_version() -> str:
-    """Which torch, and whether CUDA kernels were compiled: "torch2.15.cpu"."""
+    """Which torch, and whether CUDA kernels will be compiled (cmake/python.cmake): "torch2.15.cpu"."""
     import torch
 
     release = ".".join(torch.__version__.split("+")[0].split(".")[:2])
     asked = os.environ.get("MHLA_CUDA", "")
-    cuda = torch.version.cuda is not None and (asked.lower() in ("1", "on", "yes", "true") if asked else os.path.exists("/dev/nvidia0"))
-    return f"torch{release}.{'cu' + torch.version.cuda.replace('.', '') if cuda else 'cpu'}"
+    wanted = asked.lower() in ("1", "on", "yes", "true") if asked else os.path.exists("/dev/nvidia0") and has_nvcc()
+    return f"torch{release}.{'cu' + torch.version.cuda.replace('.', '') if wanted and torch.version.cuda else 'cpu'}"

@@ -52,10 +52,14 @@ def _register(op: Any, maybe_shape_of: Any = None) -> None:
     register_fake(op._schema.name, fake, allow_override=True)
 
 
+def possible() -> bool:
+    """Whether this PyTorch lets such a function replace one of C++. 2.5 does not, 2.11 does."""
+    return "allow_override" in (getattr(getattr(torch.library, "register_fake", None), "__kwdefaults__", None) or {})
+
+
 def register() -> None:
-    """For PyTorch versions that know such functions; in older ones the library's own kernels answer."""
-    register_fake = getattr(torch.library, "register_fake", None)
-    if "allow_override" not in (getattr(register_fake, "__kwdefaults__", None) or {}):
+    """Where it is possible; otherwise the library's own kernels answer."""
+    if not possible():
         return
     for name in ("bidirectional", "chunkwise"):
         _register(getattr(torch.ops.mhla, name).default, getattr(torch.ops.mhla, f"{name}_shape"))

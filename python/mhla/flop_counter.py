@@ -118,8 +118,8 @@ def _register(flop_counter: Any) -> None:
     for formula in (bidirectional, chunkwise):
         forward, backward = (getattr(torch.ops.mhla, formula.__name__ + end) for end in ("", "_backward"))
         if forward not in registry:
-            count(forward)(formula)
-            count(backward)(_backward_of(formula))
+            for operator, counted in ((forward, count(forward)(formula)), (backward, count(backward)(_backward_of(formula)))):
+                registry.setdefault(operator, counted)  # PyTorch 2.2 registers overloads and looks up the operator
 
 
 def _backward_of(formula: Any) -> Any:
