@@ -128,11 +128,10 @@ std::vector<Checkpoint> CheckpointFolder::list() const {
 }
 
 std::optional<Checkpoint> CheckpointFolder::newest(std::vector<std::string>& complaints) const {
-  const std::vector<Checkpoint> all = list();
-  for (auto checkpoint = all.rbegin(); checkpoint != all.rend(); ++checkpoint) {
+  for (std::vector<Checkpoint> all = list(); !all.empty(); all.pop_back()) {
     try {
-      check_checkpoint(*checkpoint);
-      return *checkpoint;
+      check_checkpoint(all.back());
+      return all.back();
     } catch (const Error& error) {
       complaints.emplace_back(error.what());
     }
