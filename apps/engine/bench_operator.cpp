@@ -72,6 +72,7 @@ void measure_operator(const BenchScaleRequest& r, const TrainOptions& options, O
   const std::optional<std::int64_t> before = tcp_bytes_sent(store);
   std::vector<double> each_ms;
   for (std::int64_t i = 0; i < r.steps; ++i) each_ms.push_back(milliseconds_of(device, step));
+  if (team != nullptr) team->barrier();  // all has arrived
   const std::optional<std::int64_t> after = tcp_bytes_sent(store);
   const Timed timed = timed_of(each_ms);
   const double sent = before && after ? static_cast<double>(*after - *before) / static_cast<double>(timed.runs) : -1.0;

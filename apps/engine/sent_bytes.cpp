@@ -28,8 +28,8 @@ std::optional<std::int64_t> tcp_bytes_sent(int but) {
     tcp_info info{};
     socklen_t info_size = sizeof info;
     if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &info_size) != 0) continue;
-    if (info_size < offsetof(tcp_info, tcpi_bytes_sent) + sizeof info.tcpi_bytes_sent) return {};
-    sum += static_cast<std::int64_t>(info.tcpi_bytes_sent);
+    if (info_size < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans) return {};
+    sum += static_cast<std::int64_t>(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
   }
   return sum;
 }

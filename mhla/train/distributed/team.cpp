@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <thread>
 
@@ -38,9 +39,17 @@ at::Tensor bytes_view(void* data, std::int64_t count) {
   return at::from_blob(data, {count}, at::TensorOptions(at::kByte));
 }
 
+// Gloo writes to the connection of a rank that has died, which would end this process before it can say so. A program
+// that wants the signal has its own handler, which stays.
+void outlive_other_ranks() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
+
 }  // namespace
 
 Team::Team(const World& world, double timeout_s, double meet_s) : world_(world), timeout_s_(timeout_s) {
+  outlive_other_ranks();
   const auto store_at = [&] { return str("the store at ", world_.address, ":", world_.port); };
   prefix_ = str("mhla/", world_.restarts);  // a job that was started again finds nothing of before
   const bool serves = world_.leads() && !world_.store_is_served;

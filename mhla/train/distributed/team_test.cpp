@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "mhla/train/distributed/team_fixture.h"
 
 namespace mhla::distributed {
@@ -39,6 +41,16 @@ TEST(World, ComesFromTheEnvironment) {
   EXPECT_EQ(world.restarts, 2);
   EXPECT_TRUE(world.store_is_served);
   ::unsetenv("WORLD_SIZE");
+}
+
+TEST(Team, WritingToARankThatIsGoneDoesNotEndTheOthers) {
+  TeamProcesses team(2, [](const World& world) {
+    std::signal(SIGPIPE, SIG_DFL);  // as programs have it
+    const Team all(world, 60);
+    std::raise(SIGPIPE);
+    return std::string("here");
+  });
+  for (const RankEnd& end : team.wait(kLimit)) EXPECT_EQ(end.said, "here");
 }
 
 TEST(Team, SumsGathersAndCopies) {
