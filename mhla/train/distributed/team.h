@@ -24,7 +24,8 @@ inline constexpr double kMeet = 120;  // seconds from the first process to the l
 
 class Team {
  public:
-  // Meets the others, which may start up to `meet_s` later. Throws RankFailed naming those that do not come.
+  // Meets the others, which may start up to `meet_s` later. Throws RankFailed naming those that do not come. From then
+  // on SIGPIPE is ignored, unless the program has a handler of its own.
   Team(const World& world, double timeout_s, double meet_s = kMeet);
   ~Team();
   Team(const Team&) = delete;
