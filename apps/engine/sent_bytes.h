@@ -1,5 +1,5 @@
-// Bytes that this process has sent over TCP so far, as the kernel counts them for each of its connections, without those
-// that it sent again: what `mhla bench scale` holds against the formula.
+// Bytes that this process has sent over TCP so far, as the kernel counts them for each of its connections, without
+// those that it sent again: what `mhla bench scale` holds against the formula.
 #pragma once
 
 #include <cstdint>
