@@ -32,7 +32,8 @@ void expect_recorded_shape(const std::string& name, const torch::Tensor& given, 
 torch::Tensor recorded_tokens(const RecordedCase& c, const LmConfig& config) {
   const torch::Tensor& given = c.tensor("in.tokens");
   torch::Tensor tokens = c.index("in.tokens");
-  if (tokens.dim() != 2) fail("in.tokens has shape ", c10::str(tokens.sizes()), ", expected [B, T]");
+  if (tokens.dim() != 2 || tokens.numel() == 0)
+    fail("in.tokens has shape ", c10::str(tokens.sizes()), ", expected [B, T] with at least one token");
   if (!torch::equal(tokens.to(given.scalar_type()), given)) fail("in.tokens has fractions, expected integers");
   const auto least = tokens.min().item<std::int64_t>(), most = tokens.max().item<std::int64_t>();
   if (least < 0 || most >= config.vocab)

@@ -53,7 +53,10 @@ TEST(LmRecorded, SayWhatIsWrong) {
   EXPECT_EQ(said(put("param.model.norm.weight", torch::ones({9}))),
             "load_weights: missing: nothing; left over: nothing; model.norm.weight has shape [9], expected [8]");
   EXPECT_EQ(said(put("dout", torch::ones({2, 13}))), "dout has shape [2, 13], expected [2, 13, 17]");
-  EXPECT_EQ(said(put("in.tokens", torch::ones({13}))), "in.tokens has shape [13], expected [B, T]");
+  EXPECT_EQ(said(put("in.tokens", torch::ones({13}))),
+            "in.tokens has shape [13], expected [B, T] with at least one token");
+  EXPECT_EQ(said(put("in.tokens", torch::ones({2, 0}))),
+            "in.tokens has shape [2, 0], expected [B, T] with at least one token");
   EXPECT_EQ(said(put("in.tokens", torch::ones({2, 17}))),
             "plan_length: 17 tokens need 5 chunks of 4, mix has 4 rows: expected at most 16 tokens, or a length policy "
             "truncate_left, rechunk or extend");
