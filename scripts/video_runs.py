@@ -76,7 +76,7 @@ def evaluate(work, name, seed, rows, flags, steps, begun):
     options, folder = work.options, work.options.out / f"{name}-{seed}"
     long = name.endswith("-128")
     judge = options.out / ("judge-128" if long else "judge")
-    samples = max(2, options.samples // 4) if long else options.samples
+    samples = max(2, options.samples // 4) if long and options.samples else options.samples
     words = ["eval", "video", "--run", folder, "--each", "--json", "--threads", options.threads]
     if samples >= 2:
         words += ["--judge", judge, "--judge-steps", options.judge_steps, "--samples", samples, "--steps", options.sampler_steps,
