@@ -30,6 +30,37 @@ std::string wrong(const V& view, const char* name, DType dtype, std::int64_t row
 
 std::int64_t stride_of(const ConstView& view) { return view.given() && view.rank == 2 ? view.stride[0] : 0; }
 
+void run_rows(const LinearRowsParams& p, const RowsTurn* maybe_turn, const View& out, const View& maybe_second_out,
+              const RunOptions& run) {
+  const std::int64_t R = p.x.shape[0], K = p.x.shape[1], O = p.weight.shape[0];
+  const DType dtype = p.after == RowsAfter::kAdd ? DType::kF32 : DType::kBF16;
+  std::string why = wrong(out, "out", dtype, R, O, p.x.device);
+  const bool both = p.after == RowsAfter::kStore && p.maybe_second.given();
+  if (why.empty() && both) why = wrong(maybe_second_out, "second_out", dtype, R, p.maybe_second.shape[0], p.x.device);
+  if (!why.empty()) fail(kLinearRows, ": ", why);
+  LinearRowsJob job;
+  job.x = p.x.data, job.weight = p.weight.data, job.second = p.maybe_second.data;
+  job.scale = p.maybe_scale.data, job.gate = p.maybe_gate.data;
+  job.add = static_cast<const float*>(p.maybe_add.data);
+  job.out = out.data, job.second_out = both ? maybe_second_out.data : nullptr;
+  job.x_stride = stride_of(p.x), job.weight_stride = stride_of(p.weight), job.second_stride = stride_of(p.maybe_second);
+  job.gate_stride = stride_of(p.maybe_gate), job.add_stride = stride_of(p.maybe_add);
+  job.out_stride = out.stride[0], job.second_out_stride = both ? maybe_second_out.stride[0] : 0;
+  job.R = static_cast<int>(R), job.K = static_cast<int>(K), job.O = static_cast<int>(O);
+  job.O2 = p.maybe_second.given() ? static_cast<int>(p.maybe_second.shape[0]) : 0;
+  job.head = static_cast<int>(p.head), job.eps = static_cast<float>(p.eps);
+  if (maybe_turn != nullptr) {
+    job.cos = static_cast<const float*>(maybe_turn->cos.data), job.cos_stride = stride_of(maybe_turn->cos);
+    job.sin = static_cast<const float*>(maybe_turn->sin.data), job.sin_stride = stride_of(maybe_turn->sin);
+    job.turned = static_cast<int>(maybe_turn->columns), job.turn_head = static_cast<int>(maybe_turn->head);
+    job.map = maybe_turn->feature_map;
+  }
+  const RowsCut cut = rows_cut(K, p.before == RowsBefore::kHeadNorm ? p.head : 0);
+  job.slice = cut.slice;
+  const DeviceGuard guard(p.x.device);
+  linear_rows_cuda(p, job, cut.slices, run.stream);
+}
+
 }  // namespace
 
 std::string linear_rows_fit(const LinearRowsParams& p) {
@@ -65,27 +96,24 @@ std::string linear_rows_fit(const LinearRowsParams& p) {
 
 void linear_rows(const LinearRowsParams& p, const View& out, const View& maybe_second_out, const RunOptions& run) {
   if (const std::string why = linear_rows_fit(p); !why.empty()) fail(kLinearRows, ": ", why);
-  const std::int64_t R = p.x.shape[0], K = p.x.shape[1], O = p.weight.shape[0];
-  const DType dtype = p.after == RowsAfter::kAdd ? DType::kF32 : DType::kBF16;
-  std::string why = wrong(out, "out", dtype, R, O, p.x.device);
-  const bool both = p.after == RowsAfter::kStore && p.maybe_second.given();
-  if (why.empty() && both) why = wrong(maybe_second_out, "second_out", dtype, R, p.maybe_second.shape[0], p.x.device);
-  if (!why.empty()) fail(kLinearRows, ": ", why);
-  LinearRowsJob job;
-  job.x = p.x.data, job.weight = p.weight.data, job.second = p.maybe_second.data;
-  job.scale = p.maybe_scale.data, job.gate = p.maybe_gate.data;
-  job.add = static_cast<const float*>(p.maybe_add.data);
-  job.out = out.data, job.second_out = both ? maybe_second_out.data : nullptr;
-  job.x_stride = stride_of(p.x), job.weight_stride = stride_of(p.weight), job.second_stride = stride_of(p.maybe_second);
-  job.gate_stride = stride_of(p.maybe_gate), job.add_stride = stride_of(p.maybe_add);
-  job.out_stride = out.stride[0], job.second_out_stride = both ? maybe_second_out.stride[0] : 0;
-  job.R = static_cast<int>(R), job.K = static_cast<int>(K), job.O = static_cast<int>(O);
-  job.O2 = p.maybe_second.given() ? static_cast<int>(p.maybe_second.shape[0]) : 0;
-  job.head = static_cast<int>(p.head), job.eps = static_cast<float>(p.eps);
-  const RowsCut cut = rows_cut(K, p.before == RowsBefore::kHeadNorm ? p.head : 0);
-  job.slice = cut.slice;
-  const DeviceGuard guard(p.x.device);
-  linear_rows_cuda(p, job, cut.slices, run.stream);
+  run_rows(p, nullptr, out, maybe_second_out, run);
+}
+
+std::string linear_rows_turn_fit(const LinearRowsParams& p, const RowsTurn& turn) {
+  if (std::string why = linear_rows_fit(p); !why.empty()) return why;
+  if (p.before != RowsBefore::kNorm || p.after != RowsAfter::kStore) return "turned columns without norm and store";
+  const std::int64_t R = p.x.shape[0], O = p.weight.shape[0];
+  if (turn.head < 8 || turn.head % 8 != 0) return str("heads of ", turn.head, ", expected a multiple of 8");
+  if (turn.columns < 1 || turn.columns > O || turn.columns % turn.head != 0)
+    return str(turn.columns, " turned columns of ", O, ", expected whole heads of ", turn.head);
+  std::string why = wrong(turn.cos, "cos", DType::kF32, R, turn.head / 2, p.x.device);
+  return why.empty() ? wrong(turn.sin, "sin", DType::kF32, R, turn.head / 2, p.x.device) : why;
+}
+
+void linear_rows_turned(const LinearRowsParams& p, const RowsTurn& turn, const View& out, const View& maybe_second_out,
+                        const RunOptions& run) {
+  if (const std::string why = linear_rows_turn_fit(p, turn); !why.empty()) fail(kLinearRows, ": ", why);
+  run_rows(p, &turn, out, maybe_second_out, run);
 }
 
 }  // namespace mhla
