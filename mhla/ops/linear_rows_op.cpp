@@ -1,6 +1,7 @@
 // linear_rows of mhla/kernels on tensors: inference, nothing is registered with the dispatcher.
 #include "mhla/core/error.h"
-#include "mhla/ops/ops.h"
+#include "mhla/kernels/linear/linear_rows_turn.h"
+#include "mhla/ops/rows_turn.h"
 #include "mhla/ops/tensor_view.h"
 
 namespace mhla::ops {
@@ -25,17 +26,27 @@ struct Views {
   }
 };
 
-}  // namespace
+// Lines of the table, one for each row.
+struct TurnViews {
+  at::Tensor cos, sin;
+  RowsTurn turn;
+  TurnViews(const RowsTurnInputs& in, std::int64_t rows) {
+    const auto lines = [&](const at::Tensor& x) { return x.dim() == 3 ? x.select(1, 0) : x.expand({rows, -1}); };
+    cos = lines(in.table.cos), sin = lines(in.table.sin);
+    turn.cos = view_of(cos, kLinearRows, "cos"), turn.sin = view_of(sin, kLinearRows, "sin");
+    turn.columns = in.columns, turn.head = in.head, turn.feature_map = in.feature_map;
+  }
+};
 
-bool rows_fit(const RowsInputs& in) {
+bool takes_rows(const RowsInputs& in) {
   if (at::GradMode::is_enabled() || !in.x.is_cuda()) return false;
   for (const at::Tensor* each : {&in.x, &in.gate, &in.add}) {
     if (each->defined() && !each->is_contiguous()) return false;
   }
-  return linear_rows_fit(Views(in).params).empty();
+  return true;
 }
 
-RowsOutputs linear_rows(const RowsInputs& in) {
+RowsOutputs run_rows_op(const RowsInputs& in, const RowsTurnInputs* maybe_turn) {
   const Views views(in);
   const at::ScalarType dtype = in.after == RowsAfter::kAdd ? at::kFloat : at::kBFloat16;
   std::vector<std::int64_t> shape = in.x.sizes().vec();
@@ -52,8 +63,27 @@ RowsOutputs linear_rows(const RowsInputs& in) {
     y.second = make(in.second.size(0));
     second = output_view(rows_of(y.second, in.second.size(0)), kLinearRows, "second");
   }
-  mhla::linear_rows(views.params, output_view(rows_of(y.out, in.weight.size(0)), kLinearRows, "out"), second, run);
+  const View out = output_view(rows_of(y.out, in.weight.size(0)), kLinearRows, "out");
+  if (maybe_turn == nullptr) {
+    mhla::linear_rows(views.params, out, second, run);
+  } else {
+    mhla::linear_rows_turned(views.params, TurnViews(*maybe_turn, views.x.size(0)).turn, out, second, run);
+  }
   return y;
 }
+
+}  // namespace
+
+bool rows_fit(const RowsInputs& in) { return takes_rows(in) && linear_rows_fit(Views(in).params).empty(); }
+RowsOutputs linear_rows(const RowsInputs& in) { return run_rows_op(in, nullptr); }
+
+bool turned_rows_fit(const RowsInputs& in, const RowsTurnInputs& turn) {
+  const at::Tensor &cos = turn.table.cos, &sin = turn.table.sin;
+  if (!takes_rows(in) || !cos.defined() || !turn.table.halves || cos.sizes() != sin.sizes()) return false;
+  if (cos.dim() == 3 ? cos.size(1) != 1 : cos.dim() != 2 || cos.size(0) != 1) return false;
+  const Views views(in);
+  return linear_rows_turn_fit(views.params, TurnViews(turn, views.x.size(0)).turn).empty();
+}
+RowsOutputs linear_rows_turned(const RowsInputs& in, const RowsTurnInputs& turn) { return run_rows_op(in, &turn); }
 
 }  // namespace mhla::ops
