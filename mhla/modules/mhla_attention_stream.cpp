@@ -3,7 +3,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/modules/mhla_attention.h"
-#include "mhla/ops/rows_turn.h"
+#include "mhla/ops/rows_step.h"
 #include "mhla/ops/tensor_view.h"
 
 namespace mhla {
@@ -112,9 +112,9 @@ MhlaAttentionImpl::StreamStep MhlaAttentionImpl::open_few_rows(const torch::Tens
   const ops::RowsInputs in = few_rows_in(x, norm);
   if (o.rope && normalizer() == Normalizer::kNone && is_fused(o.features)) {  // q and k are turned on the way
     const std::vector<std::int64_t> width = widths();
-    const ops::RowsTurnInputs turn{table, width[0] + width[1], o.head_dim, fused_map(o.features)};
-    if (ops::turned_rows_fit(in, turn)) {
-      const ops::RowsOutputs both = ops::linear_rows_turned(in, turn);
+    const ops::RowsStepInputs how{{table, width[0] + width[1], o.head_dim, fused_map(o.features)}, out_->weight};
+    if (ops::rows_step_fit(in, how)) {
+      const ops::RowsOutputs both = ops::linear_rows_step(in, how);
       StreamStep step;
       step.p = heads_of(both.out);
       step.inputs.q = step.p.q, step.inputs.k = step.p.k, step.inputs.v = step.p.v, step.gate = both.second;

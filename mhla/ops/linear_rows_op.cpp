@@ -1,7 +1,7 @@
 // linear_rows of mhla/kernels on tensors: inference, nothing is registered with the dispatcher.
 #include "mhla/core/error.h"
-#include "mhla/kernels/linear/linear_rows_turn.h"
-#include "mhla/ops/rows_turn.h"
+#include "mhla/kernels/linear/linear_rows_step.h"
+#include "mhla/ops/rows_step.h"
 #include "mhla/ops/tensor_view.h"
 
 namespace mhla::ops {
@@ -27,14 +27,17 @@ struct Views {
 };
 
 // Lines of the table, one for each row.
-struct TurnViews {
+struct StepViews {
   at::Tensor cos, sin;
-  RowsTurn turn;
-  TurnViews(const RowsTurnInputs& in, std::int64_t rows) {
+  RowsStep step;
+  StepViews(const RowsStepInputs& in, std::int64_t rows) {
+    step.maybe_next = view_of(in.next, kLinearRows, "next");
+    if (in.turn.columns == 0) return;
     const auto lines = [&](const at::Tensor& x) { return x.dim() == 3 ? x.select(1, 0) : x.expand({rows, -1}); };
-    cos = lines(in.table.cos), sin = lines(in.table.sin);
+    cos = lines(in.turn.table.cos), sin = lines(in.turn.table.sin);
+    RowsTurn& turn = step.turn;
     turn.cos = view_of(cos, kLinearRows, "cos"), turn.sin = view_of(sin, kLinearRows, "sin");
-    turn.columns = in.columns, turn.head = in.head, turn.feature_map = in.feature_map;
+    turn.columns = in.turn.columns, turn.head = in.turn.head, turn.feature_map = in.turn.feature_map;
   }
 };
 
@@ -46,7 +49,23 @@ bool takes_rows(const RowsInputs& in) {
   return true;
 }
 
-RowsOutputs run_rows_op(const RowsInputs& in, const RowsTurnInputs* maybe_turn) {
+}  // namespace
+
+bool rows_fit(const RowsInputs& in) { return takes_rows(in) && linear_rows_fit(Views(in).params).empty(); }
+RowsOutputs linear_rows(const RowsInputs& in) { return linear_rows_step(in, {}); }
+
+bool rows_step_fit(const RowsInputs& in, const RowsStepInputs& step) {
+  if (!takes_rows(in)) return false;
+  const at::Tensor &cos = step.turn.table.cos, &sin = step.turn.table.sin;
+  if (step.turn.columns != 0) {
+    if (!cos.defined() || !step.turn.table.halves || cos.sizes() != sin.sizes()) return false;
+    if (cos.dim() == 3 ? cos.size(1) != 1 : cos.dim() != 2 || cos.size(0) != 1) return false;
+  }
+  const Views views(in);
+  return linear_rows_step_fit(views.params, StepViews(step, views.x.size(0)).step).empty();
+}
+
+RowsOutputs linear_rows_step(const RowsInputs& in, const RowsStepInputs& step) {
   const Views views(in);
   const at::ScalarType dtype = in.after == RowsAfter::kAdd ? at::kFloat : at::kBFloat16;
   std::vector<std::int64_t> shape = in.x.sizes().vec();
@@ -64,26 +83,8 @@ RowsOutputs run_rows_op(const RowsInputs& in, const RowsTurnInputs* maybe_turn) 
     second = output_view(rows_of(y.second, in.second.size(0)), kLinearRows, "second");
   }
   const View out = output_view(rows_of(y.out, in.weight.size(0)), kLinearRows, "out");
-  if (maybe_turn == nullptr) {
-    mhla::linear_rows(views.params, out, second, run);
-  } else {
-    mhla::linear_rows_turned(views.params, TurnViews(*maybe_turn, views.x.size(0)).turn, out, second, run);
-  }
+  mhla::linear_rows_step(views.params, StepViews(step, views.x.size(0)).step, out, second, run);
   return y;
 }
-
-}  // namespace
-
-bool rows_fit(const RowsInputs& in) { return takes_rows(in) && linear_rows_fit(Views(in).params).empty(); }
-RowsOutputs linear_rows(const RowsInputs& in) { return run_rows_op(in, nullptr); }
-
-bool turned_rows_fit(const RowsInputs& in, const RowsTurnInputs& turn) {
-  const at::Tensor &cos = turn.table.cos, &sin = turn.table.sin;
-  if (!takes_rows(in) || !cos.defined() || !turn.table.halves || cos.sizes() != sin.sizes()) return false;
-  if (cos.dim() == 3 ? cos.size(1) != 1 : cos.dim() != 2 || cos.size(0) != 1) return false;
-  const Views views(in);
-  return linear_rows_turn_fit(views.params, TurnViews(turn, views.x.size(0)).turn).empty();
-}
-RowsOutputs linear_rows_turned(const RowsInputs& in, const RowsTurnInputs& turn) { return run_rows_op(in, &turn); }
 
 }  // namespace mhla::ops

@@ -100,6 +100,9 @@ __global__ void __launch_bounds__(kBlock, 3) linear_rows_kernel(const __grid_con
   const LaneScale<kBefore> scale(p, k);
 
   allow_next();
+  const int blocks = static_cast<int>(gridDim.x * gridDim.y), block = tile * slices + rank;
+  for (int line = block * kBlock + static_cast<int>(threadIdx.x); line < p.next_lines; line += blocks * kBlock)
+    prefetch_line(p.next + static_cast<std::int64_t>(line) * kRowsLine);
   wait_for_previous();
 
   // This block's share of the outputs, four at a time. What is added, and angles, come while the product runs.

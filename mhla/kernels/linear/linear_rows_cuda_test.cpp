@@ -238,10 +238,12 @@ TEST(LinearRowsTurned, HaveTheBitsOfRope) {
     const std::int64_t half = t.head / 2;
     const OnDevice cos(DType::kF32, s.R, half, 9), sin(DType::kF32, s.R, half, 10);
     const OnDevice out(DType::kBF16, s.R, s.O, 11), second(DType::kBF16, s.R, std::max<std::int64_t>(s.O2, 8), 12);
-    RowsTurn turn;
+    RowsStep step;
+    RowsTurn& turn = step.turn;
+    step.maybe_next = problem.weight.view();
     turn.cos = cos.view(), turn.sin = sin.view();
     turn.columns = t.columns, turn.head = t.head, turn.feature_map = FeatureMap::kRelu;
-    linear_rows_turned(problem.p, turn, out.view(), s.O2 > 0 ? second.view() : View());
+    linear_rows_step(problem.p, step, out.view(), s.O2 > 0 ? second.view() : View());
     device_wait(0);
     auto [want, more] = problem.run(s.R);
     for (std::int64_t r = 0; r < s.R; ++r) {

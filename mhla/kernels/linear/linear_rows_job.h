@@ -2,7 +2,7 @@
 // of a cluster, whose sums are added up in the order of slices; outputs into tiles of columns.
 #pragma once
 
-#include "mhla/kernels/linear/linear_rows_turn.h"
+#include "mhla/kernels/linear/linear_rows_step.h"
 
 namespace mhla {
 
@@ -47,12 +47,16 @@ struct LinearRowsJob {
                second_out_stride = 0;  // elements
   int R = 0, K = 0, O = 0, O2 = 0, head = 0, slice = 0;
   float eps = 0;
-  // linear_rows_turned: the first `turned` columns, heads of `turn_head`.
+  // linear_rows_step: the first `turned` columns, heads of `turn_head`; lines of 128 bytes to bring to the cache.
+  const std::byte* next = nullptr;
+  int next_lines = 0;
   const float *cos = nullptr, *sin = nullptr;
   std::int64_t cos_stride = 0, sin_stride = 0;
   int turned = 0, turn_head = 0;
   FeatureMap map = FeatureMap::kIdentity;
 };
+
+inline constexpr int kRowsLine = 128;  // bytes of a cache line
 
 // Tiles of `tile` columns: first those that hold pairs of turned columns, half a tile of each side, then the others.
 struct RowsTiles {
