@@ -4,7 +4,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/modules/exact.h"
-#include "mhla/ops/ops.h"
+#include "mhla/ops/rows_step.h"
 
 namespace mhla {
 
@@ -99,7 +99,7 @@ torch::Tensor SwigluImpl::few_rows(const torch::Tensor& x, const RmsNorm& norm) 
   if (!ops::rows_fit(in)) return {};
   ops::RowsInputs out;
   out.after = RowsAfter::kAdd, out.add = x, out.weight = down_->weight;
-  out.x = ops::linear_rows(in).out;
+  out.x = ops::linear_rows_step(in, {.turn = {}, .next = down_->weight}).out;
   return ops::rows_fit(out) ? ops::linear_rows(out).out : x + apply_linear(down_, out.x);
 }
 

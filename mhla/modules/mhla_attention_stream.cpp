@@ -3,6 +3,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/modules/mhla_attention.h"
+#include "mhla/ops/rows_step.h"
 #include "mhla/ops/tensor_view.h"
 
 namespace mhla {
@@ -10,9 +11,9 @@ namespace {
 
 constexpr const char* kMhlaAttentionStreamEntry = "MhlaAttention";
 
-// Up to this many sequences ops::linear_rows is faster than PyTorch's products and the kernels around them. With 64
-// sequences of mhla_340m a step takes 2.81 ms with it and 2.08 without (H200).
-constexpr std::int64_t kFewRows = 16;
+// Up to this many sequences the linear layers are ops::linear_rows: one kernel family, so that a sequence has the same
+// bits in all of these batches.
+constexpr std::int64_t kFewRows = kMostRows;
 
 }  // namespace
 
@@ -107,7 +108,21 @@ bool MhlaAttentionImpl::takes_few_rows(const torch::Tensor& x, const RmsNorm& no
 
 MhlaAttentionImpl::StreamStep MhlaAttentionImpl::open_few_rows(const torch::Tensor& x, const RmsNorm& norm,
                                                                const RopeTable& table) {
-  const ops::RowsOutputs both = ops::linear_rows(few_rows_in(x, norm));
+  const MhlaAttentionOptions& o = options_;
+  const ops::RowsInputs in = few_rows_in(x, norm);
+  if (o.rope && normalizer() == Normalizer::kNone && is_fused(o.features)) {  // q and k are turned on the way
+    const std::vector<std::int64_t> width = widths();
+    const ops::RowsStepInputs how{{table, width[0] + width[1], o.head_dim, fused_map(o.features)}, out_->weight};
+    if (ops::rows_step_fit(in, how)) {
+      const ops::RowsOutputs both = ops::linear_rows_step(in, how);
+      StreamStep step;
+      step.p = heads_of(both.out);
+      step.inputs.q = step.p.q, step.inputs.k = step.p.k, step.inputs.v = step.p.v, step.gate = both.second;
+      step.out = torch::empty({x.size(0), 1, o.heads, o.value_dim}, both.out.options());
+      return step;
+    }
+  }
+  const ops::RowsOutputs both = ops::linear_rows(in);
   StreamStep step = step_of(heads_of(both.out), table);
   step.gate = both.second;
   return step;

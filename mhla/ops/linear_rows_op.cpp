@@ -1,6 +1,7 @@
 // linear_rows of mhla/kernels on tensors: inference, nothing is registered with the dispatcher.
 #include "mhla/core/error.h"
-#include "mhla/ops/ops.h"
+#include "mhla/kernels/linear/linear_rows_step.h"
+#include "mhla/ops/rows_step.h"
 #include "mhla/ops/tensor_view.h"
 
 namespace mhla::ops {
@@ -25,17 +26,46 @@ struct Views {
   }
 };
 
-}  // namespace
+// Lines of the table, one for each row.
+struct StepViews {
+  at::Tensor cos, sin;
+  RowsStep step;
+  StepViews(const RowsStepInputs& in, std::int64_t rows) {
+    step.maybe_next = view_of(in.next, kLinearRows, "next");
+    if (in.turn.columns == 0) return;
+    const auto lines = [&](const at::Tensor& x) { return x.dim() == 3 ? x.select(1, 0) : x.expand({rows, -1}); };
+    cos = lines(in.turn.table.cos), sin = lines(in.turn.table.sin);
+    RowsTurn& turn = step.turn;
+    turn.cos = view_of(cos, kLinearRows, "cos"), turn.sin = view_of(sin, kLinearRows, "sin");
+    turn.columns = in.turn.columns, turn.head = in.turn.head, turn.feature_map = in.turn.feature_map;
+  }
+};
 
-bool rows_fit(const RowsInputs& in) {
+bool takes_rows(const RowsInputs& in) {
   if (at::GradMode::is_enabled() || !in.x.is_cuda()) return false;
   for (const at::Tensor* each : {&in.x, &in.gate, &in.add}) {
     if (each->defined() && !each->is_contiguous()) return false;
   }
-  return linear_rows_fit(Views(in).params).empty();
+  return true;
 }
 
-RowsOutputs linear_rows(const RowsInputs& in) {
+}  // namespace
+
+bool rows_fit(const RowsInputs& in) { return takes_rows(in) && linear_rows_fit(Views(in).params).empty(); }
+RowsOutputs linear_rows(const RowsInputs& in) { return linear_rows_step(in, {}); }
+
+bool rows_step_fit(const RowsInputs& in, const RowsStepInputs& step) {
+  if (!takes_rows(in)) return false;
+  const at::Tensor &cos = step.turn.table.cos, &sin = step.turn.table.sin;
+  if (step.turn.columns != 0) {
+    if (!cos.defined() || !step.turn.table.halves || cos.sizes() != sin.sizes()) return false;
+    if (cos.dim() == 3 ? cos.size(1) != 1 : cos.dim() != 2 || cos.size(0) != 1) return false;
+  }
+  const Views views(in);
+  return linear_rows_step_fit(views.params, StepViews(step, views.x.size(0)).step).empty();
+}
+
+RowsOutputs linear_rows_step(const RowsInputs& in, const RowsStepInputs& step) {
   const Views views(in);
   const at::ScalarType dtype = in.after == RowsAfter::kAdd ? at::kFloat : at::kBFloat16;
   std::vector<std::int64_t> shape = in.x.sizes().vec();
@@ -52,7 +82,8 @@ RowsOutputs linear_rows(const RowsInputs& in) {
     y.second = make(in.second.size(0));
     second = output_view(rows_of(y.second, in.second.size(0)), kLinearRows, "second");
   }
-  mhla::linear_rows(views.params, output_view(rows_of(y.out, in.weight.size(0)), kLinearRows, "out"), second, run);
+  const View out = output_view(rows_of(y.out, in.weight.size(0)), kLinearRows, "out");
+  mhla::linear_rows_step(views.params, StepViews(step, views.x.size(0)).step, out, second, run);
   return y;
 }
 

@@ -1,5 +1,7 @@
 #include "mhla/kernels/linear/linear_rows.h"
 
+#include <algorithm>
+
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
 #include "mhla/kernels/linear/linear_rows_job.h"
@@ -28,7 +30,44 @@ std::string wrong(const V& view, const char* name, DType dtype, std::int64_t row
   return "";
 }
 
+bool contiguous_matrix(const ConstView& view) {
+  return view.given() && view.rank == 2 && view.stride[1] == 1 && view.stride[0] == view.shape[1];
+}
 std::int64_t stride_of(const ConstView& view) { return view.given() && view.rank == 2 ? view.stride[0] : 0; }
+
+void run_rows(const LinearRowsParams& p, const RowsStep& step, const View& out, const View& maybe_second_out,
+              const RunOptions& run) {
+  const std::int64_t R = p.x.shape[0], K = p.x.shape[1], O = p.weight.shape[0];
+  const DType dtype = p.after == RowsAfter::kAdd ? DType::kF32 : DType::kBF16;
+  std::string why = wrong(out, "out", dtype, R, O, p.x.device);
+  const bool both = p.after == RowsAfter::kStore && p.maybe_second.given();
+  if (why.empty() && both) why = wrong(maybe_second_out, "second_out", dtype, R, p.maybe_second.shape[0], p.x.device);
+  if (!why.empty()) fail(kLinearRows, ": ", why);
+  LinearRowsJob job;
+  job.x = p.x.data, job.weight = p.weight.data, job.second = p.maybe_second.data;
+  job.scale = p.maybe_scale.data, job.gate = p.maybe_gate.data;
+  job.add = static_cast<const float*>(p.maybe_add.data);
+  job.out = out.data, job.second_out = both ? maybe_second_out.data : nullptr;
+  job.x_stride = stride_of(p.x), job.weight_stride = stride_of(p.weight), job.second_stride = stride_of(p.maybe_second);
+  job.gate_stride = stride_of(p.maybe_gate), job.add_stride = stride_of(p.maybe_add);
+  job.out_stride = out.stride[0], job.second_out_stride = both ? maybe_second_out.stride[0] : 0;
+  job.R = static_cast<int>(R), job.K = static_cast<int>(K), job.O = static_cast<int>(O);
+  job.O2 = p.maybe_second.given() ? static_cast<int>(p.maybe_second.shape[0]) : 0;
+  job.head = static_cast<int>(p.head), job.eps = static_cast<float>(p.eps);
+  const RowsTurn& turn = step.turn;
+  job.cos = static_cast<const float*>(turn.cos.data), job.cos_stride = stride_of(turn.cos);
+  job.sin = static_cast<const float*>(turn.sin.data), job.sin_stride = stride_of(turn.sin);
+  job.turned = static_cast<int>(turn.columns), job.turn_head = static_cast<int>(turn.head), job.map = turn.feature_map;
+  if (const ConstView& next = step.maybe_next; contiguous_matrix(next) && next.device == p.x.device) {
+    job.next = static_cast<const std::byte*>(next.data);
+    job.next_lines = static_cast<int>(
+        std::min<std::int64_t>(next.shape[0] * next.shape[1] * size_of(next.dtype) / kRowsLine, INT32_MAX));
+  }
+  const RowsCut cut = rows_cut(K, p.before == RowsBefore::kHeadNorm ? p.head : 0);
+  job.slice = cut.slice;
+  const DeviceGuard guard(p.x.device);
+  linear_rows_cuda(p, job, cut.slices, run.stream);
+}
 
 }  // namespace
 
@@ -65,27 +104,26 @@ std::string linear_rows_fit(const LinearRowsParams& p) {
 
 void linear_rows(const LinearRowsParams& p, const View& out, const View& maybe_second_out, const RunOptions& run) {
   if (const std::string why = linear_rows_fit(p); !why.empty()) fail(kLinearRows, ": ", why);
-  const std::int64_t R = p.x.shape[0], K = p.x.shape[1], O = p.weight.shape[0];
-  const DType dtype = p.after == RowsAfter::kAdd ? DType::kF32 : DType::kBF16;
-  std::string why = wrong(out, "out", dtype, R, O, p.x.device);
-  const bool both = p.after == RowsAfter::kStore && p.maybe_second.given();
-  if (why.empty() && both) why = wrong(maybe_second_out, "second_out", dtype, R, p.maybe_second.shape[0], p.x.device);
-  if (!why.empty()) fail(kLinearRows, ": ", why);
-  LinearRowsJob job;
-  job.x = p.x.data, job.weight = p.weight.data, job.second = p.maybe_second.data;
-  job.scale = p.maybe_scale.data, job.gate = p.maybe_gate.data;
-  job.add = static_cast<const float*>(p.maybe_add.data);
-  job.out = out.data, job.second_out = both ? maybe_second_out.data : nullptr;
-  job.x_stride = stride_of(p.x), job.weight_stride = stride_of(p.weight), job.second_stride = stride_of(p.maybe_second);
-  job.gate_stride = stride_of(p.maybe_gate), job.add_stride = stride_of(p.maybe_add);
-  job.out_stride = out.stride[0], job.second_out_stride = both ? maybe_second_out.stride[0] : 0;
-  job.R = static_cast<int>(R), job.K = static_cast<int>(K), job.O = static_cast<int>(O);
-  job.O2 = p.maybe_second.given() ? static_cast<int>(p.maybe_second.shape[0]) : 0;
-  job.head = static_cast<int>(p.head), job.eps = static_cast<float>(p.eps);
-  const RowsCut cut = rows_cut(K, p.before == RowsBefore::kHeadNorm ? p.head : 0);
-  job.slice = cut.slice;
-  const DeviceGuard guard(p.x.device);
-  linear_rows_cuda(p, job, cut.slices, run.stream);
+  run_rows(p, RowsStep(), out, maybe_second_out, run);
+}
+
+std::string linear_rows_step_fit(const LinearRowsParams& p, const RowsStep& step) {
+  if (std::string why = linear_rows_fit(p); !why.empty()) return why;
+  const RowsTurn& turn = step.turn;
+  if (turn.columns == 0) return "";
+  if (p.before != RowsBefore::kNorm || p.after != RowsAfter::kStore) return "turned columns without norm and store";
+  const std::int64_t R = p.x.shape[0], O = p.weight.shape[0];
+  if (turn.head < 8 || turn.head % 8 != 0) return str("heads of ", turn.head, ", expected a multiple of 8");
+  if (turn.columns < 0 || turn.columns > O || turn.columns % turn.head != 0)
+    return str(turn.columns, " turned columns of ", O, ", expected whole heads of ", turn.head);
+  std::string why = wrong(turn.cos, "cos", DType::kF32, R, turn.head / 2, p.x.device);
+  return why.empty() ? wrong(turn.sin, "sin", DType::kF32, R, turn.head / 2, p.x.device) : why;
+}
+
+void linear_rows_step(const LinearRowsParams& p, const RowsStep& step, const View& out, const View& maybe_second_out,
+                      const RunOptions& run) {
+  if (const std::string why = linear_rows_step_fit(p, step); !why.empty()) fail(kLinearRows, ": ", why);
+  run_rows(p, step, out, maybe_second_out, run);
 }
 
 }  // namespace mhla

@@ -27,6 +27,31 @@ TEST(LinearRowsCut, CoversKInWholeSteps) {
   EXPECT_EQ(rows_cut(768, 256).slices, 0) << "no power of two cuts three heads of 256 into short slices";
 }
 
+TEST(LinearRowsPlan, KernelsOfADecodeStepShareAMultiprocessor) {
+  // Shared memory of a multiprocessor from sm_90 on; every block of threads takes 1 KiB more than it asks for.
+  constexpr int kMemory = 228 << 10, kOwn = 1 << 10;
+  constexpr auto kBytes = [](RowsAfter after, std::int64_t K, std::int64_t head) {
+    return rows_bytes(kMostRows, rows_tile(after), rows_cut(K, head).slice) + kOwn;
+  };
+  // mhla_340m: q, k, v and the gate; out; SwiGLU, of which two blocks share a multiprocessor, like those of down.
+  constexpr int kIn = kBytes(RowsAfter::kStore, 1024, 0), kOut = kBytes(RowsAfter::kAdd, 1024, 256);
+  constexpr int kMlp = kBytes(RowsAfter::kSwiglu, 1024, 0), kDown = kBytes(RowsAfter::kAdd, 2816, 0);
+  EXPECT_LE(kOut + 2 * kMlp, kMemory);
+  EXPECT_LE(kMlp + 2 * kDown, kMemory);
+  EXPECT_LE(2 * kDown + kIn, kMemory);
+  EXPECT_EQ(rows_squares_at(16, 96, 16) % 16, 0);
+  EXPECT_GE(rows_squares_at(64, 96, 16), 64 * (96 + kRowsSumPad) * 4) << "sums need more room than short rows";
+}
+
+TEST(LinearRowsPlan, TilesOfTurnedPairsComeFirst) {
+  static_assert(rows_tiles(3072, 1024, 96).turned == 11 && rows_tiles(3072, 1024, 96).all == 33);
+  for (int turned = 0; turned <= 400; turned += 8) {
+    const RowsTiles tiles = rows_tiles(400, turned, 96);
+    EXPECT_GE(tiles.turned * 48, turned / 2);
+    EXPECT_GE((tiles.all - tiles.turned) * 96, 400 - turned);
+  }
+}
+
 using Doubles = std::vector<double>;
 
 // Numbers on the device, and as they were rounded.
@@ -169,21 +194,74 @@ TEST_P(LinearRows, AreTheFormula) {
     const auto [got, got_more] = problem.run(s.R);
     EXPECT_LE(distance(got, want), 6e-3) << s.R << " rows, K " << s.K << ", O " << s.O;
     EXPECT_LE(distance(got_more, more), 6e-3) << s.R << " rows, K " << s.K << ", O2 " << s.O2;
-    for (const std::int64_t rows : {std::int64_t{1}, s.R / 2}) {
-      if (rows < 1) continue;
-      const Doubles fewer = problem.run(rows).first;
+    for (const std::int64_t rows : {std::int64_t{1}, s.R / 2, std::int64_t{16}, std::int64_t{17}, std::int64_t{33}}) {
+      if (rows < 1 || rows > s.R) continue;
+      const auto [fewer, fewer_more] = problem.run(rows);
       EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), got.begin())) << "other bits with " << rows << " rows";
+      EXPECT_TRUE(std::equal(fewer_more.begin(), fewer_more.end(), got_more.begin()))
+          << "other bits of second with " << rows << " rows";
     }
   }
   if (before == RowsBefore::kHeadNorm) return;
-  const Sizes odd{5, 2816, 72, after == RowsAfter::kAdd ? 0 : 72, 0};
-  const Problem problem(before, after, odd);
-  EXPECT_LE(distance(problem.run(odd.R).first, problem.expected().first), 6e-3);
+  for (const std::int64_t rows : {5, 40}) {
+    const Sizes odd{rows, 2816, 72, after == RowsAfter::kAdd ? 0 : 72, 0};
+    const Problem problem(before, after, odd);
+    EXPECT_LE(distance(problem.run(rows).first, problem.expected().first), 6e-3) << rows << " rows";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LinearRows,
                          testing::Combine(testing::Values(RowsBefore::kPlain, RowsBefore::kNorm, RowsBefore::kHeadNorm),
                                           testing::Values(RowsAfter::kStore, RowsAfter::kAdd, RowsAfter::kSwiglu)));
+
+double rounded(DType dtype, float x) {
+  std::byte memory[4];
+  store_f64(memory, dtype, 0, x);
+  return load_f64(memory, dtype, 0);
+}
+
+// q and k as rope() would turn what linear_rows gives, bit for bit; the other columns as they are.
+TEST(LinearRowsTurned, HaveTheBitsOfRope) {
+  if (const std::string why = cuda_missing(); !why.empty()) GTEST_SKIP() << "cuda: " << why;
+  if (device_facts(0).major < 9) GTEST_SKIP() << "cuda: the device is older than sm_90";
+  struct Turned {
+    Sizes s;
+    std::int64_t columns, head;
+  };
+  for (const Turned& t : {Turned{{1, 64, 40, 0, 0}, 40, 8},
+                          {{16, 256, 200, 104, 0}, 144, 48},
+                          {{17, 1024, 2048, 1024, 0}, 1024, 128},
+                          {{64, 1024, 2048, 1024, 0}, 1024, 128},
+                          {{33, 2816, 96, 0, 0}, 64, 32}}) {
+    const Sizes& s = t.s;
+    const Problem problem(RowsBefore::kNorm, RowsAfter::kStore, s);
+    const std::int64_t half = t.head / 2;
+    const OnDevice cos(DType::kF32, s.R, half, 9), sin(DType::kF32, s.R, half, 10);
+    const OnDevice out(DType::kBF16, s.R, s.O, 11), second(DType::kBF16, s.R, std::max<std::int64_t>(s.O2, 8), 12);
+    RowsStep step;
+    RowsTurn& turn = step.turn;
+    step.maybe_next = problem.weight.view();
+    turn.cos = cos.view(), turn.sin = sin.view();
+    turn.columns = t.columns, turn.head = t.head, turn.feature_map = FeatureMap::kRelu;
+    linear_rows_step(problem.p, step, out.view(), s.O2 > 0 ? second.view() : View());
+    device_wait(0);
+    auto [want, more] = problem.run(s.R);
+    for (std::int64_t r = 0; r < s.R; ++r) {
+      for (std::int64_t u = 0; u < t.columns / 2; ++u) {
+        const auto line = static_cast<std::size_t>(r * half + u % half);
+        const auto at = static_cast<std::size_t>(r * s.O + u / half * t.head + u % half);
+        const auto other = at + static_cast<std::size_t>(half);
+        const auto a = static_cast<float>(std::max(want[at], 0.0)), b = static_cast<float>(std::max(want[other], 0.0));
+        const auto c = static_cast<float>(cos.values[line]), d = static_cast<float>(sin.values[line]);
+        const float ac = a * c, bd = b * d, ad = a * d, bc = b * c;
+        want[at] = rounded(DType::kBF16, ac - bd), want[other] = rounded(DType::kBF16, ad + bc);
+      }
+    }
+    EXPECT_EQ(distance(out.read(), want), 0) << s.R << " rows, heads of " << t.head;
+    if (s.O2 == 0) continue;
+    EXPECT_EQ(distance(second.read(), more), 0) << s.R << " rows, heads of " << t.head;
+  }
+}
 
 TEST(LinearRowsFit, SaysWhyNot) {
   LinearRowsParams p;

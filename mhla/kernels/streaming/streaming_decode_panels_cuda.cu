@@ -4,6 +4,8 @@
 // All of it is requested before the previous kernel has ended where the host knows that it writes none of it (`early`);
 // what the call brings is read afterwards. Query heads that share a prefix are rows of one product. The sums are those
 // of product.cuh, bit for bit: the same instructions over the same 16 depths in the same order.
+#include <type_traits>
+
 #include "mhla/kernels/streaming/streaming_decode.cuh"
 
 namespace mhla::cuda {
@@ -175,8 +177,12 @@ __global__ void __launch_bounds__(kThreads) decode_panels_kernel(const __grid_co
     for (int c = s.D; c < at.depth; ++c) to[c] = {};
   }
 
+  // In a recorded step every state comes once, so the kernels after this one may start before those ahead of it have
+  // ended. Between calls the host counts on the opposite (DeviceAppend::settled).
+  constexpr bool kRecorded = std::is_same_v<Job, DecodeReplay>;
+  if constexpr (kRecorded) allow_next();
   wait_for_previous();
-  allow_next();
+  if constexpr (!kRecorded) allow_next();
 
   // What the call brings, the newest tokens to the ring as well.
   const auto query = [&](const DeviceTensor& x, int row) {

@@ -1,6 +1,7 @@
 #include "mhla/kernels/streaming/streaming_record.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "mhla/core/error.h"
@@ -33,6 +34,15 @@ struct StreamingRecord::Impl {
   DType dtype = DType::kF32;
   int device = 0;
   std::int64_t B = 0;
+  std::uint64_t number = 0;  // of this record: no two have the same
+
+  // A step looks at every state of every layer before a graph can start: most were seen by the step before.
+  [[nodiscard]] bool fits(const StreamingState::Impl& state) const {
+    if (state.fits_record == number) return true;
+    if (state.config.device != device || state.config.dtype != dtype || shape_of(state) != shape) return false;
+    state.fits_record = number;
+    return true;
+  }
 };
 
 StreamingRecord::StreamingRecord(std::span<StreamingState* const> states) : impl_(std::make_unique<Impl>()) {
@@ -41,6 +51,8 @@ StreamingRecord::StreamingRecord(std::span<StreamingState* const> states) : impl
   if (!state.on_device()) fail(kRecord, ": the states are on the CPU, expected a CUDA device");
   impl_->shape = shape_of(state), impl_->dtype = state.config.dtype, impl_->device = state.config.device;
   impl_->B = static_cast<std::int64_t>(states.size());
+  static std::atomic<std::uint64_t> count = 0;
+  impl_->number = ++count;
 }
 StreamingRecord::~StreamingRecord() = default;
 StreamingRecord::StreamingRecord(StreamingRecord&&) noexcept = default;
@@ -53,8 +65,7 @@ bool StreamingRecord::fits(std::span<StreamingState* const> states) const {
   if (static_cast<std::int64_t>(states.size()) != impl_->B) return false;
   return std::all_of(states.begin(), states.end(), [&](const StreamingState* state) {
     const StreamingState::Impl& own = state->impl();
-    return own.config.device == impl_->device && own.config.dtype == impl_->dtype && !own.at.stale &&
-           shape_of(own) == impl_->shape;
+    return !own.at.stale && impl_->fits(own);
   });
 }
 
@@ -88,13 +99,19 @@ bool StreamingRecord::tell(std::span<StreamingState* const> states, const Stream
   expect_part(table.sequences, sequences_bytes(), "sequences");
   expect_part(table.closers, closers_bytes(), "closers");
   StreamClosers closers;
+  DecodeSequence own;
+  std::int64_t position = -1;  // that `own` was worked out for: sequences often stand at the same place
   for (std::size_t b = 0; b < states.size(); ++b) {
     const StreamingState::Impl& state = states[b]->impl();
-    expect_room(*states[b], 1, static_cast<std::int64_t>(b));
-    expect_chunks(state, 1, static_cast<std::int64_t>(b));
-    const DecodeSequence own = decode_sequence(state);
+    if (state.at.position == position) {
+      own.state = state.bytes().data(), own.open = state.at.open;
+    } else {
+      expect_room(*states[b], 1, static_cast<std::int64_t>(b));
+      expect_chunks(state, 1, static_cast<std::int64_t>(b));
+      own = decode_sequence(state), position = state.at.position;
+    }
     std::memcpy(table.sequences.data() + b * sizeof(own), &own, sizeof(own));
-    if ((state.at.position + 1) % state.config.chunk != 0) continue;
+    if (own.inside + 1 != impl_->shape.C) continue;
     StreamSequence piece = sequence_of(state, state.at, 1, 1, 0);
     if (piece.closed == 0) continue;
     piece.batch = static_cast<std::int32_t>(b);

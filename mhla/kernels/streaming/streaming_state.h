@@ -45,6 +45,8 @@ struct StreamingState::Impl {
   // On a device: the call that last used the state, by number, and its stream; 0: none since the device was waited for.
   std::uint64_t last_call = 0;
   void* last_stream = nullptr;
+  // The StreamingRecord, by number, that last found this state to be of its configuration, which never changes.
+  mutable std::uint64_t fits_record = 0;
 
   AlignedBuffer memory;                   // of a state on the CPU
   DeviceBuffer device_memory;             // of one on a device

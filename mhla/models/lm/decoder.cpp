@@ -1,6 +1,7 @@
 #include "mhla/models/lm/decoder.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "mhla/kernels/streaming/streaming_record.h"
@@ -48,20 +49,16 @@ struct Decoder::Recording {
             {data + closers_at() + layer * closing, static_cast<std::size_t>(closing)}};
   }
 
-  // Whether states like these can be told: positions below `room`, the configuration of the recording, prefixes mixed.
-  [[nodiscard]] bool fits(LmState& state) const {
-    return std::all_of(state.layers.begin(), state.layers.end(),
-                       [&](AttentionState& layer) { return record.fits(layer.stream_pointers()); });
-  }
-
-  // What a step reads, into its place: whether it completes a chunk.
-  bool tell(const torch::Tensor& given, LmState& state) {
+  // What a step reads, into its place: whether it completes a chunk; nothing where states like these cannot be told:
+  // of another configuration than the recording's, or with prefixes still to be mixed.
+  std::optional<bool> tell(const torch::Tensor& given, LmState& state) {
     const torch::Tensor host = torch::empty({told_bytes(true)}, torch::TensorOptions(torch::kByte).pinned_memory(true));
     std::copy(state.positions().begin(), state.positions().end(), static_cast<std::int64_t*>(host.data_ptr()));
     bool closing = false;
     for (std::int64_t layer = 0; layer < layers; ++layer) {
-      AttentionState& own = state.layers[static_cast<std::size_t>(layer)];
-      closing = record.tell(own.stream_pointers(), table(host, layer)) || closing;
+      const std::vector<StreamingState*> own = state.layers[static_cast<std::size_t>(layer)].stream_pointers();
+      if (!record.fits(own)) return std::nullopt;
+      closing = record.tell(own, table(host, layer)) || closing;
     }
     const std::int64_t bytes = told_bytes(closing);
     buffer.narrow(0, 0, bytes).copy_(host.narrow(0, 0, bytes), /*non_blocking=*/true);
@@ -127,8 +124,9 @@ torch::Tensor Decoder::decode(const torch::Tensor& tokens, LmState& state) {
   try {
     if (!recording_) recording_ = std::make_unique<Recording>(model_, state, end);
     Recording& r = *recording_;
-    if (!r.fits(state)) return model_.decode(tokens, state);
-    const bool closing = r.tell(tokens, state);
+    const std::optional<bool> told = r.tell(tokens, state);
+    if (!told) return model_.decode(tokens, state);
+    const bool closing = *told;
     if (!r.graphs[closing]) r.capture(model_, state, closing);
     r.graphs[closing]->replay();
     for (AttentionState& layer : state.layers) {
