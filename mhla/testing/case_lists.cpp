@@ -154,6 +154,28 @@ void add_model_grids(std::vector<Case>& cases) {
   cases.back().H = 4, cases.back().per_head = true;
 }
 
+// `extend` on the ways of the fast kernels: chunks of one tile of 64 tokens and of more, parts of the columns, tiles of
+// 16 chunks, more rows than the panels of the Hopper kernels begin with, shared keys, a matrix per head.
+void add_longer_than_mix(std::vector<Case>& cases) {
+  const auto add = [&](std::int64_t N, std::int64_t chunk, std::int64_t D, std::int64_t E, std::int64_t rows) -> Case& {
+    cases.push_back(on_line(Form::kCausal, N, chunk, D, E));
+    cases.back().rows = rows, cases.back().extend = true;
+    return cases.back();
+  };
+  add(330, 64, 64, 64, 3);
+  add(330, 64, 64, 64, 1);
+  add(600, 128, 64, 64, 2).normalizer = Normalizer::kPaper;
+  add(280, 64, 128, 256, 2).H = 2;
+  add(700, 16, 32, 32, 20).B = 1;
+  Case& many = add(1300, 8, 16, 16, 70);  // 163 chunks
+  many.B = 1, many.H = 2;
+  Case& heads = add(200, 32, 64, 32, 4);
+  heads.H = 4, heads.per_head = true, heads.normalizer = Normalizer::kPaper;
+  Case& shared = add(200, 32, 64, 64, 3);
+  shared.H = 4, shared.Hkv = 2;
+  add(150, 64, 64, 64, 8);  // fewer chunks than rows: the way of mixing is that of more
+}
+
 void add_model_lines(std::vector<Case>& cases, Form form) {
   cases.push_back(on_line(form, 300, 64, 128, 256));
   cases.push_back(on_line(form, 257, 128, 64, 64));
@@ -170,8 +192,7 @@ void add_model_lines(std::vector<Case>& cases, Form form) {
   if (form == Form::kBidirectional) return;
   cases.push_back(on_line(form, 300, 64, 64, 64));
   cases.back().normalizer = Normalizer::kPaper;
-  cases.push_back(on_line(form, 330, 64, 64, 64));
-  cases.back().rows = 3, cases.back().extend = true;
+  add_longer_than_mix(cases);
 }
 
 // Up to 256 tokens, which the Hopper kernels take pair by pair: one, two, three and four squares of 64 tokens, tiles

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kChunkThreads, S::kRows >= 8 ? 3 : 4)
     }
   }
   const int place = first + warp * 16 + lane / 4, upper = min(place, size - 1), lower = min(place + 8, size - 1);
-  const float m = diagonal_of(p, u.head * p.group, at.index);
+  const float m = p.diagonal(u.head * p.group, at.index);
   float d_mix = 0;
 #pragma unroll
   for (int j = 0; j < S::kColumns; ++j) {

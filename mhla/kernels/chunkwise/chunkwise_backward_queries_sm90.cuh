@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2) causal_query_gradient_kernel
     copy_tile<S>(dout + part * E, g.dout.token, first, size, E, own + part * kTile);
   }
   const char* mine = own + warp * 16 * S::kPitch;
-  const float m = diagonal_of(p, head, at.index);
+  const float m = p.diagonal(head, at.index);
   float a[1][S::kColumns][4] = {}, b[1][kNormalized ? S::kColumns : 1][4] = {};
   if (at.index > 0) {
     multiply_parts<S>(p, a[0], mine, local, at.index, stream, [&](int part) {

@@ -68,6 +68,7 @@ class CausalBackward {
     if (!p.dmix.given()) return;
     mix_parts_ = ws.take<float>(mix_.plan(p, heads_ * parts_, block, rounds_), "parts of dmix");
     diagonal_ = ws.take<float>(heads_ * p.M * tiles_, "parts of the diagonal of dmix");
+    if (p.M > p.L) whole_ = ws.take<double>(p.Hm * p.M * p.M, "dmix of all chunks");
   }
 
   void run() {
@@ -75,6 +76,7 @@ class CausalBackward {
     a.parts = static_cast<int>(parts_), a.E = static_cast<int>(p_.E / parts_);
     Gradients g = gradients_of(p_);
     g.weights = weights_, g.parts = mix_parts_, g.maybe_diagonal = diagonal_, g.diagonals = tiles_;
+    g.maybe_whole = whole_, g.whole_rows = a.M;
     with_spec<true>(a, [&](auto spec) { phases<decltype(spec)>(a, g, stream_of(p_.stream)); });
   }
 
@@ -128,6 +130,7 @@ class CausalBackward {
   Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
   float2* weights_ = nullptr;
   float *mix_parts_ = nullptr, *diagonal_ = nullptr;
+  double* whole_ = nullptr;
 };
 
 }  // namespace

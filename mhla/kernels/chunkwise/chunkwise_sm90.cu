@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_t
     }
   }
   if (lane % 4 != 0) x.den[0] = x.den[2] = 0;  // what column 0 of the product left; the scores are added to it
-  const float diagonal = p.mix[(p.mix_head ? head : 0) * p.mix_head + index * (p.mix_row + p.mix_column)];
+  const float diagonal = p.diagonal(head, index);
   for (int j = 0; j <= tile; ++j) {
     if (j > 0) {
       __syncthreads();

@@ -1,5 +1,5 @@
 // Which problems the `sm90` candidate takes. What it leaves to `cuda`: f32 and f16, packed sequences, q_den and k_den,
-// sequences longer than mix (`extend`), rows that 16-byte loads do not fit.
+// more than 1024 chunks, rows that 16-byte loads do not fit.
 #include "mhla/core/error.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
@@ -8,7 +8,6 @@
 namespace mhla {
 
 std::string sm90::fit_causal_problem(const Problem& p) {
-  if (p.M > p.L) return str(p.M, " chunks with a mix of ", p.L, " rows");
   const std::int64_t parts = column_parts(p.E);
   if (parts == 0) return str("E = ", p.E, ": no multiple of 8");
   return fit_common(p, p.E / parts);

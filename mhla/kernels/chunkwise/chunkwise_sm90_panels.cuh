@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(CausalTiles<S>::kThreads, CausalTiles<S>::kBlo
       const int head = u.head * p.group + row % p.group;
       const BlockTokens block = p.block(index);
       const int last = static_cast<int>(block.size) - 1;
-      const float diagonal = p.mix[(p.mix_head ? head : 0) * p.mix_head + index * (p.mix_row + p.mix_column)];
+      const float diagonal = p.diagonal(head, index);
       for (int first = 0; first <= last; first += 64) {
         std::uint32_t q[4 * T::kPanels][4];
         query_ring.wait_full(query_at);

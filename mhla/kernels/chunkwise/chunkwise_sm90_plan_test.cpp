@@ -36,8 +36,10 @@ Problem lm_2048() {
 TEST(CausalSm90Plan, SaysWhyNot) {
   EXPECT_EQ(fit_causal_problem(lm_2048()), "");
   Problem p = lm_2048();
-  p.M = 33;
-  EXPECT_EQ(fit_causal_problem(p), "33 chunks with a mix of 32 rows");
+  p.M = 33, p.extend = true;
+  EXPECT_EQ(fit_causal_problem(p), "");
+  p.M = 1025;
+  EXPECT_EQ(fit_causal_problem(p), "1025 blocks, more than 1024");
   p = lm_2048(), p.E = 100;
   EXPECT_EQ(fit_causal_problem(p), "E = 100: no multiple of 8");
   p = lm_2048(), p.D = 136;

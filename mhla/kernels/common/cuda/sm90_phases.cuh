@@ -67,8 +67,11 @@ Strided<T> strided(const View& x) {
 }
 
 // What the way of mixing follows from. A causal sequence that is padded on the right keeps its bits, so it is not the
-// number of its chunks.
-inline std::int64_t mix_rows_of(const Problem& p) { return p.causal ? p.L : p.M; }
+// number of its chunks: it is the rows of mix, or with `extend`, where chunks have no bound, the most there may be.
+inline std::int64_t mix_rows_of(const Problem& p) {
+  if (!p.causal) return p.M;
+  return p.extend ? kMaxBlocks : p.L;
+}
 
 // What both forms tell their kernels; parts of the columns, buffers and units are the caller's.
 inline Arguments arguments_of(const Problem& p) {
@@ -80,7 +83,7 @@ inline Arguments arguments_of(const Problem& p) {
   a.M = static_cast<int>(p.M), a.D = static_cast<int>(p.D), a.E = static_cast<int>(p.E);
   a.Hkv = static_cast<int>(p.Hkv), a.group = static_cast<int>(p.group());
   a.parts = 1;
-  a.causal = p.causal, a.mix_rows = static_cast<int>(mix_rows_of(p));
+  a.causal = p.causal, a.mix_rows = static_cast<int>(mix_rows_of(p)), a.L = static_cast<int>(p.L);
   a.long_blocks = (p.layout.rank == 1 ? p.layout.block_size : p.C) > kPhaseTokens;
   a.map = p.feature_map, a.normalized = p.normalized();
   a.eps = static_cast<float>(p.eps), a.scale = static_cast<float>(p.scale);

@@ -7,6 +7,7 @@
 #include "mhla/kernels/common/cuda/sm90_plan.h"
 #include "mhla/kernels/common/cuda/tensor_core.cuh"
 #include "mhla/kernels/common/options.h"
+#include "mhla/kernels/common/problem.h"
 
 namespace mhla::sm90 {
 
@@ -29,11 +30,12 @@ struct Arguments {
   int parts;                // of the columns of v and out, each a unit of its own
   bool causal;              // S~_i of the blocks before i
   bool long_blocks;         // of more tokens than a tile of 64
+  int L;                    // rows of mix: less than M with `extend`
   int mix_rows;             // what the way of mixing follows from: causal, those of mix, whatever the sequence has
   FeatureMap map;
   bool normalized;
   float eps, scale;
-  const float* mix;                            // [Hm, M, M]
+  const float* mix;                            // [Hm, L, L]
   std::int64_t mix_head, mix_row, mix_column;  // strides; mix_head is 0 when shared
   uint4* packed_mix;                           // [Hm][packed_mix_units()], the three phases only
   Bf16* summaries;                             // [units][M][D E + D], S then z; the three phases only
@@ -41,6 +43,14 @@ struct Arguments {
   int first_unit, units;                       // of this launch
 
   __device__ BlockTokens block(int index) const { return layout.tokens(index, N); }
+  // How block `from` counts for block `to` of a causal sequence, which may have more blocks than mix has rows.
+  __device__ float causal_mix(int mix_of, int to, int from) const {
+    const MixIndex at = mix_index(to, from, L);
+    return mix[mix_of * mix_head + at.row * mix_row + at.column * mix_column];
+  }
+  __device__ float diagonal(int head, int index) const {  // causal: mix[i,i] of a query head
+    return mix[(mix_head ? head : 0) * mix_head + min(index, L - 1) * (mix_row + mix_column)];
+  }
 };
 
 // What the compiler knows of a problem beside its tiles: nothing, or that the sizes fill them, and the map.
@@ -95,14 +105,20 @@ __device__ inline void feature_fragment(FeatureMap map, std::uint32_t (&a)[4]) {
   for (int i = 0; i < 4; ++i) a[i] = feature_pair(map, a[i]);
 }
 
-// What lane `lane` holds of tile (i, b) of mix, or of its transpose, in bf16, as A of a product.
+// What lane `lane` holds of tile (i, b) of mix, or of its transpose, in bf16, as A of a product. kExtended: p.L may be
+// less than p.M.
+template <bool kExtended = false>
 __device__ inline uint4 mix_fragment(const Arguments& p, int head, int i, int b, int lane, bool back = false) {
   const int i0 = i * 16 + lane / 4, b0 = b * 16 + lane % 4 * 2;
   const auto pair = [&](int row, int column) {
     const auto value = [&](int other) {
       const int to = back ? other : row, from = back ? row : other;
       const bool used = to < p.M && (p.causal ? from < to : from < p.M);
-      return used ? p.mix[head * p.mix_head + to * p.mix_row + from * p.mix_column] : 0.0f;
+      if constexpr (kExtended) {
+        return used ? p.causal_mix(head, to, from) : 0.0f;
+      } else {
+        return used ? p.mix[head * p.mix_head + to * p.mix_row + from * p.mix_column] : 0.0f;
+      }
     };
     return pack_bf16(value(column), value(column + 1));
   };
