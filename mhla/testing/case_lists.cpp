@@ -2,6 +2,7 @@
 // leave something: with one block and the `paper` normaliser mix cancels out of the output, and with
 // one feature q does, so any two orders of summation differ by more than their rounding.
 #include <cstdlib>
+#include <utility>
 
 #include "mhla/testing/cases.h"
 
@@ -176,6 +177,35 @@ void add_longer_than_mix(std::vector<Case>& cases) {
   add(150, 64, 64, 64, 8);  // fewer chunks than rows: the way of mixing is that of more
 }
 
+// Packed sequences on the ways of the fast kernels: of like and of very different lengths, chunks of one tile of 64
+// tokens and of more, parts of the columns, shared keys, a matrix per head, more chunks than rows.
+void add_packed_lines(std::vector<Case>& cases) {
+  const auto add = [&](std::vector<std::int64_t> cu, std::int64_t chunk, std::int64_t D, std::int64_t E) -> Case& {
+    cases.push_back(on_line(Form::kCausal, cu.back(), chunk, D, E));
+    cases.back().B = 1, cases.back().cu_seqlens = std::move(cu);
+    return cases.back();
+  };
+  add({0, 1, 65, 320, 320, 450}, 64, 128, 256);
+  add({0, 300, 301, 429, 600}, 128, 64, 64).normalizer = Normalizer::kPaper;
+  add({0, 140, 400, 410}, 128, 128, 128).rows = 9;
+  add({0, 16, 33, 40, 280, 296}, 16, 32, 32).normalizer = Normalizer::kPaper;
+  Case& heads = add({0, 70, 71, 200}, 32, 64, 32);
+  heads.H = 4, heads.per_head = true;
+  Case& shared = add({0, 100, 228, 230}, 64, 64, 64);
+  shared.H = 4, shared.Hkv = 2, shared.normalizer = Normalizer::kPaper;
+  Case& longer = add({0, 40, 41, 250, 253}, 16, 64, 64);
+  longer.rows = 4, longer.extend = true;
+}
+
+// More sequences than one launch of the Hopper kernels tells the card about.
+void add_many_sequences(std::vector<Case>& cases) {
+  Case c = base(Form::kCausal);
+  c.B = 1, c.D = 16, c.E = 16, c.layout = Layout::line(4), c.cu_seqlens = {0};
+  for (std::int64_t s = 0; s < 240; ++s) c.cu_seqlens.push_back(c.cu_seqlens.back() + s * 7 % 11);
+  c.N = c.cu_seqlens.back();
+  cases.push_back(c);
+}
+
 void add_model_lines(std::vector<Case>& cases, Form form) {
   cases.push_back(on_line(form, 300, 64, 128, 256));
   cases.push_back(on_line(form, 257, 128, 64, 64));
@@ -193,6 +223,7 @@ void add_model_lines(std::vector<Case>& cases, Form form) {
   cases.push_back(on_line(form, 300, 64, 64, 64));
   cases.back().normalizer = Normalizer::kPaper;
   add_longer_than_mix(cases);
+  add_packed_lines(cases);
 }
 
 // Up to 256 tokens, which the Hopper kernels take pair by pair: one, two, three and four squares of 64 tokens, tiles
@@ -238,7 +269,7 @@ std::vector<Case> forgotten_shapes(Form form) {
   add_memory(cases, form);
   add_packed(cases, form);
   if (form == Form::kBidirectional) add_grids(cases);
-  if (form == Form::kCausal) add_extend(cases), add_long_chunks(cases);
+  if (form == Form::kCausal) add_extend(cases), add_long_chunks(cases), add_many_sequences(cases);
   return selected(std::move(cases));
 }
 

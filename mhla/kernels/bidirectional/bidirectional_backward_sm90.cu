@@ -27,7 +27,8 @@ class Backward {
     summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
     mixed_ = ws.take<Bf16>(at_once_ * p.M * block, "mixed summaries");
     rounds_ = units_ > 0 ? (units_ + at_once_ - 1) / at_once_ : 0;
-    if (p.dmix.given()) parts_ = ws.take<float>(mix_.plan(p, units_, block, rounds_), "parts of dmix");
+    mix_ = MixGradient(p.M, p.Hm, units_, block, rounds_);
+    if (p.dmix.given()) parts_ = ws.take<float>(mix_.floats(), "parts of dmix");
   }
 
   void run() {

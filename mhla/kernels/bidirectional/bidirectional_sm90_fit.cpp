@@ -8,6 +8,7 @@ namespace mhla {
 
 std::string sm90::fit_problem(const Problem& p) {
   if (p.normalizer == Normalizer::kOfficial) return "normalizer official";
+  if (p.maybe_cu_seqlens.given()) return "cu_seqlens";
   return fit_common(p, p.E);
 }
 

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kChunkThreads, 3) causal_value_gradient_kernel
   const ChunkTile at(p, tiles);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
   const Unit u(p, p.first_unit + at.row);
-  const BlockTokens block = p.block(at.index);
+  const BlockTokens block = u.block(p, at.index);
   const int size = static_cast<int>(block.size), first = at.tile * kPhaseTokens;
   if (first >= size) return;
   copy_tile<S>(u.k(p) + block.origin * p.k.token, p.k.token, first, size, D, own);

@@ -1,11 +1,34 @@
-// Which problems the `sm90` candidate takes. What it leaves to `cuda`: f32 and f16, packed sequences, q_den and k_den,
-// more than 1024 chunks, rows that 16-byte loads do not fit.
+// Which problems the `sm90` candidate takes, and packed sequences in groups. What it leaves to `cuda`: f32 and f16,
+// q_den and k_den, more than 1024 chunks, rows that 16-byte loads do not fit.
+#include <algorithm>
+
 #include "mhla/core/error.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
 #include "mhla/kernels/common/cuda/sm90_fit.h"
 
 namespace mhla {
+
+sm90::SequencePlan sm90::sequence_plan(const Problem& p) {
+  SequencePlan plan;
+  if (!p.maybe_cu_seqlens.given()) {
+    plan.groups.push_back({0, p.B, p.M});
+    return plan;
+  }
+  for (const Sequence& s : p.sequences) {
+    if (s.length > 0) plan.ranges.push_back({s.start, s.length});
+  }
+  const auto chunks = [&p](const TokenRange& s) { return (s.length - 1) / p.layout.block_size + 1; };
+  std::stable_sort(plan.ranges.begin(), plan.ranges.end(),
+                   [&](const TokenRange& a, const TokenRange& b) { return chunks(a) > chunks(b); });
+  for (const TokenRange& s : plan.ranges) {
+    if (plan.groups.empty() || 2 * chunks(s) <= plan.groups.back().chunks) {
+      plan.groups.push_back({&s - plan.ranges.data(), 0, chunks(s)});
+    }
+    ++plan.groups.back().count;
+  }
+  return plan;
+}
 
 std::string sm90::fit_causal_problem(const Problem& p) {
   const std::int64_t parts = column_parts(p.E);

@@ -1,7 +1,8 @@
-// Plans of the causal Hopper forward, as pure functions of the shape.
+// Plans of the causal Hopper kernels, as pure functions of the shape.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "mhla/kernels/common/cuda/sm90_plan.h"
 
@@ -19,6 +20,20 @@ constexpr std::int64_t column_parts(std::int64_t E) {
   }
   return 0;
 }
+
+// Sequences that share launches, each with as many chunks as the longest of them: the others end in empty ones.
+struct SequenceGroup {
+  std::int64_t first, count, chunks;  // of SequencePlan::ranges
+};
+
+// Packed sequences, longest first, without empty ones. Those of a group have more than half of the chunks of its first:
+// less than half of its chunks are empty, and 1024 chunks make at most 11 groups. Bits do not depend on it: a chunk
+// never looks at a later one. Without cu_seqlens one group of B sequences, and no ranges.
+struct SequencePlan {
+  std::vector<TokenRange> ranges;
+  std::vector<SequenceGroup> groups;
+};
+SequencePlan sequence_plan(const Problem& problem);
 
 // Why the Hopper kernels do not take a problem in the memory of a Hopper card, or empty.
 std::string fit_causal_problem(const Problem& problem);

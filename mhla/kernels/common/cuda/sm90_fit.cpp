@@ -33,12 +33,12 @@ std::string fit_device(const Problem& p) {
 std::string fit_common(const Problem& p, std::int64_t columns) {
   if (p.dtype() != DType::kBF16) return str("dtype ", name_of(p.dtype()));
   if (p.has_den()) return "q_den and k_den";
-  if (p.maybe_cu_seqlens.given()) return "cu_seqlens";
   if (p.Hm > 1 && p.group() > 1) return "a mix per head with shared kv heads";
   if (p.D % 8 != 0 || p.E % 8 != 0) return str("D = ", p.D, ", E = ", p.E, ": no multiples of 8");
   if (tiles_of(p.D, columns).rows == 0) return str("D = ", p.D, ", E = ", p.E, ": too large");
   if (p.M > kMaxBlocks) return str(p.M, " blocks, more than ", kMaxBlocks);
-  const std::int64_t items = p.B * p.H * std::max<std::int64_t>(p.E / 8, 1);  // parts of the columns count too
+  const std::int64_t sequences = p.maybe_cu_seqlens.given() ? static_cast<std::int64_t>(p.sequences.size()) : p.B;
+  const std::int64_t items = sequences * p.H * std::max<std::int64_t>(p.E / 8, 1);  // parts of the columns count too
   if (items > INT32_MAX / std::max<std::int64_t>(p.M, 1) || p.C > INT32_MAX / 2)
     return "more blocks than 32 bits count";
   for (const auto& [name, view] : {std::pair<const char*, ConstView>{"q", p.q},

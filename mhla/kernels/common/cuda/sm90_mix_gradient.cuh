@@ -15,8 +15,9 @@ struct Gradients {
   float* parts;           // of dmix
   float* maybe_diagonal;  // causal: [units / parts][M][diagonals], parts of dmix[i][i]
   int diagonals;
-  double* maybe_whole;  // [Hm, whole_rows, whole_rows]: the sums of all chunks, where these are more than rows of mix
+  double* maybe_whole;  // [Hm, whole_rows, whole_rows]: the sums of all chunks, where they do not go straight to dmix
   int whole_rows;
+  bool whole_begun;  // another group of sequences is there already: add to it
 
   __device__ float& dmix_at(int head, int i, int b) const {
     return dmix[head * dmix_head + i * dmix_row + b * dmix_column];
@@ -147,7 +148,8 @@ __device__ inline void sum_mix_gradient(const Arguments& p, const Gradients& g, 
   if (lane > 0 || b >= (kWhole ? g.whole_rows : g.L)) return;
   for (int other = 1; other < kMixSumLanes; ++other) sum += sums[other][entry];
   if constexpr (kWhole) {
-    g.maybe_whole[(static_cast<std::int64_t>(matrix) * g.whole_rows + i) * g.whole_rows + b] = sum;
+    double& to = g.maybe_whole[(static_cast<std::int64_t>(matrix) * g.whole_rows + i) * g.whole_rows + b];
+    to = g.whole_begun ? to + sum : sum;
   } else {
     g.dmix_at(matrix, i, b) = static_cast<float>(sum);
   }
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(kMixSumThreads)
   });
 }
 
-// dmix from maybe_whole: what row i >= L received goes to the entries that it reused (mix_index). A block of threads
+// dmix from maybe_whole; what row i >= L received goes to the entries that it reused (mix_index). A block of threads
 // for every row but the last, and one for every entry of that.
 inline constexpr int kMixFoldThreads = 256;
 template <int>
@@ -210,12 +212,15 @@ __global__ void __launch_bounds__(kMixFoldThreads) mix_fold_kernel(Gradients g) 
 struct MixGradient {
   std::int64_t rounds = 0, splits = 0, round_size = 0;
 
-  [[nodiscard]] std::int64_t plan(const Problem& p, std::int64_t units, std::int64_t block, std::int64_t rounds_) {
-    const std::int64_t rows = product_rows(p.M), tiles = (p.M + rows - 1) / rows;
-    rounds = rounds_, splits = mix_splits(tiles * tiles * p.Hm, units, block);
-    round_size = p.Hm * splits * tiles * tiles * rows * rows;
-    return rounds * round_size;
+  MixGradient() = default;
+  // Of M blocks and Hm matrices; `block`: values of a summary.
+  MixGradient(std::int64_t M, std::int64_t Hm, std::int64_t units, std::int64_t block, std::int64_t rounds_)
+      : rounds(rounds_) {
+    const std::int64_t rows = product_rows(M), tiles = (M + rows - 1) / rows;
+    splits = mix_splits(tiles * tiles * Hm, units, block);
+    round_size = Hm * splits * tiles * tiles * rows * rows;
   }
+  [[nodiscard]] std::int64_t floats() const { return rounds * round_size; }  // of all parts
   // dS~ and S of the units of `a`.
   void launch_products(const Arguments& a, Gradients g, std::int64_t round, std::int64_t matrices,
                        cudaStream_t stream) const {
@@ -237,11 +242,12 @@ struct MixGradient {
     launch_next("sm90 mix_sum_kernel", kernel, mix_sum_grid(whole ? a.M : g.L, matrices), kMixSumThreads, 0, stream, a,
                 g, product_rows(a.M), static_cast<int>(splits), static_cast<int>(rounds), round_size,
                 static_cast<int>(heads));
-    if (!whole) return;
-    launch_next("sm90 mix_fold_kernel", mix_fold_kernel<0>,
-                dim3(static_cast<unsigned>(2 * g.L - 1), static_cast<unsigned>(matrices)), kMixFoldThreads, 0, stream,
-                g);
   }
 };
+
+inline void launch_mix_fold(const Gradients& g, std::int64_t matrices, cudaStream_t stream) {
+  launch_next("sm90 mix_fold_kernel", mix_fold_kernel<0>,
+              dim3(static_cast<unsigned>(2 * g.L - 1), static_cast<unsigned>(matrices)), kMixFoldThreads, 0, stream, g);
+}
 
 }  // namespace mhla::sm90

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <type_traits>
 
 #include "mhla/core/cuda_check.h"
@@ -27,8 +28,11 @@ struct Item {
   Unit u;
   BlockTokens block;
   __device__ Item(const Arguments& p, int item)
-      : unit(item / p.M), index(item % p.M), u(p, p.first_unit + unit), block(p.block(index)) {}
+      : unit(item / p.M), index(item % p.M), u(p, p.first_unit + unit), block(u.block(p, index)) {}
 };
+__device__ inline int item_size(const Arguments& p, int item) {  // tokens of its block
+  return static_cast<int>(p.maybe_ranges == nullptr ? p.block(item % p.M).size : Item(p, item).block.size);
+}
 
 // A launch that may begin while the one before it on the stream ends: kernels start with after_previous().
 template <class... P, class... A>
@@ -54,6 +58,10 @@ unsigned blocks_for(Kernel kernel, int threads, int bytes, std::int64_t items) {
   cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, bytes), "occupancy");
   return static_cast<unsigned>(std::min<std::int64_t>(items, std::int64_t{count} * std::max(resident, 1)));
 }
+
+// Ranges of packed sequences to device memory, as arguments of kernels: that can be recorded in a CUDA graph. In
+// summaries_sm90.cu.
+void launch_ranges(std::span<const TokenRange> ranges, TokenRange* to, cudaStream_t stream);
 
 // mix, or its transpose, of all heads into a.packed_mix; phases 1 and 2 for the units of `a`; phase 2 alone, or back:
 // dS of dS~. In summaries_sm90.cu.

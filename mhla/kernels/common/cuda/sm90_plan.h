@@ -59,6 +59,11 @@ constexpr std::int64_t units_at_once(std::int64_t units, std::int64_t unit_bytes
   return (units + rounds - 1) / rounds;
 }
 
+// Tokens of a packed sequence: [start, start + length) of the only batch element.
+struct TokenRange {
+  std::int64_t start, length;
+};
+
 // Parts of dmix: enough blocks of threads for the largest card four times, each with at least 16 pieces of 64 columns.
 constexpr std::int64_t mix_splits(std::int64_t tiles, std::int64_t units, std::int64_t columns) {
   const std::int64_t wanted = 4 * 132 / (tiles > 0 ? tiles : 1), pieces = units * ((columns + 63) / 64) / 16;

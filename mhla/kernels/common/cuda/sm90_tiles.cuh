@@ -26,6 +26,8 @@ struct Arguments {
   Strided<Bf16> out;
   DeviceLayout layout;
   std::int64_t N;
+  // Packed sequences: where those of these units lie. Not given: one a batch element, N tokens each.
+  const TokenRange* maybe_ranges;
   int M, D, E, Hkv, group;  // E: of a part
   int parts;                // of the columns of v and out, each a unit of its own
   bool causal;              // S~_i of the blocks before i
@@ -71,11 +73,21 @@ struct Spec {
 };
 
 struct Unit {  // one kv head of one sequence, or one part of its columns
-  int batch, head, part;
+  int sequence, batch, head, part;
   __device__ Unit(const Arguments& p, int unit) {
     const int row = p.parts == 1 ? unit : unit / p.parts;  // a division takes twenty instructions
     part = p.parts == 1 ? 0 : unit % p.parts;
-    batch = row / p.Hkv, head = row - batch * p.Hkv;
+    sequence = row / p.Hkv, head = row - sequence * p.Hkv;
+    batch = p.maybe_ranges == nullptr ? sequence : 0;
+  }
+  // Block `index` of its sequence. Packed sequences share launches: the shorter ones end in blocks without tokens.
+  __device__ BlockTokens block(const Arguments& p, int index) const {
+    if (p.maybe_ranges == nullptr) return p.block(index);
+    const longlong2 range = __ldcg(reinterpret_cast<const longlong2*>(p.maybe_ranges + sequence));  // start, length
+    const std::int64_t from = index * p.layout.step[2];
+    BlockTokens at = p.layout.tokens(index, range.y > from ? range.y : from);
+    at.origin += range.x;
+    return at;
   }
   __device__ const Bf16* k(const Arguments& p) const { return p.k.at(batch, head); }
   __device__ const Bf16* v(const Arguments& p) const { return p.v.at(batch, head) + part * p.E; }
