@@ -240,6 +240,28 @@ void add_short_lines(std::vector<Case>& cases) {
   cases.back().H = 2, cases.back().Hkv = 2, cases.back().per_head = true;
 }
 
+// q_den and k_den on the ways of the fast kernels: blocks of up to 64 tokens and of more, every size of tiles, heads
+// that share keys, a matrix per head, short sequences too.
+void add_den_grids(std::vector<Case>& cases) {
+  const auto add = [&](const Layout& layout, std::int64_t D, std::int64_t E, FeatureMap map) -> Case& {
+    cases.push_back(on_grid(layout, D));
+    cases.back().E = E, cases.back().feature_map = map, cases.back().den = true;
+    return cases.back();
+  };
+  const Layout image = Layout::grid2d(16, 16, 4, 4), video = Layout::grid3d({5, 6, 10}, {2, 2, 1});
+  add(image, 64, 64, FeatureMap::kIdentity);
+  add(image, 128, 72, FeatureMap::kReluEps);
+  add(Layout::grid2d(13, 17, 4, 5), 40, 72, FeatureMap::kElu1);
+  add(video, 128, 128, FeatureMap::kIdentity).B = 1;  // up to 90 tokens a block
+  add(video, 64, 64, FeatureMap::kIdentity).H = 4;
+  add(video, 104, 96, FeatureMap::kRelu).B = 1;
+  add(video, 72, 24, FeatureMap::kReluEps);
+  Case& shared = add(video, 64, 48, FeatureMap::kReluEps);
+  shared.H = 4, shared.Hkv = 2, shared.scale = 0.7;
+  Case& heads = add(image, 32, 32, FeatureMap::kIdentity);
+  heads.H = 4, heads.Hkv = 4, heads.per_head = true, heads.fused = true;
+}
+
 // Long chunks, several of them: rounding errors grow with the chains of multiply-adds over their tokens.
 void add_long_chunks(std::vector<Case>& cases) {
   for (const auto& [N, chunk] : {std::pair{520, 128}, {1030, 256}}) {
@@ -258,6 +280,7 @@ std::vector<Case> fast_path_shapes(Form form) {
   std::vector<Case> cases;
   if (form == Form::kBidirectional) add_model_grids(cases), add_short_lines(cases);
   add_model_lines(cases, form);
+  if (form == Form::kBidirectional) add_den_grids(cases);
   return selected(std::move(cases));
 }
 

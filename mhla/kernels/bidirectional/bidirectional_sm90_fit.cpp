@@ -1,5 +1,5 @@
-// Which problems the `sm90` candidate takes. What it leaves to `cuda`: f32 and f16, packed sequences, q_den and k_den,
-// the official normaliser, rows that 16-byte loads do not fit.
+// Which problems the `sm90` candidate takes. What it leaves to `cuda`: f32 and f16, packed sequences, the official
+// normaliser, rows that 16-byte loads do not fit.
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_plan.h"
 #include "mhla/kernels/common/cuda/sm90_fit.h"

@@ -118,8 +118,12 @@ TEST(Sm90Plan, SaysWhyNot) {
   EXPECT_EQ(fit_problem(p), "k: stride 257 of axis 1 is no multiple of 8");
   p = takes(), p.M = 2000;
   EXPECT_EQ(fit_problem(p), "2000 blocks, more than 1024");
-  p = takes(), p.maybe_q_den = p.q;
-  EXPECT_EQ(fit_problem(p), "q_den and k_den");
+  p = takes(), p.maybe_q_den = p.maybe_k_den = p.q;
+  EXPECT_EQ(fit_problem(p), "");
+  p.maybe_k_den.stride[2] = 65;
+  EXPECT_EQ(fit_problem(p), "k_den: stride 65 of axis 2 is no multiple of 8");
+  p = takes(), p.maybe_cu_seqlens.rank = 1;
+  EXPECT_EQ(fit_problem(p), "cu_seqlens");
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ sm90::SequencePlan sm90::sequence_plan(const Problem& p) {
 }
 
 std::string sm90::fit_causal_problem(const Problem& p) {
+  if (p.has_den()) return "q_den and k_den";
   const std::int64_t parts = column_parts(p.E);
   if (parts == 0) return str("E = ", p.E, ": no multiple of 8");
   return fit_common(p, p.E / parts);

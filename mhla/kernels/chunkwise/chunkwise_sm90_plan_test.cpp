@@ -102,6 +102,8 @@ TEST(CausalSm90Plan, SaysWhyNot) {
   EXPECT_EQ(fit_causal_problem(p), "D = 136, E = 256: too large");
   p = lm_2048(), p.q.dtype = DType::kF32;
   EXPECT_EQ(fit_causal_problem(p), "dtype f32");
+  p = lm_2048(), p.maybe_q_den.rank = 4;
+  EXPECT_EQ(fit_causal_problem(p), "q_den and k_den");
   p = lm_2048(), p.Hm = 4, p.Hkv = 2;
   EXPECT_EQ(fit_causal_problem(p), "a mix per head with shared kv heads");
   p = lm_2048(), p.M = p.L = 1025;

@@ -32,7 +32,6 @@ std::string fit_device(const Problem& p) {
 
 std::string fit_common(const Problem& p, std::int64_t columns) {
   if (p.dtype() != DType::kBF16) return str("dtype ", name_of(p.dtype()));
-  if (p.has_den()) return "q_den and k_den";
   if (p.Hm > 1 && p.group() > 1) return "a mix per head with shared kv heads";
   if (p.D % 8 != 0 || p.E % 8 != 0) return str("D = ", p.D, ", E = ", p.E, ": no multiples of 8");
   if (tiles_of(p.D, columns).rows == 0) return str("D = ", p.D, ", E = ", p.E, ": too large");
@@ -48,7 +47,11 @@ std::string fit_common(const Problem& p, std::int64_t columns) {
                                    {"dout", p.dout},
                                    {"dq", p.dq},
                                    {"dk", p.dk},
-                                   {"dv", p.dv}}) {
+                                   {"dv", p.dv},
+                                   {"q_den", p.maybe_q_den},
+                                   {"k_den", p.maybe_k_den},
+                                   {"dq_den", p.maybe_dq_den},
+                                   {"dk_den", p.maybe_dk_den}}) {
     if (!view.given()) continue;
     if (std::string reason = misaligned(name, view); !reason.empty()) return reason;
   }

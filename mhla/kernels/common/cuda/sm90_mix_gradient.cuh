@@ -17,7 +17,12 @@ struct Gradients {
   int diagonals;
   double* maybe_whole;  // [Hm, whole_rows, whole_rows]: the sums of all chunks, where they do not go straight to dmix
   int whole_rows;
-  bool whole_begun;  // another group of sequences is there already: add to it
+  bool whole_begun;   // another group of sequences is there already: add to it
+  float* maybe_dden;  // [B, H, N]: gradients of p.maybe_den
+
+  __device__ float* dden_row(const Arguments& p, int batch, int head) const {
+    return maybe_dden + (static_cast<std::int64_t>(batch) * p.Hkv * p.group + head) * p.N;
+  }
 
   __device__ float& dmix_at(int head, int i, int b) const {
     return dmix[head * dmix_head + i * dmix_row + b * dmix_column];

@@ -63,9 +63,10 @@ unsigned blocks_for(Kernel kernel, int threads, int bytes, std::int64_t items) {
 // summaries_sm90.cu.
 void launch_ranges(std::span<const TokenRange> ranges, TokenRange* to, cudaStream_t stream);
 
-// mix, or its transpose, of all heads into a.packed_mix; phases 1 and 2 for the units of `a`; phase 2 alone, or back:
-// dS of dS~. In summaries_sm90.cu.
+// mix, or its transpose, of all heads into a.packed_mix; phase 1 for the units of `a`; phases 1 and 2; phase 2 alone,
+// or back: dS of dS~. In summaries_sm90.cu.
 void launch_pack_mix(const Arguments& a, int mix_heads, bool back, cudaStream_t stream);
+void launch_block_summaries(const Arguments& a, cudaStream_t stream);
 void launch_summaries(const Arguments& a, cudaStream_t stream);
 void launch_mix(const Arguments& a, bool back, cudaStream_t stream);
 
@@ -100,27 +101,32 @@ inline Arguments arguments_of(const Problem& p) {
   return a;
 }
 
+// The tiles of a problem as constants: f(rows, columns, whether D and E fill them).
+template <class F>
+void with_tiles(const Arguments& a, const F& f) {
+  const Tiles t = tiles_of(a.D, a.E);
+  const bool filled = a.D == exact_size(t) && a.E == exact_size(t);
+  static_assert(kTiles[0].rows == 2 && kTiles[1].rows == 4 && kTiles[2].rows == 5 && kTiles[3].rows == 8);
+  switch (t.rows) {
+    case 2: f(std::integral_constant<int, 2>{}, std::integral_constant<int, 4>{}, filled); break;
+    case 4: f(std::integral_constant<int, 4>{}, std::integral_constant<int, 8>{}, filled); break;
+    case 5: f(std::integral_constant<int, 5>{}, std::integral_constant<int, 9>{}, filled); break;
+    default: f(std::integral_constant<int, 8>{}, std::integral_constant<int, 16>{}, filled); break;
+  }
+}
+
 // The tiles of a problem as a type: f(Spec<...>{}). The identity is worth kernels of its own in the causal form, where
 // language models rotate what the map gave.
 template <bool kCausal, class F>
 void with_spec(const Arguments& a, const F& f) {
-  const Tiles t = tiles_of(a.D, a.E);
-  const bool filled = a.D == exact_size(t) && a.E == exact_size(t);
-  const auto pick = [&](auto rows, auto columns) {
+  with_tiles(a, [&](auto rows, auto columns, bool filled) {
     constexpr int kRows = rows, kColumns = columns;
     if (filled && a.map == FeatureMap::kReluEps) return f(Spec<kRows, kColumns, Known::kReluEps>{});
     if constexpr (kCausal && (kRows == 4 || kRows == 8)) {
       if (filled && a.map == FeatureMap::kIdentity) return f(Spec<kRows, kColumns, Known::kIdentity>{});
     }
     f(Spec<kRows, kColumns, Known::kNothing>{});
-  };
-  static_assert(kTiles[0].rows == 2 && kTiles[1].rows == 4 && kTiles[2].rows == 5 && kTiles[3].rows == 8);
-  switch (t.rows) {
-    case 2: pick(std::integral_constant<int, 2>{}, std::integral_constant<int, 4>{}); break;
-    case 4: pick(std::integral_constant<int, 4>{}, std::integral_constant<int, 8>{}); break;
-    case 5: pick(std::integral_constant<int, 5>{}, std::integral_constant<int, 9>{}); break;
-    default: pick(std::integral_constant<int, 8>{}, std::integral_constant<int, 16>{}); break;
-  }
+  });
 }
 
 }  // namespace mhla::sm90

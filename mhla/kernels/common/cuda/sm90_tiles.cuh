@@ -43,12 +43,16 @@ struct Arguments {
   Bf16* summaries;                             // [units][M][D E + D], S then z; the three phases only
   Bf16* mixed;                                 // S~, in place of S where S is not needed any more
   int first_unit, units;                       // of this launch
+  float* maybe_den;  // [B, H, N]: denominators with eps, made of q_den and k_den; then `normalized` is false
 
   __device__ BlockTokens block(int index) const { return layout.tokens(index, N); }
   // How block `from` counts for block `to` of a causal sequence, which may have more blocks than mix has rows.
   __device__ float causal_mix(int mix_of, int to, int from) const {
     const MixIndex at = mix_index(to, from, L);
     return mix[mix_of * mix_head + at.row * mix_row + at.column * mix_column];
+  }
+  __device__ float* den_row(int batch, int head) const {  // of a query head
+    return maybe_den + (static_cast<std::int64_t>(batch) * Hkv * group + head) * N;
   }
   __device__ float diagonal(int head, int index) const {  // causal: mix[i,i] of a query head
     return mix[(mix_head ? head : 0) * mix_head + min(index, L - 1) * (mix_row + mix_column)];
@@ -362,12 +366,19 @@ __device__ inline float output_factor(const Arguments& p, float den) {
   return p.normalized ? p.scale / (p.eps + total) : p.scale;
 }
 
-// out = scale * num / den of 16 tokens.
-template <class S>
+// out = scale * num / den of 16 tokens. kDen: den of the tokens is in memory.
+template <class S, bool kDen = false>
 __device__ inline void write_outputs(const Arguments& p, const Readout<S>& x, Bf16* base, const BlockTokens& block,
-                                     int first) {
+                                     int first, const float* den = nullptr) {
   const int lane = threadIdx.x % 32, place = first + lane / 4, last = static_cast<int>(block.size) - 1;
-  const float factors[2] = {output_factor(p, x.den[0]), output_factor(p, x.den[2])};
+  float factors[2];
+  if constexpr (kDen) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      factors[half] = p.scale / __ldcg(den + block.token(min(place + half * 8, last)));
+  } else {
+    factors[0] = output_factor(p, x.den[0]), factors[1] = output_factor(p, x.den[2]);
+  }
   Bf16 *upper = base + block.token(min(place, last)) * p.out.token,
        *lower = base + block.token(min(place + 8, last)) * p.out.token;
   write_row<0, false>(x.acc, factors[0], place <= last, upper, S::E(p));

@@ -62,8 +62,12 @@ void launch_mix(const Arguments& a, bool back, cudaStream_t stream) {
   mix_squares(a.mix_rows) == 2 ? launch_mix_panels<2>(a, back, stream) : launch_mix_panels<4>(a, back, stream);
 }
 
-void launch_summaries(const Arguments& a, cudaStream_t stream) {
+void launch_block_summaries(const Arguments& a, cudaStream_t stream) {
   with_spec<true>(a, [&](auto spec) { launch_summary<decltype(spec)>(a, stream); });
+}
+
+void launch_summaries(const Arguments& a, cudaStream_t stream) {
+  launch_block_summaries(a, stream);
   launch_mix(a, false, stream);
 }
 
