@@ -262,6 +262,18 @@ void add_den_grids(std::vector<Case>& cases) {
   heads.H = 4, heads.Hkv = 4, heads.per_head = true, heads.fused = true;
 }
 
+// Head sizes whose rows are no multiples of 16 bytes: the Hopper kernels copy them.
+void add_odd_sizes(std::vector<Case>& cases, Form form) {
+  cases.push_back(on_line(form, 200, 64, 50, 100));
+  cases.push_back(on_line(form, 300, 128, 60, 63));
+  cases.back().normalizer = Normalizer::kPaper, cases.back().H = 4;
+  cases.push_back(on_line(form, 150, 32, 121, 33));
+  cases.back().feature_map = FeatureMap::kElu1, cases.back().fused = true;
+  cases.push_back(on_line(form, 90, 16, 36, 36));
+  cases.back().feature_map = FeatureMap::kRelu, cases.back().normalizer = Normalizer::kPaper;
+  if (form == Form::kBidirectional) cases.back().den = true;
+}
+
 // Long chunks, several of them: rounding errors grow with the chains of multiply-adds over their tokens.
 void add_long_chunks(std::vector<Case>& cases) {
   for (const auto& [N, chunk] : {std::pair{520, 128}, {1030, 256}}) {
@@ -281,6 +293,7 @@ std::vector<Case> fast_path_shapes(Form form) {
   if (form == Form::kBidirectional) add_model_grids(cases), add_short_lines(cases);
   add_model_lines(cases, form);
   if (form == Form::kBidirectional) add_den_grids(cases);
+  add_odd_sizes(cases, form);
   return selected(std::move(cases));
 }
 

@@ -7,6 +7,7 @@
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
 #include "mhla/kernels/common/cuda/sm90_backward.cuh"
+#include "mhla/kernels/common/cuda/sm90_padding.h"
 
 namespace mhla {
 namespace sm90 {
@@ -120,8 +121,10 @@ class Backward {
 }  // namespace sm90
 
 void bidirectional_backward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
-  sm90::Backward pass(problem, workspace);
-  if (!workspace.counting()) pass.run();
+  sm90::run_padded(problem, workspace, [&](const Problem& padded) {
+    sm90::Backward pass(padded, workspace);
+    if (!workspace.counting()) pass.run();
+  });
 }
 
 }  // namespace mhla

@@ -8,6 +8,7 @@
 #include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_readout.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_short.cuh"
+#include "mhla/kernels/common/cuda/sm90_padding.h"
 
 namespace mhla {
 namespace sm90 {
@@ -134,8 +135,10 @@ class Forward {
 }  // namespace sm90
 
 void bidirectional_forward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
-  sm90::Forward pass(problem, workspace);
-  if (!workspace.counting()) pass.run();
+  sm90::run_padded(problem, workspace, [&](const Problem& padded) {
+    sm90::Forward pass(padded, workspace);
+    if (!workspace.counting()) pass.run();
+  });
 }
 
 }  // namespace mhla

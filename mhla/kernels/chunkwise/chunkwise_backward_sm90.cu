@@ -7,6 +7,7 @@
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_panels.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
+#include "mhla/kernels/common/cuda/sm90_padding.h"
 
 namespace mhla {
 namespace sm90 {
@@ -168,8 +169,10 @@ class CausalBackward {
 }  // namespace sm90
 
 void chunkwise_backward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
-  sm90::CausalBackward pass(problem, workspace);
-  if (!workspace.counting()) pass.run();
+  sm90::run_padded(problem, workspace, [&](const Problem& padded) {
+    sm90::CausalBackward pass(padded, workspace);
+    if (!workspace.counting()) pass.run();
+  });
 }
 
 }  // namespace mhla

@@ -9,6 +9,7 @@
 #include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_panels.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
+#include "mhla/kernels/common/cuda/sm90_padding.h"
 
 namespace mhla {
 namespace sm90 {
@@ -206,8 +207,10 @@ class CausalForward {
 }  // namespace sm90
 
 void chunkwise_forward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
-  sm90::CausalForward pass(problem, workspace);
-  if (!workspace.counting()) pass.run();
+  sm90::run_padded(problem, workspace, [&](const Problem& padded) {
+    sm90::CausalForward pass(padded, workspace);
+    if (!workspace.counting()) pass.run();
+  });
 }
 
 }  // namespace mhla

@@ -1,5 +1,5 @@
 // Which problems the `sm90` candidate takes, and packed sequences in groups. What it leaves to `cuda`: f32 and f16,
-// q_den and k_den, more than 1024 chunks, rows that 16-byte loads do not fit.
+// q_den and k_den, more than 1024 chunks, keys of more than 128, a mix per head with shared kv heads.
 #include <algorithm>
 
 #include "mhla/core/error.h"
@@ -32,9 +32,8 @@ sm90::SequencePlan sm90::sequence_plan(const Problem& p) {
 
 std::string sm90::fit_causal_problem(const Problem& p) {
   if (p.has_den()) return "q_den and k_den";
-  const std::int64_t parts = column_parts(p.E);
-  if (parts == 0) return str("E = ", p.E, ": no multiple of 8");
-  return fit_common(p, p.E / parts);
+  const std::int64_t E = padded_size(p.E);
+  return fit_common(p, E / column_parts(E));
 }
 
 std::string chunkwise_fit_sm90(const Problem& p) {

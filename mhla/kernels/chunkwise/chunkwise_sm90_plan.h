@@ -12,8 +12,7 @@ struct Problem;
 
 namespace mhla::sm90 {
 
-// Parts of the columns of v, each the work of a unit: at most 128 columns, as equal as multiples of 8 allow. 0: no such
-// parts.
+// Parts of the columns of v, each the work of a unit: at most 128 columns, as equal as multiples of 8 allow. E: padded.
 constexpr std::int64_t column_parts(std::int64_t E) {
   for (std::int64_t parts = (E + 127) / 128; parts <= E / 8; ++parts) {
     if (E % (8 * parts) == 0) return parts;

@@ -16,6 +16,9 @@ constexpr std::int64_t packed_mix_units(std::int64_t mix_rows, std::int64_t M) {
   return mixed_on_panels(mix_rows) ? panels * panels * 512 : tiles * tiles * 32;
 }
 
+// D and E as the kernels take them, rows of whole 16-byte units: others are copied (sm90_padding.h).
+constexpr std::int64_t padded_size(std::int64_t X) { return (X + 7) / 8 * 8; }
+
 // Tiles of a head: D rows in rows * 16, E columns in columns * 8.
 struct Tiles {
   int rows = 0, columns = 0;
