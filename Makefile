@@ -36,7 +36,7 @@ CONFIGURE_PRODUCT = cmake --preset release $(CONFIGURE) $(if $(CUDA),-DMHLA_CUDA
 FUZZ_SECONDS ?= 600
 BENCH_ARGS   ?= --threads $(JOBS)
 # Half of what `mhla demo` does by default: with packages and build, ten minutes in all on two cores.
-DEMO_ARGS    ?= --train-images 2560 --test-images 2000 --samples 16 --rival-limit 0.3
+DEMO_ARGS    ?= --train-images 2560 --test-images 2000 --samples 16 --rival-limit 0.7
 CAMPAIGN_ARGS ?= --cases 2000 --kills 1000 --minutes 120 --jobs $(JOBS)
 BENCH         = $(MHLA) bench op --json $(BENCH_ARGS)
 

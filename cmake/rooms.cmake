@@ -1,10 +1,9 @@
-# mhla_room(NAME USES room... [PRIVATE_LINKS lib...] [TORCH header | room] [APART] [TEST_LINKS lib...] [TESTS_APART test...]):
+# mhla_room(NAME USES room... [PRIVATE_LINKS lib...] [TORCH header | room] [TEST_LINKS lib...] [TESTS_APART test...]):
 # the library of one room, from every source of its folder but *_test.cpp, *_bench.cpp and *_fuzz.cpp, and but what lies
 # below another CMakeLists.txt: that is a room of its own. Every *_test.cpp becomes one test of its own name (mhla_tests),
 # with MHLA_FUZZ every *_fuzz.cpp a libFuzzer program. With MHLA_CUDA the *.cu belong to the library, without it the
 # *_off.cpp that stand in for them. TORCH: the room is built over LibTorch, whose part that `header` includes is compiled
-# once, for the library, its tests, and the rooms that name this one. APART: its files have the same names inside, and are
-# compiled one by one (MHLA_UNITY).
+# once, for the library, its tests, and the rooms that name this one.
 include(GNUInstallDirs)
 include(CTest)
 
@@ -94,7 +93,7 @@ function(mhla_targets LIST)
 endfunction()
 
 function(mhla_room NAME)
-  cmake_parse_arguments(ROOM "APART" "TORCH" "USES;PRIVATE_LINKS;TEST_LINKS;TESTS_APART" ${ARGN})
+  cmake_parse_arguments(ROOM "" "TORCH" "USES;PRIVATE_LINKS;TEST_LINKS;TESTS_APART" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB_RECURSE inner_rooms CONFIGURE_DEPENDS */CMakeLists.txt)
   foreach(inner ${inner_rooms})
@@ -140,9 +139,7 @@ function(mhla_room NAME)
     endif()
     target_compile_options(mhla_${NAME} PRIVATE ${torch_options})
   endif()
-  if(NOT ROOM_APART)
-    mhla_unity(mhla_${NAME})
-  endif()
+  mhla_unity(mhla_${NAME})
   if(cuda_sources)
     target_compile_definitions(mhla_${NAME} PRIVATE MHLA_HAS_CUDA=1)
     mhla_add_cuda(mhla_${NAME} ${cuda_sources})

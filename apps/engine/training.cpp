@@ -95,7 +95,7 @@ void in_team(TrainOptions& options, Observer& observer, const std::function<void
   options.device = device_for(options.device, world.local_rank);
   Quiet quiet;
   const auto silence = [&](const std::exception& error, bool my_own, int code) {
-    if (!team.leave_with(ops::short_reason(error), my_own)) throw SaidElsewhere{code};
+    if (!team.leave_with(ops::short_reason(error), my_own, code == kCallersMistake)) throw SaidElsewhere{code};
   };
   Observer& heard = world.leads() ? observer : quiet;
   try {

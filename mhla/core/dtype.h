@@ -80,6 +80,7 @@ constexpr std::string_view name_of(DType dtype) {
 }
 
 constexpr bool is_float(DType dtype) { return dtype <= DType::kF64; }
+constexpr bool is_kernel_dtype(DType dtype) { return dtype <= DType::kF16; }  // f32, bf16 or f16
 
 template <class T>
 inline constexpr DType kDTypeOf = DType::kF32;

@@ -2,6 +2,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/kernels/linear/linear.h"
+#include "mhla/ops/linear.h"
 #include "mhla/ops/ops.h"
 #include "mhla/ops/tensor_view.h"
 
@@ -32,6 +33,7 @@ struct BiasGradient : torch::autograd::Function<BiasGradient> {
 };
 
 torch::Tensor linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) {
+  if (ops::linear_layer_fit(x, weight, bias).empty()) return ops::linear_layer(x, weight, bias);
   constexpr std::int64_t kManyRows = 4096;
   if (x.numel() < kManyRows * x.size(-1) || !bias.defined() || !torch::GradMode::is_enabled() ||
       !bias.requires_grad() || bias.scalar_type() != torch::kFloat)

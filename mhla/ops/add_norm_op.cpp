@@ -9,12 +9,11 @@ namespace {
 
 constexpr const char* kAddNormEntry = "add_norm";
 
-bool is_real(const at::Tensor& t) {
-  return t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kHalf;
-}
-
 bool kernels_take(const at::Tensor& x, const at::Tensor& add, const at::Tensor& weight) {
-  if (!x.is_cuda() || !is_real(x) || !is_real(add) || !is_real(weight) || x.dim() < 2 || x.numel() == 0) return false;
+  if (!x.is_cuda() || x.dim() < 2 || x.numel() == 0) return false;
+  for (const at::Tensor* t : {&x, &add, &weight}) {
+    if (!is_kernel_dtype(t->scalar_type())) return false;
+  }
   if (add.sizes() != x.sizes() || add.device() != x.device() || weight.device() != x.device()) return false;
   NormParams p;
   p.x = ConstView(nullptr, DType::kF32, {1, x.size(-1)});

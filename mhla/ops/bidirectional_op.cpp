@@ -4,11 +4,11 @@
 namespace mhla::ops {
 namespace {
 
-constexpr const char* kSchema =
+constexpr const char* kBidirectionalSchema =
     "bidirectional(Tensor q, Tensor k, Tensor v, Tensor mix, int block_size=0, int[] grid=[], int[] blocks=[], "
     "Tensor? q_den=None, Tensor? k_den=None, Tensor? cu_seqlens=None, str feature_map=\"relu_eps\", "
     "str normalizer=\"paper\", float eps=1e-6, float scale=1.0) -> Tensor";
-constexpr const char* kBackwardSchema =
+constexpr const char* kBidirectionalBackwardSchema =
     "bidirectional_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor mix, int block_size, int[] grid, "
     "int[] blocks, Tensor? q_den, Tensor? k_den, Tensor? cu_seqlens, str feature_map, str normalizer, float eps, "
     "float scale, bool[6] wanted) -> Tensor[]";
@@ -16,13 +16,13 @@ constexpr const char* kBackwardSchema =
 using MaybeTensor = const Optional<at::Tensor>&;
 
 // The schemas' arguments, spelled once for both.
-using ForwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                    std::int64_t, Ints, Ints, MaybeTensor, MaybeTensor, MaybeTensor, Text, Text, double,
-                                    double);
-using BackwardSignature = std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                                  const at::Tensor&, const at::Tensor&, std::int64_t, Ints, Ints,
-                                                  MaybeTensor, MaybeTensor, MaybeTensor, Text, Text, double, double,
-                                                  Wanted);
+using BidirectionalForward = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                        std::int64_t, Ints, Ints, MaybeTensor, MaybeTensor, MaybeTensor, Text, Text,
+                                        double, double);
+using BidirectionalBackward = std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                                      const at::Tensor&, const at::Tensor&, std::int64_t, Ints, Ints,
+                                                      MaybeTensor, MaybeTensor, MaybeTensor, Text, Text, double, double,
+                                                      Wanted);
 
 // A layout as the schemas spell it.
 struct LayoutArguments {
@@ -65,7 +65,7 @@ struct Bidirectional {
   }
   static at::Tensor call(const AttentionInputs& in, const Options& o) {
     static const auto op =
-        c10::Dispatcher::singleton().findSchemaOrThrow("mhla::bidirectional", "").typed<ForwardSignature>();
+        c10::Dispatcher::singleton().findSchemaOrThrow("mhla::bidirectional", "").typed<BidirectionalForward>();
     const LayoutArguments layout(o.layout);
     return op.call(in.q, in.k, in.v, in.mix, layout.block_size, layout.grid, layout.blocks, maybe(in.q_den),
                    maybe(in.k_den), maybe(in.cu_seqlens), text_of(name_of(o.feature_map)),
@@ -73,8 +73,9 @@ struct Bidirectional {
   }
   static std::vector<at::Tensor> call_backward(const at::Tensor& dout, const AttentionInputs& in, const Options& o,
                                                const Wanted& wanted) {
-    static const auto op =
-        c10::Dispatcher::singleton().findSchemaOrThrow("mhla::bidirectional_backward", "").typed<BackwardSignature>();
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("mhla::bidirectional_backward", "")
+                               .typed<BidirectionalBackward>();
     const LayoutArguments layout(o.layout);
     return op.call(dout, in.q, in.k, in.v, in.mix, layout.block_size, layout.grid, layout.blocks, maybe(in.q_den),
                    maybe(in.k_den), maybe(in.cu_seqlens), text_of(name_of(o.feature_map)),
@@ -102,18 +103,18 @@ std::vector<at::Tensor> backward_entry(const at::Tensor& dout, const at::Tensor&
 }
 
 TORCH_LIBRARY_FRAGMENT(mhla, m) {
-  m.def(kSchema);
-  m.def(std::string(kSchema).insert(std::string("bidirectional").size(), "_shape").c_str());
-  m.def(kBackwardSchema);
+  m.def(kBidirectionalSchema);
+  m.def(std::string(kBidirectionalSchema).insert(std::string("bidirectional").size(), "_shape").c_str());
+  m.def(kBidirectionalBackwardSchema);
 }
 
 template <class Library>
-void implement(Library& m) {
+void implement_bidirectional(Library& m) {
   m.impl("bidirectional", entry<forward_kernel<Bidirectional>>);
   m.impl("bidirectional_backward", backward_entry<backward_kernel<Bidirectional>>);
 }
-TORCH_LIBRARY_IMPL(mhla, CPU, m) { implement(m); }
-TORCH_LIBRARY_IMPL(mhla, CUDA, m) { implement(m); }
+TORCH_LIBRARY_IMPL(mhla, CPU, m) { implement_bidirectional(m); }
+TORCH_LIBRARY_IMPL(mhla, CUDA, m) { implement_bidirectional(m); }
 TORCH_LIBRARY_IMPL(mhla, Meta, m) {
   m.impl("bidirectional", entry<forward_meta<Bidirectional>>);
   m.impl("bidirectional_shape", entry<forward_meta<Bidirectional>>);  // for who answers in its place

@@ -4,20 +4,20 @@
 namespace mhla::ops {
 namespace {
 
-constexpr const char* kSchema =
+constexpr const char* kChunkwiseSchema =
     "chunkwise(Tensor q, Tensor k, Tensor v, Tensor mix, int chunk=64, Tensor? q_den=None, Tensor? k_den=None, "
     "Tensor? cu_seqlens=None, str feature_map=\"relu_eps\", str normalizer=\"none\", float eps=1e-6, "
     "float? scale=None, str beyond_mix=\"error\") -> Tensor";
-constexpr const char* kBackwardSchema =
+constexpr const char* kChunkwiseBackwardSchema =
     "chunkwise_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor mix, int chunk, Tensor? q_den, "
     "Tensor? k_den, Tensor? cu_seqlens, str feature_map, str normalizer, float eps, float? scale, str beyond_mix, "
     "bool[6] wanted) -> Tensor[]";
 
 using MaybeTensor = const Optional<at::Tensor>&;
-using ForwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+using ChunkwiseForward = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                     std::int64_t, MaybeTensor, MaybeTensor, MaybeTensor, Text, Text, double,
                                     Optional<double>, Text);
-using BackwardSignature = std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+using ChunkwiseBackward = std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                                   const at::Tensor&, const at::Tensor&, std::int64_t, MaybeTensor,
                                                   MaybeTensor, MaybeTensor, Text, Text, double, Optional<double>, Text,
                                                   Wanted);
@@ -65,7 +65,7 @@ struct Chunkwise {
   }
   static at::Tensor call(const AttentionInputs& in, const Options& o) {
     static const auto op =
-        c10::Dispatcher::singleton().findSchemaOrThrow("mhla::chunkwise", "").typed<ForwardSignature>();
+        c10::Dispatcher::singleton().findSchemaOrThrow("mhla::chunkwise", "").typed<ChunkwiseForward>();
     return op.call(in.q, in.k, in.v, in.mix, o.chunk, maybe(in.q_den), maybe(in.k_den), maybe(in.cu_seqlens),
                    text_of(name_of(o.feature_map)), text_of(name_of(o.normalizer)), o.eps, scale_of(o),
                    text_of(name_of_beyond(o.beyond_mix)));
@@ -73,7 +73,7 @@ struct Chunkwise {
   static std::vector<at::Tensor> call_backward(const at::Tensor& dout, const AttentionInputs& in, const Options& o,
                                                const Wanted& wanted) {
     static const auto op =
-        c10::Dispatcher::singleton().findSchemaOrThrow("mhla::chunkwise_backward", "").typed<BackwardSignature>();
+        c10::Dispatcher::singleton().findSchemaOrThrow("mhla::chunkwise_backward", "").typed<ChunkwiseBackward>();
     return op.call(dout, in.q, in.k, in.v, in.mix, o.chunk, maybe(in.q_den), maybe(in.k_den), maybe(in.cu_seqlens),
                    text_of(name_of(o.feature_map)), text_of(name_of(o.normalizer)), o.eps, scale_of(o),
                    text_of(name_of_beyond(o.beyond_mix)), wanted);
@@ -101,18 +101,18 @@ std::vector<at::Tensor> backward_entry(const at::Tensor& dout, const at::Tensor&
 }
 
 TORCH_LIBRARY_FRAGMENT(mhla, m) {
-  m.def(kSchema);
-  m.def(std::string(kSchema).insert(std::string("chunkwise").size(), "_shape").c_str());
-  m.def(kBackwardSchema);
+  m.def(kChunkwiseSchema);
+  m.def(std::string(kChunkwiseSchema).insert(std::string("chunkwise").size(), "_shape").c_str());
+  m.def(kChunkwiseBackwardSchema);
 }
 
 template <class Library>
-void implement(Library& m) {
+void implement_chunkwise(Library& m) {
   m.impl("chunkwise", entry<forward_kernel<Chunkwise>>);
   m.impl("chunkwise_backward", backward_entry<backward_kernel<Chunkwise>>);
 }
-TORCH_LIBRARY_IMPL(mhla, CPU, m) { implement(m); }
-TORCH_LIBRARY_IMPL(mhla, CUDA, m) { implement(m); }
+TORCH_LIBRARY_IMPL(mhla, CPU, m) { implement_chunkwise(m); }
+TORCH_LIBRARY_IMPL(mhla, CUDA, m) { implement_chunkwise(m); }
 TORCH_LIBRARY_IMPL(mhla, Meta, m) {
   m.impl("chunkwise", entry<forward_meta<Chunkwise>>);
   m.impl("chunkwise_shape", entry<forward_meta<Chunkwise>>);  // for who answers in its place

@@ -6,7 +6,7 @@
 namespace mhla::ops {
 namespace {
 
-constexpr const char* kEntry = "linear_rows";
+constexpr const char* kLinearRows = "linear_rows";
 
 at::Tensor rows_of(const at::Tensor& x, std::int64_t columns) { return x.defined() ? x.view({-1, columns}) : x; }
 
@@ -18,9 +18,10 @@ struct Views {
     const std::int64_t K = in.weight.size(1), O = in.weight.size(0);
     x = rows_of(in.x, K), gate = rows_of(in.gate, K), add = rows_of(in.add, O);
     params.before = in.before, params.after = in.after, params.head = in.head, params.eps = in.eps;
-    params.x = view_of(x, kEntry, "x"), params.weight = view_of(in.weight, kEntry, "weight");
-    params.maybe_second = view_of(in.second, kEntry, "second"), params.maybe_scale = view_of(in.scale, kEntry, "scale");
-    params.maybe_gate = view_of(gate, kEntry, "gate"), params.maybe_add = view_of(add, kEntry, "add");
+    params.x = view_of(x, kLinearRows, "x"), params.weight = view_of(in.weight, kLinearRows, "weight");
+    params.maybe_second = view_of(in.second, kLinearRows, "second"),
+    params.maybe_scale = view_of(in.scale, kLinearRows, "scale");
+    params.maybe_gate = view_of(gate, kLinearRows, "gate"), params.maybe_add = view_of(add, kLinearRows, "add");
   }
 };
 
@@ -49,9 +50,9 @@ RowsOutputs linear_rows(const RowsInputs& in) {
   View second;
   if (in.after == RowsAfter::kStore && in.second.defined()) {
     y.second = make(in.second.size(0));
-    second = output_view(rows_of(y.second, in.second.size(0)), kEntry, "second");
+    second = output_view(rows_of(y.second, in.second.size(0)), kLinearRows, "second");
   }
-  mhla::linear_rows(views.params, output_view(rows_of(y.out, in.weight.size(0)), kEntry, "out"), second, run);
+  mhla::linear_rows(views.params, output_view(rows_of(y.out, in.weight.size(0)), kLinearRows, "out"), second, run);
   return y;
 }
 

@@ -33,15 +33,10 @@ struct Modulated {  // tensors that outlive the call
   }
 };
 
-bool is_real(const at::Tensor& x) {
-  return !x.defined() || x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16 ||
-         x.scalar_type() == at::kHalf;
-}
-
 bool kernels_take(const ModulatedNormInputs& in, at::ScalarType out) {
   if (!in.x.is_cuda() || in.x.dim() != 3 || in.x.numel() == 0) return false;
   for (const at::Tensor* t : {&in.x, &in.branch, &in.gate, &in.scale, &in.shift}) {
-    if (!is_real(*t)) return false;
+    if (t->defined() && !is_kernel_dtype(t->scalar_type())) return false;
   }
   const auto dtype = [](at::ScalarType t) {
     return t == at::kBFloat16 ? DType::kBF16

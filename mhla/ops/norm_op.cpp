@@ -63,11 +63,10 @@ struct Flat {
 };
 
 bool kernels_take(const NormInputs& in, at::ScalarType out) {
-  const auto real = [](at::ScalarType t) { return t == at::kFloat || t == at::kBFloat16 || t == at::kHalf; };
   const auto dtype = [](at::ScalarType t) {
     return t == at::kBFloat16 ? DType::kBF16 : t == at::kHalf ? DType::kF16 : DType::kF32;
   };
-  if (!real(in.x.scalar_type()) || !real(out)) return false;
+  if (!is_kernel_dtype(in.x.scalar_type()) || !is_kernel_dtype(out)) return false;
   NormParams p;
   p.x = ConstView(nullptr, dtype(in.x.scalar_type()), {1, in.x.size(-1)});
   if (in.x.is_cuda()) p.x.device = in.x.get_device();
@@ -211,12 +210,12 @@ using NormBackwardCall = std::vector<at::Tensor>(const at::Tensor&, const at::Te
                                                  const Optional<at::Tensor>&, const Optional<at::Tensor>&, double,
                                                  bool);
 
-const auto& backward_handle() {
+const auto& norm_backward_handle() {
   static const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow("mhla::norm_backward", "").typed<NormBackwardCall>();
   return handle;
 }
-const auto& forward_handle() {
+const auto& norm_handle() {
   static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("mhla::norm", "").typed<NormCall>();
   return handle;
 }
@@ -228,14 +227,14 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->save_for_backward({x, weight, value_or_undefined(bias), value_or_undefined(gate)});
     context->saved_data["eps"] = eps, context->saved_data["centered"] = centered;
-    return forward_handle().call(x, weight, bias, gate, eps, centered, dtype);
+    return norm_handle().call(x, weight, bias, gate, eps, centered, dtype);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& dout) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const std::vector<at::Tensor> given =
-        backward_handle().call(dout[0], saved[0], saved[1], maybe(saved[2]), maybe(saved[3]),
-                               context->saved_data["eps"].toDouble(), context->saved_data["centered"].toBool());
+        norm_backward_handle().call(dout[0], saved[0], saved[1], maybe(saved[2]), maybe(saved[3]),
+                                    context->saved_data["eps"].toDouble(), context->saved_data["centered"].toBool());
     torch::autograd::variable_list all(7);  // one per argument of forward
     std::size_t next = 0;
     for (std::size_t i = 0; i < 4; ++i) {
@@ -261,7 +260,7 @@ at::Tensor norm_autocast(const at::Tensor& x, const at::Tensor& weight, const Op
   const at::ScalarType own = x.scalar_type() == at::kDouble
                                  ? at::kDouble
                                  : at::autocast::get_lower_precision_fp_from_device_type(x.device().type());
-  return forward_handle().call(x, weight, bias, gate, eps, centered, dtype.value_or(own));
+  return norm_handle().call(x, weight, bias, gate, eps, centered, dtype.value_or(own));
 }
 
 std::vector<at::Tensor> norm_backward_autograd(const at::Tensor& dout, const at::Tensor& x, const at::Tensor& weight,
@@ -273,7 +272,7 @@ std::vector<at::Tensor> norm_backward_autograd(const at::Tensor& dout, const at:
   if (differentiate && at::GradMode::is_enabled())
     return norm_backward_kernel<true>(dout, x, weight, bias, gate, eps, centered);
   const at::AutoDispatchBelowADInplaceOrView below;
-  return backward_handle().call(dout, x, weight, bias, gate, eps, centered);
+  return norm_backward_handle().call(dout, x, weight, bias, gate, eps, centered);
 }
 
 TORCH_LIBRARY_FRAGMENT(mhla, m) {
@@ -285,12 +284,12 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
       "-> Tensor[]");
 }
 template <class Library>
-void implement(Library& m) {
+void implement_norm(Library& m) {
   m.impl("norm", norm_kernel);
   m.impl("norm_backward", norm_backward_kernel<false>);
 }
-TORCH_LIBRARY_IMPL(mhla, CPU, m) { implement(m); }
-TORCH_LIBRARY_IMPL(mhla, CUDA, m) { implement(m); }
+TORCH_LIBRARY_IMPL(mhla, CPU, m) { implement_norm(m); }
+TORCH_LIBRARY_IMPL(mhla, CUDA, m) { implement_norm(m); }
 TORCH_LIBRARY_IMPL(mhla, Meta, m) {
   m.impl("norm", norm_meta);
   m.impl("norm_backward", norm_backward_meta);
@@ -305,8 +304,8 @@ TORCH_LIBRARY_IMPL(mhla, Autocast, m) { m.impl("norm", norm_autocast); }
 }  // namespace
 
 at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options) {
-  return forward_handle().call(x, weight, maybe(options.bias), maybe(options.gate), options.eps, options.centered,
-                               options.dtype ? Optional<at::ScalarType>(*options.dtype) : kNone);
+  return norm_handle().call(x, weight, maybe(options.bias), maybe(options.gate), options.eps, options.centered,
+                            options.dtype ? Optional<at::ScalarType>(*options.dtype) : kNone);
 }
 
 }  // namespace mhla::ops

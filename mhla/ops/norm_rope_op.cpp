@@ -15,7 +15,7 @@ at::Tensor in_one_pass(const at::Tensor& x, const at::Tensor& weight, const Norm
   if (at::GradMode::is_enabled() || !x.is_cuda() || x.numel() == 0 || table.halves || table.cos.dim() != 2) return {};
   at::ScalarType type = x.scalar_type();
   if (cuda_autocast() && type == at::kFloat) type = at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA);
-  if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) return {};
+  if (!is_kernel_dtype(type)) return {};
   const at::Tensor rows = x.contiguous().view({-1, x.size(-1)}), scale = weight.contiguous();
   const at::Tensor cos = table.cos.contiguous(), sin = table.sin.contiguous();
   const at::Tensor out = at::empty({x.size(0), x.size(1), in.heads, x.size(2) / in.heads}, x.options().dtype(type));

@@ -1,6 +1,7 @@
 // What the way through PyTorch costs: the operator beside the kernel it calls, on a problem so small that nothing else
-// counts. Interleaved, best of many short runs. Exit 1 above 15 microseconds without gradients. Then rope and norm at
-// the size of a layer of mhla_340m and of vit_256, beside the same in PyTorch's operators, which they must agree with.
+// counts. Interleaved, best of many short runs. Exit 1 above 15 microseconds without gradients. Then rope, norm and
+// linear layers at the size of a layer of mhla_340m and of vit_256, beside the same in PyTorch's operators, which they
+// must agree with.
 //   ninja ops_bench && bin/ops_bench [cuda]
 #include <torch/csrc/autograd/autograd.h>
 
@@ -12,6 +13,7 @@
 
 #include "mhla/core/cuda.h"
 #include "mhla/kernels/rope/rope.h"
+#include "mhla/ops/linear.h"
 #include "mhla/ops/ops.h"
 #include "mhla/ops/tensor_view.h"
 
@@ -160,6 +162,28 @@ bool norm_at_size(const at::TensorOptions& options, std::int64_t rows) {
   return off <= (dout.scalar_type() == at::kFloat ? 1e-4 : 0.2);
 }
 
+// A linear layer of the MLP of vit_256, batch 32, with its bias; GFLOP/s of all three products.
+bool linear_at_size(std::int64_t K, std::int64_t O) {
+  const std::int64_t rows = 8192;
+  const at::Tensor x = at::randn({rows, K}).requires_grad_(), weight = at::randn({O, K}).requires_grad_();
+  const at::Tensor bias = at::randn({O}).requires_grad_(), dout = at::randn({rows, O});
+  const std::function<at::Tensor()> ways[] = {[&] { return linear_layer(x, weight, bias); },
+                                              [&] { return at::linear(x, weight, bias); }};
+  double ms[2];
+  for (const int way : {0, 1})
+    ms[way] = milliseconds([&] { torch::autograd::grad({ways[way]()}, {x, weight, bias}, {dout}); }, x);
+  const double off = (ways[0]() - ways[1]()).abs().max().item<double>();
+  const double flops = 6.0 * static_cast<double>(rows * K * O);
+  const std::string reason = linear_layer_fit(x, weight, bias);
+  std::printf(
+      "linear        cpu: %lld rows, %lld to %lld, forward and backward %.1f ms (%.0f GFLOP/s)%s%s; PyTorch's "
+      "operators "
+      "%.1f ms (%.0f); largest difference %.1e\n",
+      static_cast<long long>(rows), static_cast<long long>(K), static_cast<long long>(O), ms[0], flops / ms[0] * 1e-6,
+      reason.empty() ? "" : ", the same: ", reason.c_str(), ms[1], flops / ms[1] * 1e-6, off);
+  return off <= 1e-3;
+}
+
 int run(const at::Device& device) {
   const at::TensorOptions options = at::TensorOptions(device).dtype(device.is_cuda() ? at::kBFloat16 : at::kFloat);
   const at::Tensor qkv = at::randn({1, 16, 3, 2, 16}, options);  // a fused projection: its slices are strided
@@ -211,7 +235,9 @@ int run(const at::Device& device) {
   }
   worst = std::max(worst, rope_cost(options));
   const bool rope_agrees = rope_at_size(options, device.is_cuda() ? 16 : 1);
-  const bool agrees = norm_at_size(options, device.is_cuda() ? 131072 : 8192) && rope_agrees;
+  bool agrees = norm_at_size(options, device.is_cuda() ? 131072 : 8192) && rope_agrees;
+  for (const auto& [K, O] : {std::pair{192, 768}, std::pair{768, 192}, std::pair{192, 576}})
+    agrees = agrees && (device.is_cuda() || linear_at_size(K, O));
   std::printf("ops_bench: +%.1f us at most, limit %.0f\n", worst, kLimit);
   return worst <= kLimit && agrees ? 0 : 1;
 }
@@ -220,6 +246,7 @@ int run(const at::Device& device) {
 }  // namespace mhla::ops
 
 int main(int count, char** arguments) {
+  mhla::ops::set_num_threads(0);
   const bool cuda = count > 1 && std::strcmp(arguments[1], "cuda") == 0;
   return mhla::ops::run(cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU));
 }

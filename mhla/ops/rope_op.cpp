@@ -119,11 +119,11 @@ using Call = Two(const at::Tensor&, const at::Tensor&, const at::Tensor&, const 
 using BackwardCall = Two(const at::Tensor&, const at::Tensor&, const Optional<at::Tensor>&, const Optional<at::Tensor>&,
                          const at::Tensor&, const at::Tensor&, bool, Text);
 
-const auto& forward_handle() {
+const auto& rope_handle() {
   static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("mhla::rope", "").typed<Call>();
   return handle;
 }
-const auto& backward_handle() {
+const auto& rope_backward_handle() {
   static const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow("mhla::rope_backward", "").typed<BackwardCall>();
   return handle;
@@ -139,15 +139,16 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
     const bool slopes = parse_feature_map(feature_map) != FeatureMap::kIdentity;
     context->save_for_backward({slopes ? q : at::Tensor(), slopes ? k : at::Tensor(), cos, sin});
     context->saved_data["halves"] = halves, context->saved_data["feature_map"] = feature_map;
-    const auto [q_out, k_out] = forward_handle().call(q, k, cos, sin, halves, text_of(feature_map));
+    const auto [q_out, k_out] = rope_handle().call(q, k, cos, sin, halves, text_of(feature_map));
     return {q_out, k_out};
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& dout) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const std::string feature_map = context->saved_data["feature_map"].toStringRef();
-    const auto [dq, dk] = backward_handle().call(dout[0], dout[1], maybe(saved[0]), maybe(saved[1]), saved[2], saved[3],
-                                                 context->saved_data["halves"].toBool(), text_of(feature_map));
+    const auto [dq, dk] =
+        rope_backward_handle().call(dout[0], dout[1], maybe(saved[0]), maybe(saved[1]), saved[2], saved[3],
+                                    context->saved_data["halves"].toBool(), text_of(feature_map));
     return {dq, dk, {}, {}, {}, {}};  // one per argument of forward
   }
 };
@@ -159,7 +160,7 @@ Two rope_autograd(const at::Tensor& q, const at::Tensor& k, const at::Tensor& co
     fail("rope: ", wants_gradient(cos) ? "cos" : "sin", " wants a gradient, expected a table that does not");
   if (!at::GradMode::is_enabled() || (!wants_gradient(q) && !wants_gradient(k))) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    return forward_handle().call(q, k, cos, sin, halves, feature_map);
+    return rope_handle().call(q, k, cos, sin, halves, feature_map);
   }
   const torch::autograd::variable_list out =
       RopeFunction::apply(q, k, cos, sin, halves, std::string(view_of(feature_map)));
@@ -175,7 +176,7 @@ Two rope_backward_autograd(const at::Tensor& dq_out, const at::Tensor& dk_out, c
   if (differentiate && at::GradMode::is_enabled())
     return rope_backward_kernel<true>(dq_out, dk_out, q, k, cos, sin, halves, feature_map);
   const at::AutoDispatchBelowADInplaceOrView below;
-  return backward_handle().call(dq_out, dk_out, q, k, cos, sin, halves, feature_map);
+  return rope_backward_handle().call(dq_out, dk_out, q, k, cos, sin, halves, feature_map);
 }
 
 // As the attention behind it: q and k in autocast's dtype, never the table.
@@ -184,8 +185,8 @@ Two rope_autocast(const at::Tensor& q, const at::Tensor& k, const at::Tensor& co
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::DeviceType device = q.device().type();
   const at::ScalarType to = at::autocast::get_lower_precision_fp_from_device_type(device);
-  return forward_handle().call(at::autocast::cached_cast(to, q, device), at::autocast::cached_cast(to, k, device), cos,
-                               sin, halves, feature_map);
+  return rope_handle().call(at::autocast::cached_cast(to, q, device), at::autocast::cached_cast(to, k, device), cos,
+                            sin, halves, feature_map);
 }
 
 TORCH_LIBRARY_FRAGMENT(mhla, m) {
@@ -197,12 +198,12 @@ TORCH_LIBRARY_FRAGMENT(mhla, m) {
       "str feature_map) -> (Tensor, Tensor)");
 }
 template <class Library>
-void implement(Library& m) {
+void implement_rope(Library& m) {
   m.impl("rope", rope_kernel);
   m.impl("rope_backward", rope_backward_kernel<false>);
 }
-TORCH_LIBRARY_IMPL(mhla, CPU, m) { implement(m); }
-TORCH_LIBRARY_IMPL(mhla, CUDA, m) { implement(m); }
+TORCH_LIBRARY_IMPL(mhla, CPU, m) { implement_rope(m); }
+TORCH_LIBRARY_IMPL(mhla, CUDA, m) { implement_rope(m); }
 TORCH_LIBRARY_IMPL(mhla, Meta, m) {
   m.impl("rope", rope_meta);
   m.impl("rope_backward", rope_backward_meta);
@@ -219,7 +220,7 @@ TORCH_LIBRARY_IMPL(mhla, Autocast, m) { m.impl("rope", rope_autocast); }
 std::pair<at::Tensor, at::Tensor> rope(const at::Tensor& q, const at::Tensor& k, const RopeTable& table,
                                        FeatureMap feature_map) {
   const auto [q_out, k_out] =
-      forward_handle().call(q, k, table.cos, table.sin, table.halves, text_of(name_of(feature_map)));
+      rope_handle().call(q, k, table.cos, table.sin, table.halves, text_of(name_of(feature_map)));
   return {q_out, k_out};
 }
 

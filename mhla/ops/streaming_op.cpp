@@ -8,7 +8,7 @@
 namespace mhla::ops {
 namespace {
 
-constexpr const char* kEntry = "StreamingState";
+constexpr const char* kState = "StreamingState";
 constexpr const char* kAppend = "streaming_append";
 
 using Tensors = c10::Dict<std::string, at::Tensor>;
@@ -26,22 +26,22 @@ struct StreamingBatch : torch::CustomClassHolder {
                  std::int64_t key_size, std::int64_t value_size, std::int64_t chunk, at::ScalarType dtype,
                  const std::string& feature_map, const std::string& normalizer, double eps, Optional<double> scale,
                  const std::string& beyond_mix, bool den_features, Optional<std::int64_t> rollback) {
-    if (batch < 1) fail(kEntry, ": batch is ", batch, ", expected at least 1");
+    if (batch < 1) fail(kState, ": batch is ", batch, ", expected at least 1");
     StreamingConfig config;
     config.H = heads, config.Hkv = kv_heads, config.D = key_size, config.E = value_size, config.chunk = chunk;
-    config.dtype = dtype_of(at::empty({0}, dtype), kEntry, "dtype");
+    config.dtype = dtype_of(at::empty({0}, dtype), kState, "dtype");
     config.feature_map = parse_feature_map(feature_map);
     config.normalizer = parse_normalizer(normalizer);
     config.eps = eps;
     if (scale.has_value()) config.scale = *scale;
     if (beyond_mix != "error" && beyond_mix != "extend")
-      fail(kEntry, ": beyond_mix is '", beyond_mix, "', expected error or extend");
+      fail(kState, ": beyond_mix is '", beyond_mix, "', expected error or extend");
     config.beyond_mix = beyond_mix == "extend" ? BeyondMix::kExtend : BeyondMix::kError;
     config.den_features = den_features;
     if (rollback.has_value()) config.rollback = *rollback;
     config.device = mix.is_cuda() ? mix.get_device() : kCpu;
     const at::Tensor wide = mix.to(dtype == at::kDouble ? at::kDouble : at::kFloat);
-    states.emplace_back(config, view_of(wide, kEntry, "mix"));
+    states.emplace_back(config, view_of(wide, kState, "mix"));
     for (std::int64_t b = 1; b < batch; ++b) states.push_back(states.front());
   }
 
@@ -107,10 +107,10 @@ struct StreamingBatch : torch::CustomClassHolder {
   // Copies of the sequences named, in that order: a fork, a larger batch, a beam search's choice.
   c10::intrusive_ptr<StreamingBatch> select(const std::vector<std::int64_t>& sequences) const {
     auto chosen = c10::make_intrusive<StreamingBatch>();
-    if (sequences.empty()) fail(kEntry, "::select: no sequences are named, expected at least one");
+    if (sequences.empty()) fail(kState, "::select: no sequences are named, expected at least one");
     for (const std::int64_t b : sequences) {
       if (b < 0 || b >= static_cast<std::int64_t>(states.size()))
-        fail(kEntry, "::select: sequence is ", b, ", expected 0 to ", states.size() - 1);
+        fail(kState, "::select: sequence is ", b, ", expected 0 to ", states.size() - 1);
       chosen->states.push_back(states[static_cast<std::size_t>(b)]);
     }
     return chosen;
@@ -120,7 +120,7 @@ struct StreamingBatch : torch::CustomClassHolder {
   static c10::intrusive_ptr<StreamingBatch> join(const std::vector<c10::intrusive_ptr<StreamingBatch>>& batches) {
     auto all = c10::make_intrusive<StreamingBatch>();
     for (const auto& batch : batches) all->states.insert(all->states.end(), batch->states.begin(), batch->states.end());
-    if (all->states.empty()) fail(kEntry, "::join: no states are given, expected at least one");
+    if (all->states.empty()) fail(kState, "::join: no states are given, expected at least one");
     return all;
   }
 
@@ -141,9 +141,9 @@ struct StreamingBatch : torch::CustomClassHolder {
   }
   static c10::intrusive_ptr<StreamingBatch> load(const std::tuple<Tensors, Texts>& saved) {
     const auto& [tensors, texts] = saved;
-    if (!texts.contains("batch")) fail(kEntry, "::load: the text has no 'batch'");
+    if (!texts.contains("batch")) fail(kState, "::load: the text has no 'batch'");
     const std::int64_t batch = std::atoll(texts.at("batch").c_str());
-    if (batch < 1) fail(kEntry, "::load: batch is '", texts.at("batch"), "', expected a number from 1 on");
+    if (batch < 1) fail(kState, "::load: batch is '", texts.at("batch"), "', expected a number from 1 on");
     auto loaded = c10::make_intrusive<StreamingBatch>();
     for (std::size_t b = 0; b < static_cast<std::size_t>(batch); ++b) {
       const std::string prefix = name_in_batch(b, "");
@@ -152,7 +152,7 @@ struct StreamingBatch : torch::CustomClassHolder {
       for (const auto& item : tensors) {
         if (item.key().rfind(prefix, 0) != 0) continue;
         held.push_back(item.value().cpu().contiguous());
-        views.push_back({item.key().substr(prefix.size()), view_of(held.back(), kEntry, item.key().c_str())});
+        views.push_back({item.key().substr(prefix.size()), view_of(held.back(), kState, item.key().c_str())});
       }
       std::map<std::string, std::string> metadata;
       for (const auto& item : texts) {

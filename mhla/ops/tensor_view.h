@@ -16,6 +16,9 @@ View shape_view(const at::Tensor& x, const char* entry, const char* name);
 
 DType dtype_of(const at::Tensor& x, const char* entry, const char* name);
 at::ScalarType scalar_type_of(DType dtype);
+inline bool is_kernel_dtype(at::ScalarType type) {  // f32, bf16 or f16
+  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
 
 // The tensor itself, or a copy where its last axis is not dense: a gradient that autograd expanded from a number is
 // not; inputs of the operator are never copied.

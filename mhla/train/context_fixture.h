@@ -32,7 +32,7 @@ class Placed {
       return work();
     } catch (const std::exception& error) {
       const bool my_own = dynamic_cast<const distributed::RankFailed*>(&error) == nullptr;
-      if (team_) team_->leave_with(error.what(), my_own);
+      if (team_) team_->leave_with(error.what(), my_own, dynamic_cast<const Error*>(&error) != nullptr);
       throw;
     }
   }

@@ -52,7 +52,7 @@ std::string train_as(const World& world, const TeamRun& run) {
     if (team) team->leave_with(error.what(), false);
     throw;
   } catch (const std::exception& error) {
-    if (team) team->leave_with(error.what(), true);
+    if (team) team->leave_with(error.what(), true, dynamic_cast<const Error*>(&error) != nullptr);
     throw;
   }
 }

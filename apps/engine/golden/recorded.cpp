@@ -10,6 +10,7 @@
 #include "mhla/models/clip/clip_recorded.h"
 #include "mhla/models/dit/dit_recorded.h"
 #include "mhla/models/inception/inception_recorded.h"
+#include "mhla/models/lm/lm_recorded.h"
 #include "mhla/models/sana/sana_recorded.h"
 #include "mhla/models/text_encoder/gemma2_recorded.h"
 #include "mhla/models/text_encoder/umt5_recorded.h"
@@ -44,7 +45,7 @@ struct Room {
 const Room kRooms[] = {diffusion_recorded(), dit_recorded(),       sana_recorded(), autoencoder_recorded(),
                        gemma2_recorded(),    inception_recorded(), clip_recorded(), metrics_recorded(),
                        images_recorded(),    wan_recorded(),       umt5_recorded(), wan_vae_recorded(),
-                       video_recorded(),     captions_recorded()};
+                       video_recorded(),     captions_recorded(),  lm_recorded()};
 
 }  // namespace
 }  // namespace mhla::golden

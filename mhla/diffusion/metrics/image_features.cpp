@@ -11,7 +11,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "ImageFeatures";
+constexpr const char* kImageFeatures = "ImageFeatures";
 constexpr const char* kFormat = "mhla image features 1";
 
 std::vector<double> numbers_of(const ConstView& view, const char* name) {
@@ -100,13 +100,13 @@ ImageFeatures::ImageFeatures(std::string label, std::string network, FeatureNeed
     : label_(std::move(label)), network_(std::move(network)), needs_(needs) {}
 
 void ImageFeatures::add(const FeatureBatch& batch) {
-  check_features(batch.features, kEntry, label_);
+  check_features(batch.features, kImageFeatures, label_);
   const std::int64_t count = batch.features.shape[0];
   const auto expect_rows = [&](const ConstView& part, bool needed, const char* what) {
     if (!needed) return;
-    if (!part.given()) fail(kEntry, ": ", label_, " has no ", what, ", which the metrics need");
+    if (!part.given()) fail(kImageFeatures, ": ", label_, " has no ", what, ", which the metrics need");
     if (part.rank < 1 || part.shape[0] != count)
-      fail(kEntry, ": ", label_, " has ", what, " of shape ", shape_text(part), ", expected ", count, " rows");
+      fail(kImageFeatures, ": ", label_, " has ", what, " of shape ", shape_text(part), ", expected ", count, " rows");
   };
   expect_rows(batch.maybe_spatial, needs_.spatial_stats, "spatial features");
   expect_rows(batch.maybe_logits, needs_.logits, "logits");
@@ -115,12 +115,12 @@ void ImageFeatures::add(const FeatureBatch& batch) {
     stats_->add(batch.features, label_);
   }
   if (needs_.spatial_stats) {
-    check_features(batch.maybe_spatial, kEntry, label_);
+    check_features(batch.maybe_spatial, kImageFeatures, label_);
     if (!spatial_) spatial_.emplace(batch.maybe_spatial.shape[1]);
     spatial_->add(batch.maybe_spatial, label_);
   }
-  if (needs_.rows) rows_.add(batch.features, kEntry, label_);
-  if (needs_.logits) logits_.add(batch.maybe_logits, kEntry, label_);
+  if (needs_.rows) rows_.add(batch.features, kImageFeatures, label_);
+  if (needs_.logits) logits_.add(batch.maybe_logits, kImageFeatures, label_);
   images_ += count;
 }
 
@@ -150,7 +150,7 @@ ConstView ImageFeatures::logits(const char* metric) const {
 
 void ImageFeatures::save(const std::filesystem::path& path) const {
   if (!stats_ && !spatial_ && rows_.images() == 0)
-    fail(kEntry, ": ", label_, " has nothing to save: no statistics and no features");
+    fail(kImageFeatures, ": ", label_, " has nothing to save: no statistics and no features");
   std::vector<NamedView> tensors;
   StatsTensors pool, spatial;
   if (stats_) put(*stats_, StatsNames(""), pool, tensors);
@@ -180,7 +180,7 @@ ImageFeatures ImageFeatures::read(const std::filesystem::path& path, const std::
     set.stats_ = stats_in(file, StatsNames(""), set.images_);
     set.spatial_ = stats_in(file, StatsNames("_s"), set.images_);
     if (file.contains("features")) {
-      set.rows_.add(file.view("features"), kEntry, "features");
+      set.rows_.add(file.view("features"), kImageFeatures, "features");
       if (set.rows_.images() != set.images_)
         fail("has features of ", set.rows_.images(), " images, expected ", set.images_);
     }

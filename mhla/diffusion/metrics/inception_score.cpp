@@ -11,7 +11,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "inception_score";
+constexpr const char* kInceptionScore = "inception_score";
 
 // In place: log softmax.
 void to_log_probabilities(std::vector<double>& row) {
@@ -30,7 +30,7 @@ double part_score(const ConstView& logits, const std::vector<std::int64_t>& orde
   double own = 0.0;
   for (std::int64_t i = begin; i < end; ++i) {
     const std::int64_t image = order.empty() ? i : order[static_cast<std::size_t>(i)];
-    widen_rows(logits, image, 1, row.data(), kEntry, "logits");
+    widen_rows(logits, image, 1, row.data(), kInceptionScore, "logits");
     to_log_probabilities(row);
     for (std::size_t c = 0; c < classes; ++c) {
       const double p = std::exp(row[c]);
@@ -49,11 +49,12 @@ double part_score(const ConstView& logits, const std::vector<std::int64_t>& orde
 }  // namespace
 
 InceptionScore inception_score(const ConstView& logits, const ScoreParts& parts) {
-  check_features(logits, kEntry, "logits");
+  check_features(logits, kInceptionScore, "logits");
   const std::int64_t N = logits.shape[0];
   if (parts.part < 0 || (parts.part == 0 && parts.splits < 1))
-    fail(kEntry, ": parts of ", parts.part, " images or ", parts.splits, " parts, expected one of them to be positive");
-  check_enough(N, parts.part > 0 ? 1 : parts.splits, kEntry, "logits");
+    fail(kInceptionScore, ": parts of ", parts.part, " images or ", parts.splits,
+         " parts, expected one of them to be positive");
+  check_enough(N, parts.part > 0 ? 1 : parts.splits, kInceptionScore, "logits");
   std::vector<std::int64_t> order;
   if (parts.shuffled) order = NumpyShuffle(parts.seed).permutation(N);
   std::vector<double> scores;

@@ -13,7 +13,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "kid";
+constexpr const char* kKid = "kid";
 constexpr std::int64_t kBlock = 1024;  // rows of both sides at a time: 8 MiB of products
 
 // The rows of a set, some or all, in blocks of f64.
@@ -29,11 +29,11 @@ class RowBlocks {
     const std::int64_t count = std::min(kBlock, rows() - first);
     out.resize(static_cast<std::size_t>(count * dim()));
     if (chosen_.empty()) {
-      widen_rows(features_, first, count, out.data(), kEntry, name_);
+      widen_rows(features_, first, count, out.data(), kKid, name_);
       return count;
     }
     for (std::int64_t i = 0; i < count; ++i)
-      widen_rows(features_, chosen_[static_cast<std::size_t>(first + i)], 1, out.data() + i * dim(), kEntry, name_);
+      widen_rows(features_, chosen_[static_cast<std::size_t>(first + i)], 1, out.data() + i * dim(), kKid, name_);
     return count;
   }
 
@@ -81,15 +81,15 @@ double distance(const RowBlocks& x, const RowBlocks& y) {
 }  // namespace
 
 double kernel_distance(const ConstView& samples, const ConstView& reference) {
-  check_sets(samples, reference, 2, kEntry);
+  check_sets(samples, reference, 2, kKid);
   return distance({samples, "samples"}, {reference, "reference"});
 }
 
 KernelDistance subset_kernel_distance(const ConstView& samples, const ConstView& reference,
                                       const KernelSubsets& options) {
   if (options.subsets < 1 || options.size < 2)
-    fail(kEntry, ": ", options.subsets, " subsets of ", options.size, ", expected at least one, of at least 2 images");
-  check_sets(samples, reference, options.size, kEntry);
+    fail(kKid, ": ", options.subsets, " subsets of ", options.size, ", expected at least one, of at least 2 images");
+  check_sets(samples, reference, options.size, kKid);
   NumpyShuffle shuffle(options.seed);
   std::vector<double> values;
   for (std::int64_t i = 0; i < options.subsets; ++i) {

@@ -10,8 +10,8 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "neighbours";
-constexpr std::int64_t kBlock = 1024;  // rows of both sides at a time: 8 MiB of distances
+constexpr const char* kNeighbours = "neighbours";
+constexpr std::int64_t kRowsAtOnce = 1024;  // rows of both sides at a time: 8 MiB of distances
 
 struct Block {
   std::vector<double> rows, squares;  // [count, d], [count]
@@ -21,9 +21,9 @@ struct Block {
 void read_block(const ConstView& features, std::int64_t first, const char* name, Block& block) {
   const std::int64_t d = features.shape[1];
   block.first = first;
-  block.count = std::min(kBlock, features.shape[0] - first);
+  block.count = std::min(kRowsAtOnce, features.shape[0] - first);
   block.rows.resize(static_cast<std::size_t>(block.count * d));
-  widen_rows(features, first, block.count, block.rows.data(), kEntry, name);
+  widen_rows(features, first, block.count, block.rows.data(), kNeighbours, name);
   block.squares.assign(static_cast<std::size_t>(block.count), 0.0);
   for (std::int64_t i = 0; i < block.count; ++i)
     for (std::int64_t j = 0; j < d; ++j)
@@ -47,9 +47,9 @@ void each_pair(const ConstView& a, const char* a_name, const ConstView& b, const
   const std::int64_t d = a.shape[1];
   Block rows, others;
   std::vector<double> products;
-  for (std::int64_t i = 0; i < a.shape[0]; i += kBlock) {
+  for (std::int64_t i = 0; i < a.shape[0]; i += kRowsAtOnce) {
     read_block(a, i, a_name, rows);
-    for (std::int64_t j = 0; j < b.shape[0]; j += kBlock) {
+    for (std::int64_t j = 0; j < b.shape[0]; j += kRowsAtOnce) {
       read_block(b, j, b_name, others);
       products.resize(static_cast<std::size_t>(rows.count * others.count));
       row_products(rows.rows.data(), static_cast<int>(rows.count), others.rows.data(), static_cast<int>(others.count),
@@ -88,15 +88,15 @@ double share(const std::vector<char>& hits) {
 }  // namespace
 
 std::vector<double> squared_radii(const ConstView& features, std::int64_t k) {
-  check_features(features, kEntry, "features");
-  if (k < 1) fail(kEntry, ": k is ", k, ", expected at least 1");
-  check_enough(features.shape[0], k + 1, kEntry, "features");
+  check_features(features, kNeighbours, "features");
+  if (k < 1) fail(kNeighbours, ": k is ", k, ", expected at least 1");
+  check_enough(features.shape[0], k + 1, kNeighbours, "features");
   return radii_of(features, "features", k);
 }
 
 NeighbourMetrics neighbour_metrics(const ConstView& samples, const ConstView& reference, std::int64_t k) {
-  if (k < 1) fail(kEntry, ": k is ", k, ", expected at least 1");
-  check_sets(samples, reference, k + 1, kEntry);
+  if (k < 1) fail(kNeighbours, ": k is ", k, ", expected at least 1");
+  check_sets(samples, reference, k + 1, kNeighbours);
   const std::vector<double> own = radii_of(samples, "samples", k), theirs = radii_of(reference, "reference", k);
   std::vector<char> precise(own.size(), 0), recalled(theirs.size(), 0), covered(theirs.size(), 0);
   std::int64_t inside = 0;
@@ -113,7 +113,7 @@ NeighbourMetrics neighbour_metrics(const ConstView& samples, const ConstView& re
 }
 
 std::vector<Nearest> nearest_rows(const ConstView& samples, const ConstView& reference) {
-  check_sets(samples, reference, 1, kEntry);
+  check_sets(samples, reference, 1, kNeighbours);
   std::vector<Nearest> nearest(static_cast<std::size_t>(samples.shape[0]),
                                {0, std::numeric_limits<double>::infinity()});
   each_pair(samples, "samples", reference, "reference", [&](std::int64_t i, std::int64_t j, double squared) {

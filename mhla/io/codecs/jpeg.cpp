@@ -57,9 +57,9 @@ struct CountScans {
   }
 };
 
-class Decompress {
+class JpegDecompress {
  public:
-  explicit Decompress(const std::string& label) : label_(label) {
+  explicit JpegDecompress(const std::string& label) : label_(label) {
     info_.err = prepared(manager_);
     scans_.manager.progress_monitor = CountScans::look;
     run([this] {
@@ -67,9 +67,9 @@ class Decompress {
       info_.progress = &scans_.manager;
     });
   }
-  ~Decompress() { jpeg_destroy_decompress(&info_); }
-  Decompress(const Decompress&) = delete;
-  Decompress& operator=(const Decompress&) = delete;
+  ~JpegDecompress() { jpeg_destroy_decompress(&info_); }
+  JpegDecompress(const JpegDecompress&) = delete;
+  JpegDecompress& operator=(const JpegDecompress&) = delete;
 
   template <class Work>
   void run(const Work& work) {
@@ -97,7 +97,7 @@ void from_cmyk(const std::uint8_t* cmyk, int width, bool inverted, std::uint8_t*
 
 void decode_jpeg(std::span<const std::byte> bytes, const std::string& label, Image& image, const ImageLimits& limits) {
   check_image_file(bytes.size(), label, limits);
-  Decompress decompress(label);
+  JpegDecompress decompress(label);
   jpeg_decompress_struct& info = decompress.info();
   decompress.run([&] {
     info.mem->max_memory_to_use = static_cast<long>(limits.max_memory);

@@ -21,12 +21,12 @@ namespace {
 
 void say_nothing(png_structp /*png*/, png_const_charp /*warning*/) {}
 
-struct Source {
+struct PngSource {
   std::span<const std::byte> left;
 };
 
 void take_bytes(png_structp png, png_bytep out, png_size_t count) {
-  auto& source = *static_cast<Source*>(png_get_io_ptr(png));
+  auto& source = *static_cast<PngSource*>(png_get_io_ptr(png));
   if (count > source.left.size()) png_error(png, "the file ends too early");
   std::memcpy(out, source.left.data(), count);
   source.left = source.left.subspan(count);
@@ -44,18 +44,18 @@ void give_bytes(png_structp png, png_bytep in, png_size_t count) {
   if (full) png_error(png, "out of memory");
 }
 
-class Decompress {
+class PngDecompress {
  public:
-  explicit Decompress(const std::string& label) : label_(label) {
+  explicit PngDecompress(const std::string& label) : label_(label) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, &trouble_, give_up, say_nothing);
     if (png_ != nullptr) info_ = png_create_info_struct(png_);
     if (info_ != nullptr) return;
     png_destroy_read_struct(&png_, &info_, nullptr);
     fail(label_, ": libpng could not start");
   }
-  ~Decompress() { png_destroy_read_struct(&png_, &info_, nullptr); }
-  Decompress(const Decompress&) = delete;
-  Decompress& operator=(const Decompress&) = delete;
+  ~PngDecompress() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  PngDecompress(const PngDecompress&) = delete;
+  PngDecompress& operator=(const PngDecompress&) = delete;
 
   template <class Work>
   void run(const Work& work) {
@@ -72,7 +72,7 @@ class Decompress {
 };
 
 // Reads up to the first pixels. Texts may come many to a file: 64 chunks of 8 MiB at most.
-void read_head(Decompress& decompress, Source& source, const ImageLimits& limits) {
+void read_head(PngDecompress& decompress, PngSource& source, const ImageLimits& limits) {
   png_structp png = decompress.png();
   decompress.run([&] {
     png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // check_image_size() decides
@@ -131,8 +131,8 @@ std::string utf8_of_latin1(const char* text, std::size_t size) {
 
 ImageText decode_png_text(std::span<const std::byte> bytes, const std::string& label, const ImageLimits& limits) {
   check_image_file(bytes.size(), label, limits);
-  Decompress decompress(label);
-  Source source{bytes};
+  PngDecompress decompress(label);
+  PngSource source{bytes};
   read_head(decompress, source, limits);
   png_textp chunks = nullptr;
   int count = 0;
@@ -156,10 +156,10 @@ ImageText decode_png_text(std::span<const std::byte> bytes, const std::string& l
 
 void decode_png(std::span<const std::byte> bytes, const std::string& label, Image& image, const ImageLimits& limits) {
   check_image_file(bytes.size(), label, limits);
-  Decompress decompress(label);
+  PngDecompress decompress(label);
   png_structp png = decompress.png();
   png_infop info = decompress.info();
-  Source source{bytes};
+  PngSource source{bytes};
   read_head(decompress, source, limits);
   check_image_size(png_get_image_height(png, info), png_get_image_width(png, info), label, limits);
   const int color = png_get_color_type(png, info);

@@ -21,9 +21,9 @@ constexpr std::uint16_t kMaxSamples = 16;  // a pixel; each is decoded, read or 
 
 // A file in memory, and what libtiff says about it. What it says about tags while it opens a file is nothing to us; a
 // warning while pixels are decoded means that some were made up.
-class Decompress {
+class TiffDecompress {
  public:
-  Decompress(std::span<const std::byte> bytes, const std::string& label, const ImageLimits& limits)
+  TiffDecompress(std::span<const std::byte> bytes, const std::string& label, const ImageLimits& limits)
       : label_(label), bytes_(bytes) {
     const std::unique_ptr<TIFFOpenOptions, void (*)(TIFFOpenOptions*)> options(TIFFOpenOptionsAlloc(),
                                                                                TIFFOpenOptionsFree);
@@ -36,9 +36,9 @@ class Decompress {
     message_[0] = 0;  // about tags: what matters of them is checked below
     decoding_ = true;
   }
-  ~Decompress() { TIFFClose(tiff_); }
-  Decompress(const Decompress&) = delete;
-  Decompress& operator=(const Decompress&) = delete;
+  ~TiffDecompress() { TIFFClose(tiff_); }
+  TiffDecompress(const TiffDecompress&) = delete;
+  TiffDecompress& operator=(const TiffDecompress&) = delete;
 
   [[nodiscard]] TIFF* tiff() const { return tiff_; }
   void expect(bool good) const {
@@ -54,9 +54,9 @@ class Decompress {
   }
 
  private:
-  static Decompress& self(thandle_t handle) { return *static_cast<Decompress*>(handle); }
+  static TiffDecompress& self(thandle_t handle) { return *static_cast<TiffDecompress*>(handle); }
   static tmsize_t read(thandle_t handle, void* out, tmsize_t count) {
-    Decompress& file = self(handle);
+    TiffDecompress& file = self(handle);
     const std::uint64_t left = file.at_ < file.bytes_.size() ? file.bytes_.size() - file.at_ : 0;
     const std::uint64_t taken = std::min(left, static_cast<std::uint64_t>(std::max<tmsize_t>(count, 0)));
     if (taken > 0) std::memcpy(out, file.bytes_.data() + file.at_, taken);
@@ -65,19 +65,19 @@ class Decompress {
   }
   static tmsize_t write(thandle_t /*handle*/, void* /*data*/, tmsize_t /*count*/) { return 0; }
   static toff_t seek(thandle_t handle, toff_t offset, int whence) {
-    Decompress& file = self(handle);
+    TiffDecompress& file = self(handle);
     const std::uint64_t from = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? file.at_ : file.bytes_.size();
     return file.at_ = from + offset;
   }
   static int close(thandle_t /*handle*/) { return 0; }
   static toff_t size(thandle_t handle) { return self(handle).bytes_.size(); }
   static int on_error(TIFF* /*tiff*/, void* user, const char* /*module*/, const char* format, va_list values) {
-    Decompress& file = *static_cast<Decompress*>(user);
+    TiffDecompress& file = *static_cast<TiffDecompress*>(user);
     if (file.message_[0] == 0) std::vsnprintf(file.message_.data(), file.message_.size(), format, values);
     return 1;
   }
   static int on_warning(TIFF* tiff, void* user, const char* module, const char* format, va_list values) {
-    return static_cast<Decompress*>(user)->decoding_ ? on_error(tiff, user, module, format, values) : 1;
+    return static_cast<TiffDecompress*>(user)->decoding_ ? on_error(tiff, user, module, format, values) : 1;
   }
 
   const std::string& label_;
@@ -102,7 +102,7 @@ struct Kind {
   [[nodiscard]] int used() const { return photometric == PHOTOMETRIC_RGB ? 3 : 1; }  // the rest is alpha and others
 };
 
-Kind kind_of(const Decompress& file, const std::string& label) {
+Kind kind_of(const TiffDecompress& file, const std::string& label) {
   Kind kind;
   kind.bits = file.number<std::uint16_t>(TIFFTAG_BITSPERSAMPLE, 1);
   kind.samples = file.number<std::uint16_t>(TIFFTAG_SAMPLESPERPIXEL, 1);
@@ -126,7 +126,7 @@ Kind kind_of(const Decompress& file, const std::string& label) {
 // Samples of a row into pixels of the image.
 class Rows {
  public:
-  Rows(const Decompress& file, const Kind& kind, Image& image) : kind_(kind), image_(image) {
+  Rows(const TiffDecompress& file, const Kind& kind, Image& image) : kind_(kind), image_(image) {
     std::uint16_t *red = nullptr, *green = nullptr, *blue = nullptr;
     if (!kind.palette()) return;
     file.expect(TIFFGetField(file.tiff(), TIFFTAG_COLORMAP, &red, &green, &blue) == 1);
@@ -179,7 +179,7 @@ std::vector<std::uint8_t> buffer_of(std::uint64_t size, const std::string& label
   return std::vector<std::uint8_t>(size);
 }
 
-void read_tiles(const Decompress& file, const std::string& label, const Kind& kind, const ImageLimits& limits,
+void read_tiles(const TiffDecompress& file, const std::string& label, const Kind& kind, const ImageLimits& limits,
                 Image& image) {
   const auto width = file.number<std::uint32_t>(TIFFTAG_TILEWIDTH, 0);
   const auto height = file.number<std::uint32_t>(TIFFTAG_TILELENGTH, 0);
@@ -207,7 +207,7 @@ void read_tiles(const Decompress& file, const std::string& label, const Kind& ki
       }
 }
 
-void read_rows(const Decompress& file, const std::string& label, const Kind& kind, const ImageLimits& limits,
+void read_rows(const TiffDecompress& file, const std::string& label, const Kind& kind, const ImageLimits& limits,
                Image& image) {
   std::vector<std::uint8_t> packed = buffer_of(TIFFScanlineSize64(file.tiff()), label, limits);
   Rows rows(file, kind, image);
@@ -219,7 +219,8 @@ void read_rows(const Decompress& file, const std::string& label, const Kind& kin
     }
 }
 
-void read_through_libtiff(const Decompress& file, const std::string& label, const ImageLimits& limits, Image& image) {
+void read_through_libtiff(const TiffDecompress& file, const std::string& label, const ImageLimits& limits,
+                          Image& image) {
   char reason[1024] = {};
   if (TIFFRGBAImageOK(file.tiff(), reason) == 0) fail(label, ": TIFF that libtiff makes no RGB of: ", reason);
   const std::size_t pixels = static_cast<std::size_t>(image.height) * static_cast<std::size_t>(image.width);
@@ -244,7 +245,7 @@ void read_through_libtiff(const Decompress& file, const std::string& label, cons
 
 void decode_tiff(std::span<const std::byte> bytes, const std::string& label, Image& image, const ImageLimits& limits) {
   check_image_file(bytes.size(), label, limits);
-  const Decompress file(bytes, label, limits);
+  const TiffDecompress file(bytes, label, limits);
   const auto height = file.number<std::uint32_t>(TIFFTAG_IMAGELENGTH, 0);
   const auto width = file.number<std::uint32_t>(TIFFTAG_IMAGEWIDTH, 0);
   check_image_size(height, width, label, limits);

@@ -1,19 +1,19 @@
 // The CUDA candidates in a build without CUDA. Their fit functions step aside, so nothing calls these.
-#include "mhla/core/error.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 
 namespace mhla {
-namespace {
 
-[[noreturn]] void refuse(const Problem& p, const char* candidate) {
-  fail(p.entry, ": candidate ", candidate, ": built without CUDA");
+void chunkwise_forward_sm90(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
+  refuse_without_cuda(p, "sm90");
 }
-
-}  // namespace
-
-void chunkwise_forward_sm90(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) { refuse(p, "sm90"); }
-void chunkwise_backward_sm90(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) { refuse(p, "sm90"); }
-void chunkwise_forward_cuda(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) { refuse(p, "cuda"); }
-void chunkwise_backward_cuda(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) { refuse(p, "cuda"); }
+void chunkwise_backward_sm90(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
+  refuse_without_cuda(p, "sm90");
+}
+void chunkwise_forward_cuda(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
+  refuse_without_cuda(p, "cuda");
+}
+void chunkwise_backward_cuda(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
+  refuse_without_cuda(p, "cuda");
+}
 
 }  // namespace mhla

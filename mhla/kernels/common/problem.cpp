@@ -281,4 +281,8 @@ void check_problem(Problem& p) {
   if (p.maybe_dk_den.given()) check.output(p.maybe_dk_den, "dk_den", {p.B, p.N, p.Hkv, p.D}, dtype, device);
 }
 
+void refuse_without_cuda(const Problem& problem, const char* candidate) {
+  fail(problem.entry, ": candidate ", candidate, ": built without CUDA");
+}
+
 }  // namespace mhla

@@ -63,6 +63,9 @@ struct Problem {
 // Throws mhla::Error naming the argument, what came and what was expected. Touches no tensor data but cu_seqlens.
 void check_problem(Problem& problem);
 
+// What a CUDA candidate does in a build without CUDA, where its fit function steps aside.
+[[noreturn]] void refuse_without_cuda(const Problem& problem, const char* candidate);
+
 // Which entry of mix weighs block b for query block i: the entry itself, or the one `extend` reuses.
 struct MixIndex {
   std::int64_t row, column;

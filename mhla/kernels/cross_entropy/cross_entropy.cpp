@@ -7,12 +7,12 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "cross_entropy";
+constexpr const char* kCrossEntropy = "cross_entropy";
 
 void expect_rows(const ConstView& view, DType dtype, const CrossEntropyParams& p, const char* name) {
   if (view.rank != 1 || view.shape[0] != p.logits.shape[0] || view.dtype != dtype || view.device != p.logits.device ||
       !view.contiguous())
-    fail(kEntry, ": ", name, " has shape ", shape_text(view), " and dtype ", name_of(view.dtype), ", expected [",
+    fail(kCrossEntropy, ": ", name, " has shape ", shape_text(view), " and dtype ", name_of(view.dtype), ", expected [",
          p.logits.shape[0], "] ", name_of(dtype), ", contiguous, on the device of logits");
 }
 
@@ -29,9 +29,9 @@ std::string cross_entropy_fit(const CrossEntropyParams& p) {
 }
 
 void cross_entropy(const CrossEntropyParams& p, const View& losses, const RunOptions& run) {
-  if (const std::string why = cross_entropy_fit(p); !why.empty()) fail(kEntry, ": ", why);
+  if (const std::string why = cross_entropy_fit(p); !why.empty()) fail(kCrossEntropy, ": ", why);
   if (p.logits.rank != 2 || p.logits.shape[1] < 1 || !ConstView(p.logits).contiguous())
-    fail(kEntry, ": logits has shape ", shape_text(p.logits), ", expected [N, V], contiguous");
+    fail(kCrossEntropy, ": logits has shape ", shape_text(p.logits), ", expected [N, V], contiguous");
   expect_rows(p.targets, DType::kI64, p, "targets");
   expect_rows(losses, DType::kF32, p, "losses");
   CrossEntropyJob job;

@@ -7,8 +7,6 @@
 namespace mhla {
 namespace {
 
-bool is_real(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
-
 template <class V>
 bool aligned(const V& view, std::int64_t stride) {
   const auto piece = static_cast<std::uintptr_t>(4 * size_of(view.dtype));
@@ -59,7 +57,7 @@ std::string grid_conv_fit(const GridConvParams& p) {
   constexpr std::int64_t kMost = std::int64_t{1} << 36;  // elements: the blocks of threads fit a grid
   if (p.v.device == kCpu) return "the kernels are of GPUs";
   if (!cuda_built()) return "built without CUDA";
-  if (!is_real(p.v.dtype)) return "expected f32, bf16 or f16";
+  if (!is_kernel_dtype(p.v.dtype)) return "expected f32, bf16 or f16";
   if (p.kernel != 3 && p.kernel != 5) return str("a kernel of ", p.kernel, ", expected 3 or 5");
   if (p.v.shape[2] % 4 != 0) return str(p.v.shape[2], " channels, expected a multiple of 4");
   if (p.v.numel() > kMost) return "too many tokens";

@@ -7,7 +7,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "linear_rows";
+constexpr const char* kLinearRows = "linear_rows";
 
 bool pieces(const void* data, std::int64_t stride, DType dtype) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && stride * size_of(dtype) % 16 == 0;
@@ -64,13 +64,13 @@ std::string linear_rows_fit(const LinearRowsParams& p) {
 }
 
 void linear_rows(const LinearRowsParams& p, const View& out, const View& maybe_second_out, const RunOptions& run) {
-  if (const std::string why = linear_rows_fit(p); !why.empty()) fail(kEntry, ": ", why);
+  if (const std::string why = linear_rows_fit(p); !why.empty()) fail(kLinearRows, ": ", why);
   const std::int64_t R = p.x.shape[0], K = p.x.shape[1], O = p.weight.shape[0];
   const DType dtype = p.after == RowsAfter::kAdd ? DType::kF32 : DType::kBF16;
   std::string why = wrong(out, "out", dtype, R, O, p.x.device);
   const bool both = p.after == RowsAfter::kStore && p.maybe_second.given();
   if (why.empty() && both) why = wrong(maybe_second_out, "second_out", dtype, R, p.maybe_second.shape[0], p.x.device);
-  if (!why.empty()) fail(kEntry, ": ", why);
+  if (!why.empty()) fail(kLinearRows, ": ", why);
   LinearRowsJob job;
   job.x = p.x.data, job.weight = p.weight.data, job.second = p.maybe_second.data;
   job.scale = p.maybe_scale.data, job.gate = p.maybe_gate.data;

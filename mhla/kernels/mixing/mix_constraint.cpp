@@ -9,16 +9,16 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "constrain_mix";
+constexpr const char* kConstrain = "constrain_mix";
 
 void check_bounds(const MixConstraint& constraint) {
   const double lo = constraint.lo;
   const double hi = constraint.hi;
   if (!std::isfinite(lo) || !std::isfinite(hi) || !(lo <= hi)) {
-    fail(kEntry, ": bounds are [", lo, ", ", hi, "], expected finite lo <= hi");
+    fail(kConstrain, ": bounds are [", lo, ", ", hi, "], expected finite lo <= hi");
   }
   if (constraint.renormalize_rows && !(lo >= 0.0)) {
-    fail(kEntry, ": lo is ", lo, " with renormalize_rows, expected at least 0 (a row of mixed signs may sum to 0)");
+    fail(kConstrain, ": lo is ", lo, " with renormalize_rows, expected at least 0 (a row of mixed signs may sum to 0)");
   }
 }
 
@@ -26,9 +26,9 @@ void check_bounds(const MixConstraint& constraint) {
 
 std::int64_t constrain_mix(const MixConstraint& constraint, View mix) {
   check_bounds(constraint);
-  check_mix_output(mix, kEntry, "mix");
-  MixMatrix matrix = load_mix(mix, kEntry, "mix");
-  check_finite(matrix, constraint.causal, kEntry, "mix");
+  check_mix_output(mix, kConstrain, "mix");
+  MixMatrix matrix = load_mix(mix, kConstrain, "mix");
+  check_finite(matrix, constraint.causal, kConstrain, "mix");
 
   // Bounds as the view can hold them, so that a second call finds nothing to clip.
   const bool narrow = mix.dtype == DType::kF32;
@@ -49,7 +49,7 @@ std::int64_t constrain_mix(const MixConstraint& constraint, View mix) {
       std::fill(row + end, row + matrix.rows, 0.0);
       if (!constraint.renormalize_rows) continue;
       if (!(sum > 0.0)) {
-        fail(kEntry, ": row ", i, " of head ", h, " sums to ", sum,
+        fail(kConstrain, ": row ", i, " of head ", h, " sums to ", sum,
              " after clipping, expected a positive sum to renormalise");
       }
       for (std::int64_t b = 0; b < end; ++b) row[b] /= sum;

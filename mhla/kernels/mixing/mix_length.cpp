@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::string_view kPolicyNames[] = {"error", "truncate_left", "rechunk", "extend"};
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+// How many parts of `part` make up `whole`, the last one cut.
+constexpr std::int64_t parts_of(std::int64_t whole, std::int64_t part) { return whole / part + (whole % part != 0); }
 
 }  // namespace
 
@@ -29,7 +30,7 @@ LengthPlan plan_length(std::int64_t stored_rows, std::int64_t chunk, std::int64_
   if (chunk < 1) fail("plan_length: chunk is ", chunk, ", expected at least 1");
   if (tokens < 0) fail("plan_length: tokens is ", tokens, ", expected at least 0");
 
-  LengthPlan plan{.policy = policy, .tokens = tokens, .chunk = chunk, .rows = ceil_div(tokens, chunk)};
+  LengthPlan plan{.policy = policy, .tokens = tokens, .chunk = chunk, .rows = parts_of(tokens, chunk)};
   if (plan.rows <= stored_rows) return plan;
 
   plan.applied = true;
@@ -44,8 +45,8 @@ LengthPlan plan_length(std::int64_t stored_rows, std::int64_t chunk, std::int64_
       plan.rows = stored_rows;
       return plan;
     case LengthPolicy::kRechunk:
-      plan.chunk = ceil_div(tokens, stored_rows);
-      plan.rows = ceil_div(tokens, plan.chunk);
+      plan.chunk = parts_of(tokens, stored_rows);
+      plan.rows = parts_of(tokens, plan.chunk);
       return plan;
     case LengthPolicy::kExtend: return plan;
   }

@@ -12,7 +12,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "resample_mix";
+constexpr const char* kResample = "resample_mix";
 
 // Below this share of sum |row| the row's own sum is what cancellation left: dividing by it would amplify noise.
 constexpr double kCancelled = 1e-3;
@@ -100,17 +100,17 @@ void scale_row(double* row, std::int64_t count, double target, double area) {
 void check_sizes(const MixSize& source, const BlockGrid& from, const MixSize& result, const BlockGrid& to,
                  bool causal) {
   if (source.rows != from.count()) {
-    fail(kEntry, ": mix has ", source.rows, " rows, expected ", from.count(), " (blocks ", describe(from), ")");
+    fail(kResample, ": mix has ", source.rows, " rows, expected ", from.count(), " (blocks ", describe(from), ")");
   }
   if (result.rows != to.count()) {
-    fail(kEntry, ": out has ", result.rows, " rows, expected ", to.count(), " (blocks ", describe(to), ")");
+    fail(kResample, ": out has ", result.rows, " rows, expected ", to.count(), " (blocks ", describe(to), ")");
   }
   if (source.heads != result.heads) {
-    fail(kEntry, ": out has ", result.heads, " heads, expected ", source.heads, " as mix has");
+    fail(kResample, ": out has ", result.heads, " heads, expected ", source.heads, " as mix has");
   }
   for (const BlockGrid& grid : {from, to}) {
     if (causal && (grid.blocks[0] != 1 || grid.blocks[1] != 1)) {
-      fail(kEntry, ": causal with blocks ", describe(grid), ", expected a 1D grid");
+      fail(kResample, ": causal with blocks ", describe(grid), ", expected a 1D grid");
     }
   }
 }
@@ -118,10 +118,10 @@ void check_sizes(const MixSize& source, const BlockGrid& from, const MixSize& re
 }  // namespace
 
 void resample_mix(ConstView mix, const BlockGrid& from, View out, const BlockGrid& to, bool causal) {
-  const MixSize target_size = check_mix_output(out, kEntry, "out");
-  const MixMatrix source = load_mix(mix, kEntry, "mix");
+  const MixSize target_size = check_mix_output(out, kResample, "out");
+  const MixMatrix source = load_mix(mix, kResample, "mix");
   check_sizes({source.heads, source.rows}, from, target_size, to, causal);
-  check_finite(source, causal, kEntry, "mix");
+  check_finite(source, causal, kResample, "mix");
   if (from == to) {
     store_mix(source, out);
     return;

@@ -7,8 +7,6 @@
 namespace mhla {
 namespace {
 
-bool is_real(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
-
 // Four columns at a time are read and written whole.
 void expect_pieces(const ConstView& view, std::int64_t stride, const char* entry, const char* name) {
   const auto piece = static_cast<std::uintptr_t>(4 * size_of(view.dtype));
@@ -22,7 +20,8 @@ ModulatedRows tokens_of(const ConstView& view, const ConstView& x, const char* e
     fail(entry, ": ", name, " has shape ", shape_text(view), ", expected ", shape_text(x), " like x");
   if (!view.contiguous()) fail(entry, ": ", name, " has gaps, expected contiguous tokens");
   if (view.device != x.device) fail(entry, ": ", name, " is on another device than x");
-  if (!is_real(view.dtype)) fail(entry, ": ", name, " has dtype ", name_of(view.dtype), ", expected f32, bf16 or f16");
+  if (!is_kernel_dtype(view.dtype))
+    fail(entry, ": ", name, " has dtype ", name_of(view.dtype), ", expected f32, bf16 or f16");
   expect_pieces(view, view.shape[2], entry, name);
   return {const_cast<void*>(static_cast<const void*>(view.data)), view.shape[2], view.dtype};
 }
@@ -38,7 +37,8 @@ ModulatedRows samples_of(const ConstView& view, const ConstView& x, const char* 
   if (view.stride[1] != 1 && view.shape[1] > 1)
     fail(entry, ": ", name, " has column stride ", view.stride[1], ", expected 1");
   if (view.device != x.device) fail(entry, ": ", name, " is on another device than x");
-  if (!is_real(view.dtype)) fail(entry, ": ", name, " has dtype ", name_of(view.dtype), ", expected f32, bf16 or f16");
+  if (!is_kernel_dtype(view.dtype))
+    fail(entry, ": ", name, " has dtype ", name_of(view.dtype), ", expected f32, bf16 or f16");
   expect_pieces(view, view.stride[0], entry, name);
   return {const_cast<void*>(static_cast<const void*>(view.data)), view.stride[0], view.dtype};
 }
@@ -63,7 +63,7 @@ ModulatedNormJob job_of(const ModulatedNormParams& p, DType out, const char* ent
 std::string modulated_norm_fit(const ModulatedNormParams& p, DType out) {
   if (p.x.device == kCpu) return "the kernels are of GPUs";
   if (!cuda_built()) return "built without CUDA";
-  if (!is_real(p.x.dtype) || !is_real(out)) return "expected f32, bf16 or f16";
+  if (!is_kernel_dtype(p.x.dtype) || !is_kernel_dtype(out)) return "expected f32, bf16 or f16";
   if (p.x.shape[2] > kModulatedColumns) return str("rows of ", p.x.shape[2], ", at most ", kModulatedColumns);
   if (p.x.shape[2] % 4 != 0) return str("rows of ", p.x.shape[2], ", expected a multiple of 4");
   if (p.x.shape[0] > 65535) return str("a batch of ", p.x.shape[0], ", at most 65535");

@@ -9,8 +9,6 @@
 namespace mhla {
 namespace {
 
-bool is_real(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
-
 void expect_rows(const ConstView& view, const ConstView& x, const char* entry, const char* name) {
   if (view.rank != 2 || view.shape[0] != x.shape[0] || view.shape[1] != x.shape[1])
     fail(entry, ": ", name, " has shape ", shape_text(view), ", expected ", shape_text(x), " like x");
@@ -27,7 +25,7 @@ void expect_columns(const ConstView& view, const ConstView& x, const char* entry
 }
 
 template <class V>
-NormRows rows_of(const V& view) {
+NormRows norm_rows(const V& view) {
   if (!view.given()) return {};
   const auto piece = static_cast<std::uintptr_t>(4 * size_of(view.dtype));
   const bool aligned = reinterpret_cast<std::uintptr_t>(view.data) % piece == 0;
@@ -49,7 +47,7 @@ auto* floats_of(const V& view) {
 NormJob job_of(const NormParams& p, const char* entry, void* stream) {
   if (p.x.rank != 2) fail(entry, ": x has shape ", shape_text(p.x), ", expected [rows, columns]");
   expect_rows(p.x, p.x, entry, "x");
-  if (p.x.device == kCpu || !is_real(p.weight.dtype)) {
+  if (p.x.device == kCpu || !is_kernel_dtype(p.weight.dtype)) {
     expect_columns(p.weight, p.x, entry, "weight");
   } else {
     ConstView weight = p.weight;  // of any of the three
@@ -63,7 +61,7 @@ NormJob job_of(const NormParams& p, const char* entry, void* stream) {
   }
   if (!(p.eps >= 0)) fail(entry, ": eps is ", p.eps, ", expected 0 or more");
   NormJob job;
-  job.x = rows_of(p.x), job.gate = rows_of(p.maybe_gate);
+  job.x = norm_rows(p.x), job.gate = norm_rows(p.maybe_gate);
   job.weight = column_row(p.weight), job.bias = floats_of(p.maybe_bias);
   job.rows = p.x.shape[0], job.X = static_cast<int>(p.x.shape[1]);
   job.eps = static_cast<float>(p.eps), job.centered = p.centered;
@@ -94,7 +92,7 @@ std::string norm_fit(const NormParams& p, DType out) {
   if (p.x.device == kCpu)
     return p.x.dtype == DType::kF32 && out == DType::kF32 ? "" : "the kernel of the CPU is of f32 alone";
   if (!cuda_built()) return "built without CUDA";
-  if (!is_real(p.x.dtype) || !is_real(out)) return "expected f32, bf16 or f16";
+  if (!is_kernel_dtype(p.x.dtype) || !is_kernel_dtype(out)) return "expected f32, bf16 or f16";
   if (p.x.shape[1] > kNormMaxColumns) return str("rows of ", p.x.shape[1], ", at most ", kNormMaxColumns);
   return "";
 }
@@ -104,15 +102,15 @@ void norm(const NormParams& params, const View& out, const RunOptions& run, cons
   NormJob job = job_of(params, kEntry, run.stream);
   expect_rows(out, params.x, kEntry, "out");
   expect_fit(params, out.dtype, kEntry);
-  job.y = rows_of(out);
+  job.y = norm_rows(out);
   if (params.maybe_add.given() != maybe_sum.given()) fail(kEntry, ": add and sum go together");
   if (maybe_sum.given()) {
     expect_stream(params, params.maybe_add, kEntry, "add");
     expect_stream(params, maybe_sum, kEntry, "sum");
-    if (maybe_sum.dtype != params.x.dtype || !is_real(params.maybe_add.dtype))
+    if (maybe_sum.dtype != params.x.dtype || !is_kernel_dtype(params.maybe_add.dtype))
       fail(kEntry, ": sum is ", name_of(maybe_sum.dtype), " and add ", name_of(params.maybe_add.dtype),
            ", expected the dtype of x and f32, bf16 or f16");
-    job.add = rows_of(params.maybe_add), job.sum = rows_of(maybe_sum);
+    job.add = norm_rows(params.maybe_add), job.sum = norm_rows(maybe_sum);
   }
   if (job.rows == 0 || job.X == 0) return;
   if (params.x.device == kCpu) return with_executor(run, [&](Executor& e) { norm_simd(job, e); });
@@ -138,18 +136,18 @@ void norm_backward(const NormParams& params, const NormGrads& grads, const RunOp
   }
   if (grads.maybe_dweight.given()) expect_columns(grads.maybe_dweight, params.x, kEntry, "dweight");
   if (grads.maybe_dbias.given()) expect_columns(grads.maybe_dbias, params.x, kEntry, "dbias");
-  job.y = rows_of(grads.dout), job.dx = rows_of(grads.dx), job.dgate = rows_of(grads.maybe_dgate);
+  job.y = norm_rows(grads.dout), job.dx = norm_rows(grads.dx), job.dgate = norm_rows(grads.maybe_dgate);
   job.dweight = floats_of(grads.maybe_dweight), job.dbias = floats_of(grads.maybe_dbias);
   if (grads.maybe_dsum.given()) {
     expect_stream(params, grads.maybe_dsum, kEntry, "dsum");
     if (grads.maybe_dsum.dtype != params.x.dtype) fail(kEntry, ": dsum has another dtype than x");
-    job.sum = rows_of(grads.maybe_dsum);
+    job.sum = norm_rows(grads.maybe_dsum);
   }
   if (grads.maybe_dadd.given()) {
     expect_stream(params, grads.maybe_dadd, kEntry, "dadd");
-    if (!is_real(grads.maybe_dadd.dtype))
+    if (!is_kernel_dtype(grads.maybe_dadd.dtype))
       fail(kEntry, ": dadd is ", name_of(grads.maybe_dadd.dtype), ", expected f32, bf16 or f16");
-    job.dadd = rows_of(grads.maybe_dadd);
+    job.dadd = norm_rows(grads.maybe_dadd);
   }
   if (job.X == 0) return;
   const std::int64_t bytes = norm_workspace(params);

@@ -9,8 +9,6 @@ namespace {
 
 constexpr const char* kNormRopeEntry = "norm_rope";
 
-bool is_real(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
-
 bool in_pieces(const ConstView& view) {  // four columns at a time lie aligned
   const auto piece = static_cast<std::uintptr_t>(4 * size_of(view.dtype));
   return reinterpret_cast<std::uintptr_t>(view.data) % piece == 0 && (view.rank == 1 || view.stride[0] % 4 == 0);
@@ -29,7 +27,8 @@ void expect_table(const ConstView& view, const NormRopeParams& p, const char* na
 std::string norm_rope_fit(const NormRopeParams& p, DType out) {
   if (p.x.device == kCpu) return "the kernel is of GPUs";
   if (!cuda_built()) return "built without CUDA";
-  if (!is_real(p.x.dtype) || !is_real(p.weight.dtype) || !is_real(out)) return "expected f32, bf16 or f16";
+  if (!is_kernel_dtype(p.x.dtype) || !is_kernel_dtype(p.weight.dtype) || !is_kernel_dtype(out))
+    return "expected f32, bf16 or f16";
   const std::int64_t X = p.x.shape[1];
   if (X > kNormRopeColumns || X % 4 != 0)
     return str("rows of ", X, ", expected a multiple of 4 up to ", kNormRopeColumns);

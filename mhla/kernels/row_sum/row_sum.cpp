@@ -7,7 +7,7 @@
 namespace mhla {
 namespace {
 
-constexpr const char* kEntry = "row_sum";
+constexpr const char* kRowSum = "row_sum";
 
 }  // namespace
 
@@ -25,14 +25,14 @@ std::int64_t row_sum_workspace(const ConstView& x) {
 }
 
 void row_sum(const ConstView& x, const View& sum, const RunOptions& run) {
-  if (const std::string why = row_sum_fit(x); !why.empty()) fail(kEntry, ": x of shape ", shape_text(x), ": ", why);
+  if (const std::string why = row_sum_fit(x); !why.empty()) fail(kRowSum, ": x of shape ", shape_text(x), ": ", why);
   if (sum.rank != 1 || sum.shape[0] != x.shape[1] || sum.dtype != DType::kF32 || sum.device != x.device ||
       !ConstView(sum).contiguous())
-    fail(kEntry, ": sum has shape ", shape_text(sum), " and dtype ", name_of(sum.dtype), ", expected [", x.shape[1],
+    fail(kRowSum, ": sum has shape ", shape_text(sum), " and dtype ", name_of(sum.dtype), ", expected [", x.shape[1],
          "] f32, contiguous, on the device of x");
   const std::int64_t bytes = row_sum_workspace(x);
   if (static_cast<std::int64_t>(run.workspace.size()) < bytes)
-    fail(kEntry, ": workspace has ", run.workspace.size(), " bytes, expected ", bytes);
+    fail(kRowSum, ": workspace has ", run.workspace.size(), " bytes, expected ", bytes);
   RowSumJob job;
   job.x = x.data, job.sum = static_cast<float*>(sum.data), job.dtype = x.dtype;
   job.parts = reinterpret_cast<float*>(run.workspace.data());

@@ -11,7 +11,7 @@ namespace {
 
 using namespace cuda;
 
-constexpr const char* kEntry = "StreamingRecord";
+constexpr const char* kRecord = "StreamingRecord";
 
 constexpr std::int64_t bytes_of_sequences(std::int64_t B) {
   return B * static_cast<std::int64_t>(sizeof(DecodeSequence));
@@ -22,7 +22,7 @@ constexpr std::int64_t bytes_of_closers(std::int64_t B) {
 
 void expect_part(std::span<std::byte> part, std::int64_t bytes, const char* name) {
   if (static_cast<std::int64_t>(part.size()) < bytes || reinterpret_cast<std::uintptr_t>(part.data()) % 8 != 0)
-    fail(kEntry, ": the table's ", name, " have ", part.size(), " bytes at ", part.data(), ", expected ", bytes,
+    fail(kRecord, ": the table's ", name, " have ", part.size(), " bytes at ", part.data(), ", expected ", bytes,
          " at a multiple of 8");
 }
 
@@ -36,9 +36,9 @@ struct StreamingRecord::Impl {
 };
 
 StreamingRecord::StreamingRecord(std::span<StreamingState* const> states) : impl_(std::make_unique<Impl>()) {
-  if (states.empty() || states[0] == nullptr) fail(kEntry, ": no states are given, expected at least one");
+  if (states.empty() || states[0] == nullptr) fail(kRecord, ": no states are given, expected at least one");
   const StreamingState::Impl& state = states[0]->impl();
-  if (!state.on_device()) fail(kEntry, ": the states are on the CPU, expected a CUDA device");
+  if (!state.on_device()) fail(kRecord, ": the states are on the CPU, expected a CUDA device");
   impl_->shape = shape_of(state), impl_->dtype = state.config.dtype, impl_->device = state.config.device;
   impl_->B = static_cast<std::int64_t>(states.size());
 }
@@ -62,7 +62,7 @@ void StreamingRecord::launch(const StreamingParams& params, const StreamingTable
                              const RunOptions& run) const {
   const StreamingAppend a = checked_append(params, run);
   if (a.T != 1 || !fits(params.states))
-    fail(kEntry, "::launch: ", a.T, " tokens of ", a.B, " states, expected 1 of ", impl_->B,
+    fail(kRecord, "::launch: ", a.T, " tokens of ", a.B, " states, expected 1 of ", impl_->B,
          " states of the configuration of the record");
   expect_part(table.sequences, sequences_bytes(), "sequences");
   if (closing) expect_part(table.closers, closers_bytes(), "closers");

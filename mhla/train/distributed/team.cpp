@@ -104,7 +104,7 @@ void Team::meet(double meet_s) {
         kAnswer);
     if (answered && now->empty()) return;
     if (answered) missing = *now;
-    if (const std::optional<Failure> failure = watch_->failure()) fail_as(failure->rank, failure->reason);
+    if (const std::optional<Failure> failure = watch_->failure()) fail_as(*failure);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   } while (seconds_since(start) < meet_s);
   failed_ = true;
@@ -144,7 +144,7 @@ void Team::wait(c10d::Work& work, const char* what) {
     nap(start);
     const double waited = seconds_since(start);
     if (waited < std::min(0.2, timeout_s_ / 4)) continue;
-    if (const std::optional<Failure> failure = watch_->failure()) fail_as(failure->rank, failure->reason);
+    if (const std::optional<Failure> failure = watch_->failure()) fail_as(*failure);
     if (waited > std::min(1.0, timeout_s_ / 4)) watch_->look();
     if (waited > timeout_s_) fail_late(what, waited);
   }
@@ -155,9 +155,11 @@ void Team::wait(c10d::Work& work, const char* what) {
   }
 }
 
-void Team::fail_as(int rank, const std::string& reason) {
+void Team::fail_as(const Failure& failure) {
   failed_ = true;
-  throw RankFailed(str("rank ", rank, " failed: ", reason));
+  const std::string text = str("rank ", failure.rank, " failed: ", failure.reason);
+  if (failure.mistake) throw Error(text);
+  throw RankFailed(text);
 }
 
 void Team::fail_late(const char* what, double seconds) {
@@ -182,7 +184,7 @@ void Team::fail_lost(const char* what, const std::string& reason) {
   const auto start = Clock::now();
   std::vector<int> quiet;
   while (quiet.empty() && seconds_since(start) < 2 * kQuiet) {
-    if (const std::optional<Failure> failure = watch_->failure()) fail_as(failure->rank, failure->reason);
+    if (const std::optional<Failure> failure = watch_->failure()) fail_as(*failure);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     quiet = watch_->quiet_for(kQuiet);
     if (watch_->store_quiet_for() > kQuiet && !world_.store_is_served) quiet = {0};
@@ -194,11 +196,11 @@ void Team::fail_lost(const char* what, const std::string& reason) {
   throw RankFailed(text);
 }
 
-bool Team::leave_with(const std::string& reason, bool my_own) {
+bool Team::leave_with(const std::string& reason, bool my_own, bool mistake) {
   failed_ = true;
   auto told = std::make_shared<std::int64_t>(1);
   watch_->ask([told](c10d::Store& store) { *told = store.add(kTold, 1); }, 1.0);
-  if (my_own) watch_->report({world_.rank, reason});
+  if (my_own) watch_->report({world_.rank, reason, mistake});
   return *told == 1;
 }
 
@@ -375,7 +377,7 @@ void Team::on_first(const std::function<void()>& work, const char* what) {
     if (*outcome == ".") return;
     if (outcome->rfind("E", 0) == 0) throw Error(outcome->substr(1));
     if (outcome->rfind("F", 0) == 0) throw RunFailed(outcome->substr(1));
-    if (const std::optional<Failure> failure = watch_->failure()) fail_as(failure->rank, failure->reason);
+    if (const std::optional<Failure> failure = watch_->failure()) fail_as(*failure);
     const double waited = seconds_since(start);
     if (waited > 1.0) watch_->look();
     const std::vector<int> quiet = watch_->quiet_for(timeout_s_);

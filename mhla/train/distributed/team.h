@@ -19,6 +19,7 @@ struct RankFailed : RunFailed {
 };
 
 class Watch;
+struct Failure;
 
 inline constexpr double kMeet = 120;  // seconds from the first process to the last, which may read from a slow disk
 
@@ -106,7 +107,8 @@ class Team {
   // ---- Failure
 
   // This process ends with a failure: tells the others why. True: it is the one that should print it, the first.
-  bool leave_with(const std::string& reason, bool my_own);
+  // `mistake`: of the caller, so all end with an Error.
+  bool leave_with(const std::string& reason, bool my_own, bool mistake = false);
 
  private:
   friend class Pending;
@@ -116,7 +118,7 @@ class Team {
   void wait(c10d::Work& work, const char* what);
   [[noreturn]] void fail_late(const char* what, double seconds);
   [[noreturn]] void fail_lost(const char* what, const std::string& reason);
-  [[noreturn]] void fail_as(int rank, const std::string& reason);
+  [[noreturn]] void fail_as(const Failure& failure);
 
   World world_;
   double timeout_s_;

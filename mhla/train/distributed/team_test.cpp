@@ -100,6 +100,25 @@ TEST(Team, RankZeroWorksWhileTheOthersWait) {
   EXPECT_NE(has(ends[0].said, "(told)"), has(ends[1].said, "(told)"));  // one of them
 }
 
+TEST(Team, AMistakeThatOneRankFindsIsAnErrorOfAll) {
+  for (const bool mistake : {true, false}) {
+    TeamProcesses team(3, [&](const World& world) -> std::string {
+      Team all(world, 5.0);
+      if (world.rank == 1) {
+        all.leave_with("the batch does not fit", true, mistake);
+        fail("the batch does not fit");
+      }
+      at::Tensor sum = at::ones({10});
+      all.start_sum(sum, "gradients").wait();
+      return "no failure";
+    });
+    for (const RankEnd& end : team.wait(kLimit)) {
+      EXPECT_TRUE(has(end.said, "the batch does not fit")) << end.said;
+      EXPECT_EQ(end.code, mistake || !has(end.said, "rank 1 failed: ") ? 2 : 1) << end.said;
+    }
+  }
+}
+
 // A body that sums for ever; what it throws says whether it should be printed.
 std::string sum_for_ever(const World& world, double timeout_s, const std::function<void(int)>& at_round = {}) {
   Team all(world, timeout_s);

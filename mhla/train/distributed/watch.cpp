@@ -15,7 +15,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kBeat(250);
-constexpr double kSilent = 1.2;  // seconds: a store that has not answered for so long is not waited for
+constexpr const char* kMistake = " mistake";  // behind the rank in what is reported
+constexpr double kSilent = 1.2;               // seconds: a store that has not answered for so long is not waited for
 
 std::string alive_key(int rank) { return str("alive/", rank); }
 
@@ -98,7 +99,8 @@ struct Watch::State {
     const std::string text(value.begin(), value.end());
     const std::size_t line = text.find('\n');
     const std::lock_guard lock(mutex);
-    if (line != std::string::npos) failed = Failure{std::atoi(text.c_str()), text.substr(line + 1)};
+    if (line == std::string::npos) return;
+    failed = Failure{std::atoi(text.c_str()), text.substr(line + 1), text.substr(0, line).ends_with(kMistake)};
   }
 
   const World world;
@@ -175,7 +177,7 @@ bool Watch::ask(const std::function<void(c10d::Store&)>& question, double timeou
 }
 
 void Watch::report(const Failure& failure) {
-  const std::string text = str(failure.rank, "\n", failure.reason);
+  const std::string text = str(failure.rank, failure.mistake ? kMistake : "", "\n", failure.reason);
   ask([text](c10d::Store& store) { store.compareSet(kFailed, {}, bytes_of(text)); }, 1.0);
 }
 

@@ -20,6 +20,7 @@ inline constexpr const char *kFailed = "failed", *kTold = "told";
 struct Failure {
   int rank = 0;
   std::string reason;
+  bool mistake = false;  // the caller's: all throw an Error, as the one that found it
 };
 
 class Watch {

@@ -1,15 +1,18 @@
-"""A run of `mhla train lm` in the evaluation harness (lm_eval --model hf) against `mhla eval lm --task` on the same file."""
+"""A run of `mhla train lm` in the evaluation harness (python -m mhla.hf.harness --model hf) against `mhla eval lm --task` on the same file."""
 
 import json
 import os
 import random
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-lm_eval = pytest.importorskip("lm_eval")
-pytest.importorskip("mhla.hf")  # registers the model
+import mhla
+
+pytest.importorskip("lm_eval")
+pytest.importorskip("mhla.hf")
 PROGRAM = Path(os.environ.get("MHLA_PROGRAM", Path(__file__).parents[3] / "build/release/bin/mhla"))
 TEXT = "It was a dark and stormy night; the rain fell in torrents. "
 TASK = """task: mhla_local
@@ -30,8 +33,6 @@ metric_list:
 
 @pytest.mark.skipif(not PROGRAM.is_file(), reason="no build/release/bin/mhla, or MHLA_PROGRAM")
 def test_the_harness_has_the_figures_of_the_program(tmp_path, monkeypatch):
-    from lm_eval.tasks import TaskManager
-
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
@@ -51,9 +52,10 @@ def test_the_harness_has_the_figures_of_the_program(tmp_path, monkeypatch):
     program("train", "lm", "--data", "text.txt", "--tokenizer", "bytes", "--model", "mhla_10m", *fields, "--context", "128", "--max-steps", "30",
             "--batch", "4", "--lr", "1e-2", "--out", "run", "--eval-tokens", "64")  # fmt: skip
     want = json.loads(program("eval", "lm", "--run", "run", "--task", "choices=task.jsonl", "--json").splitlines()[0])["figures"]
-    out = lm_eval.simple_evaluate(
-        model="hf", model_args=f"pretrained={tmp_path / 'run'},dtype=float32,backend=causal,add_bos_token=True", tasks=["mhla_local"],
-        task_manager=TaskManager(include_path=str(tmp_path / "tasks")), device="cpu", batch_size=1, bootstrap_iters=0,
-    )  # fmt: skip
-    got = out["results"]["mhla_local"]
+    command = [sys.executable, "-m", "mhla.hf.harness", "--model", "hf", "--tasks", "mhla_local", "--include_path", tmp_path / "tasks", "--device", "cpu",
+               "--model_args", f"pretrained={tmp_path / 'run'},dtype=float32,backend=causal,add_bos_token=True", "--output_path", tmp_path / "results"]  # fmt: skip
+    places = {"PYTHONPATH": str(Path(mhla.__file__).parents[1]), "MHLA_BACKEND": os.environ.get("MHLA_TEST_BACKEND", "torch")}
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, **places})
+    assert said.returncode == 0, said.stderr
+    got = json.loads(next((tmp_path / "results").rglob("results_*.json")).read_text())["results"]["mhla_local"]
     assert 0 < want["acc"] < 1 and abs(got["acc,none"] - want["acc"]) < 1e-3 and abs(got["acc_norm,none"] - want["acc_norm"]) < 1e-3

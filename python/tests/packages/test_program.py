@@ -1,4 +1,5 @@
-"""Converted models of diffusers in C++: `mhla verify --golden` computes what they computed, and their folders go both ways."""
+"""Converted models of diffusers and language models of mhla.hf in C++: `mhla verify --golden` computes what they computed. Folders of
+converted models go both ways."""
 
 import json
 import os
@@ -29,16 +30,23 @@ def converted(make, **options):
     return model
 
 
-def judged(tmp_path, case, options, tensors):
-    """Every tensor that `mhla verify --golden` compared, with its error over its limit."""
-    file = tmp_path / f"{case}.safetensors"
-    tensors = {f"{case}/{name}": value.detach().contiguous() for name, value in tensors.items()}
-    safetensors.save_file(tensors, str(file), {case: json.dumps(options)})
+def judged_cases(tmp_path, cases):
+    """Every tensor that `mhla verify --golden` compared, by (case, tensor), with its error over its limit on the worst backend."""
+    file = tmp_path / "cases.safetensors"
+    stored = {f"{case}/{name}": value.detach().clone(memory_format=torch.contiguous_format) for case, (_, tensors) in cases.items() for name, value in tensors.items()}
+    safetensors.save_file(stored, str(file), {case: json.dumps(options) for case, (options, _) in cases.items()})
     said = subprocess.run([PROGRAM, "verify", "--golden", file, "--json"], capture_output=True, text=True)
-    rows = [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
-    checks = {row["tensor"]: row["error"] / row["limit"] for row in rows if row.get("kind") == "check"}
+    checks = {}
+    for row in (json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")):
+        if row.get("kind") == "check":
+            key = row["case"], row["tensor"]
+            checks[key] = max(checks.get(key, 0), row["error"] / row["limit"])
     assert said.returncode == 0 and checks and max(checks.values()) <= 1, said.stdout + said.stderr
     return checks
+
+
+def judged(tmp_path, case, options, tensors):
+    return {tensor: ratio for (_, tensor), ratio in judged_cases(tmp_path, {case: (options, tensors)}).items()}
 
 
 def gradients(model, out, dout, inputs, names):
@@ -103,6 +111,91 @@ def test_wan(tmp_path, layers):
     found = gradients(model, out, dout, dict(x=x, text=text), ".block_attn.conv.weight")
     tensors = {"in.x": x, "in.text": text, "dout": dout, "out": out, **{f"param.{n}": v for n, v in weights.items()}, **found}
     assert len(judged(tmp_path, "wan", options, tensors)) == 1 + len(found)
+
+
+LANGUAGE = [dict(), dict(kv_heads=1, mix_per_head=True), dict(rope=False, features="elu1"), dict(features="hedgehog", learn_mix=False),
+            dict(features="hadamard", rope_base=100.0), dict(gate=False, tied=False), dict(attention="linear"), dict(official=True, expand_k=1.0),
+            dict(short_conv=4, norm_eps=1e-3), dict(match=True, mlp=128, expand_v=3.0)]  # fmt: skip
+
+
+def language_model(options, folder):
+    """A model whose weights all show, with the config.json and param.* of the folder that it saves."""
+    from test_hf import made
+
+    model = made(**options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    weights = safetensors.load_file(folder / "model.safetensors")
+    return model, config, {f"param.{name}": value for name, value in weights.items()}
+
+
+def streamed(model, tokens, prompt, mask=None):
+    """Logits of the first tokens at once, then of one after the other from the cache."""
+    logits, cache, seen = [], None, 0
+    for piece in tokens.split([prompt] + [1] * (tokens.shape[1] - prompt), 1):
+        seen += piece.shape[1]
+        with torch.no_grad():
+            said = model(piece, attention_mask=None if mask is None else mask[:, :seen], past_key_values=cache)
+        cache = said.past_key_values
+        logits.append(said.logits)
+    return torch.cat(logits, 1), type(cache).__name__
+
+
+def with_gradients(model, out, tensors):
+    model.zero_grad()
+    dout = torch.randn_like(out)
+    out.backward(dout, retain_graph=True)
+    found = {f"grad.param.{name}": p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+    return {"out": out, "dout": dout, **tensors, **found}, 1 + len(found)
+
+
+@needs_program
+@pytest.mark.parametrize("options", LANGUAGE, ids=str)
+def test_logits_of_a_language_model(options, tmp_path):
+    model, config, weights = language_model(options, tmp_path / "model")
+    cases, count = {}, 0
+    for length, prompt in (29, 11), (64, 45), (1, 1):  # a ragged last chunk, the whole context, one token
+        tokens = torch.randint(97, (2, length))
+        out = model(tokens, use_cache=False).logits
+        # Of one token the norm of a head cancels mix, whose gradient is what rounding leaves of it.
+        tensors, found = with_gradients(model, out, weights) if length > 1 else ({"out": out, **weights}, 1)
+        steps, cache = streamed(model, tokens, prompt)
+        assert cache == "MhlaCache"
+        cases[f"lm_{length}"] = dict(config, prompt=prompt), {**tensors, "in.tokens": tokens, "out.streamed": steps}
+        count += found + 1
+    assert len(judged_cases(tmp_path, cases)) == count
+
+
+@needs_program
+@pytest.mark.parametrize("options", [options for options in LANGUAGE if "short_conv" not in options], ids=str)
+def test_logits_of_a_language_model_with_padding(options, tmp_path):
+    model, config, weights = language_model(options, tmp_path / "model")
+    tokens, mask = torch.randint(97, (3, 29)), torch.ones(3, 29, dtype=torch.int64)
+    mask[1, :11] = mask[2, :19] = 0  # rows of 29, 18 and 10 tokens
+    whole = model(tokens, attention_mask=mask).logits
+    steps, cache = streamed(model, tokens, 21, mask)
+    assert cache == "DynamicCache"
+    cases, count = {}, 0
+    for row, padding in enumerate((0, 11, 19)):
+        tensors, found = with_gradients(model, whole[row : row + 1, padding:], weights)  # those of other rows do not mix with it
+        tensors.update({"in.tokens": tokens[row : row + 1, padding:], "out.streamed": steps[row : row + 1, padding:]})
+        cases[f"row_{row}"] = dict(config, prompt=21 - padding), tensors
+        count += found + 1
+    assert len(judged_cases(tmp_path, cases)) == count
+
+
+@needs_program
+def test_other_logits_are_found(tmp_path):
+    model, config, weights = language_model({}, tmp_path / "model")
+    tokens = torch.randint(97, (2, 29))
+    out = model(tokens).logits.detach()
+    out[1, 28, 96] += 3e-4 * out.abs().max()
+    with pytest.raises(AssertionError, match='"ok": ?false'):
+        judged(tmp_path, "lm", config, {"in.tokens": tokens, "out": out, **weights})
 
 
 MODELS = {"dit": (dit, dict(blocks=(4, 2)), denoise_dit()), "sana": (sana, dict(blocks=(2, 4)), denoise(8, 8)),
