@@ -2,6 +2,7 @@
 // leave something: with one block and the `paper` normaliser mix cancels out of the output, and with
 // one feature q does, so any two orders of summation differ by more than their rounding.
 #include <cstdlib>
+#include <utility>
 
 #include "mhla/testing/cases.h"
 
@@ -154,6 +155,57 @@ void add_model_grids(std::vector<Case>& cases) {
   cases.back().H = 4, cases.back().per_head = true;
 }
 
+// `extend` on the ways of the fast kernels: chunks of one tile of 64 tokens and of more, parts of the columns, tiles of
+// 16 chunks, more rows than the panels of the Hopper kernels begin with, shared keys, a matrix per head.
+void add_longer_than_mix(std::vector<Case>& cases) {
+  const auto add = [&](std::int64_t N, std::int64_t chunk, std::int64_t D, std::int64_t E, std::int64_t rows) -> Case& {
+    cases.push_back(on_line(Form::kCausal, N, chunk, D, E));
+    cases.back().rows = rows, cases.back().extend = true;
+    return cases.back();
+  };
+  add(330, 64, 64, 64, 3);
+  add(330, 64, 64, 64, 1);
+  add(600, 128, 64, 64, 2).normalizer = Normalizer::kPaper;
+  add(280, 64, 128, 256, 2).H = 2;
+  add(700, 16, 32, 32, 20).B = 1;
+  Case& many = add(1300, 8, 16, 16, 70);  // 163 chunks
+  many.B = 1, many.H = 2;
+  Case& heads = add(200, 32, 64, 32, 4);
+  heads.H = 4, heads.per_head = true, heads.normalizer = Normalizer::kPaper;
+  Case& shared = add(200, 32, 64, 64, 3);
+  shared.H = 4, shared.Hkv = 2;
+  add(150, 64, 64, 64, 8);  // fewer chunks than rows: the way of mixing is that of more
+}
+
+// Packed sequences on the ways of the fast kernels: of like and of very different lengths, chunks of one tile of 64
+// tokens and of more, parts of the columns, shared keys, a matrix per head, more chunks than rows.
+void add_packed_lines(std::vector<Case>& cases) {
+  const auto add = [&](std::vector<std::int64_t> cu, std::int64_t chunk, std::int64_t D, std::int64_t E) -> Case& {
+    cases.push_back(on_line(Form::kCausal, cu.back(), chunk, D, E));
+    cases.back().B = 1, cases.back().cu_seqlens = std::move(cu);
+    return cases.back();
+  };
+  add({0, 1, 65, 320, 320, 450}, 64, 128, 256);
+  add({0, 300, 301, 429, 600}, 128, 64, 64).normalizer = Normalizer::kPaper;
+  add({0, 140, 400, 410}, 128, 128, 128).rows = 9;
+  add({0, 16, 33, 40, 280, 296}, 16, 32, 32).normalizer = Normalizer::kPaper;
+  Case& heads = add({0, 70, 71, 200}, 32, 64, 32);
+  heads.H = 4, heads.per_head = true;
+  Case& shared = add({0, 100, 228, 230}, 64, 64, 64);
+  shared.H = 4, shared.Hkv = 2, shared.normalizer = Normalizer::kPaper;
+  Case& longer = add({0, 40, 41, 250, 253}, 16, 64, 64);
+  longer.rows = 4, longer.extend = true;
+}
+
+// More sequences than one launch of the Hopper kernels tells the card about.
+void add_many_sequences(std::vector<Case>& cases) {
+  Case c = base(Form::kCausal);
+  c.B = 1, c.D = 16, c.E = 16, c.layout = Layout::line(4), c.cu_seqlens = {0};
+  for (std::int64_t s = 0; s < 240; ++s) c.cu_seqlens.push_back(c.cu_seqlens.back() + s * 7 % 11);
+  c.N = c.cu_seqlens.back();
+  cases.push_back(c);
+}
+
 void add_model_lines(std::vector<Case>& cases, Form form) {
   cases.push_back(on_line(form, 300, 64, 128, 256));
   cases.push_back(on_line(form, 257, 128, 64, 64));
@@ -170,8 +222,8 @@ void add_model_lines(std::vector<Case>& cases, Form form) {
   if (form == Form::kBidirectional) return;
   cases.push_back(on_line(form, 300, 64, 64, 64));
   cases.back().normalizer = Normalizer::kPaper;
-  cases.push_back(on_line(form, 330, 64, 64, 64));
-  cases.back().rows = 3, cases.back().extend = true;
+  add_longer_than_mix(cases);
+  add_packed_lines(cases);
 }
 
 // Up to 256 tokens, which the Hopper kernels take pair by pair: one, two, three and four squares of 64 tokens, tiles
@@ -186,6 +238,40 @@ void add_short_lines(std::vector<Case>& cases) {
   cases.back().H = 3, cases.back().Hkv = 1, cases.back().feature_map = FeatureMap::kIdentity;
   cases.push_back(on_line(Form::kBidirectional, 256, 16, 64, 64));
   cases.back().H = 2, cases.back().Hkv = 2, cases.back().per_head = true;
+}
+
+// q_den and k_den on the ways of the fast kernels: blocks of up to 64 tokens and of more, every size of tiles, heads
+// that share keys, a matrix per head, short sequences too.
+void add_den_grids(std::vector<Case>& cases) {
+  const auto add = [&](const Layout& layout, std::int64_t D, std::int64_t E, FeatureMap map) -> Case& {
+    cases.push_back(on_grid(layout, D));
+    cases.back().E = E, cases.back().feature_map = map, cases.back().den = true;
+    return cases.back();
+  };
+  const Layout image = Layout::grid2d(16, 16, 4, 4), video = Layout::grid3d({5, 6, 10}, {2, 2, 1});
+  add(image, 64, 64, FeatureMap::kIdentity);
+  add(image, 128, 72, FeatureMap::kReluEps);
+  add(Layout::grid2d(13, 17, 4, 5), 40, 72, FeatureMap::kElu1);
+  add(video, 128, 128, FeatureMap::kIdentity).B = 1;  // up to 90 tokens a block
+  add(video, 64, 64, FeatureMap::kIdentity).H = 4;
+  add(video, 104, 96, FeatureMap::kRelu).B = 1;
+  add(video, 72, 24, FeatureMap::kReluEps);
+  Case& shared = add(video, 64, 48, FeatureMap::kReluEps);
+  shared.H = 4, shared.Hkv = 2, shared.scale = 0.7;
+  Case& heads = add(image, 32, 32, FeatureMap::kIdentity);
+  heads.H = 4, heads.Hkv = 4, heads.per_head = true, heads.fused = true;
+}
+
+// Head sizes whose rows are no multiples of 16 bytes: the Hopper kernels copy them.
+void add_odd_sizes(std::vector<Case>& cases, Form form) {
+  cases.push_back(on_line(form, 200, 64, 50, 100));
+  cases.push_back(on_line(form, 300, 128, 60, 63));
+  cases.back().normalizer = Normalizer::kPaper, cases.back().H = 4;
+  cases.push_back(on_line(form, 150, 32, 121, 33));
+  cases.back().feature_map = FeatureMap::kElu1, cases.back().fused = true;
+  cases.push_back(on_line(form, 90, 16, 36, 36));
+  cases.back().feature_map = FeatureMap::kRelu, cases.back().normalizer = Normalizer::kPaper;
+  if (form == Form::kBidirectional) cases.back().den = true;
 }
 
 // Long chunks, several of them: rounding errors grow with the chains of multiply-adds over their tokens.
@@ -206,6 +292,8 @@ std::vector<Case> fast_path_shapes(Form form) {
   std::vector<Case> cases;
   if (form == Form::kBidirectional) add_model_grids(cases), add_short_lines(cases);
   add_model_lines(cases, form);
+  if (form == Form::kBidirectional) add_den_grids(cases);
+  add_odd_sizes(cases, form);
   return selected(std::move(cases));
 }
 
@@ -217,7 +305,7 @@ std::vector<Case> forgotten_shapes(Form form) {
   add_memory(cases, form);
   add_packed(cases, form);
   if (form == Form::kBidirectional) add_grids(cases);
-  if (form == Form::kCausal) add_extend(cases), add_long_chunks(cases);
+  if (form == Form::kCausal) add_extend(cases), add_long_chunks(cases), add_many_sequences(cases);
   return selected(std::move(cases));
 }
 

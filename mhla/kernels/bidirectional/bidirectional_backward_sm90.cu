@@ -7,13 +7,14 @@
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
 #include "mhla/kernels/common/cuda/sm90_backward.cuh"
+#include "mhla/kernels/common/cuda/sm90_padding.h"
 
 namespace mhla {
 namespace sm90 {
 
 class Backward {
  public:
-  Backward(const Problem& p, Workspace& ws) : p_(p), units_(p.B * p.Hkv), pairs_(over_pairs(p.M, p.C)) {
+  Backward(const Problem& p, Workspace& ws) : p_(p), units_(p.B * p.Hkv), pairs_(over_pairs(p.M, p.C) && !p.has_den()) {
     if (pairs_) {
       const std::int64_t tiles = p.M * pair_tiles_per_block(p.C), rows = p.B * p.H;
       const bool kept = on_warpgroups(p.M, p.C, tiles_of(p.D, p.E));  // in shared memory
@@ -26,22 +27,40 @@ class Backward {
     at_once_ = units_at_once(units_, 4 * p.M * block);
     summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
     mixed_ = ws.take<Bf16>(at_once_ * p.M * block, "mixed summaries");
+    if (p.has_den()) {
+      den_ = ws.take<float>(p.B * p.H * p.N, "denominators");
+      dden_ = ws.take<float>(p.B * p.H * p.N, "gradients of denominators");
+      mixed_z_ = ws.take<Bf16>(at_once_ * p.M * p.D, "mixed sums of k_den");
+    }
     rounds_ = units_ > 0 ? (units_ + at_once_ - 1) / at_once_ : 0;
-    if (p.dmix.given()) parts_ = ws.take<float>(mix_.plan(p, units_, block, rounds_), "parts of dmix");
+    mix_ = MixGradient(p.M, p.Hm, units_, block, rounds_);
+    if (p.dmix.given()) parts_ = ws.take<float>(mix_.floats(), "parts of dmix");
   }
 
   void run() {
     Arguments a = arguments_of(p_);
     a.units = static_cast<int>(units_);
     Gradients g = gradients_of(p_);
-    g.weights = weights_, g.parts = parts_;
+    g.weights = weights_, g.parts = parts_, g.maybe_dden = dden_;
+    if (p_.has_den()) a.maybe_den = den_, a.normalized = false;
     const cudaStream_t stream = stream_of(p_.stream);
     if (pairs_) return launch_pair_gradients(p_, a, g, stream);
     with_spec<false>(a, [&](auto spec) { phases<decltype(spec)>(a, g, stream); });
   }
 
  private:
-  [[nodiscard]] bool wants_keys() const { return p_.dk.given() || p_.dv.given(); }
+  [[nodiscard]] bool wants_keys() const { return p_.dk.given() || p_.dv.given() || p_.maybe_dk_den.given(); }
+
+  // dq, dS~ and what the denominators of q_den and k_den add: dq_den, dz~ beside dS~.
+  void den_queries(const Arguments& a, const Gradients& g, cudaStream_t stream) const {
+    const auto q_den = strided<const Bf16>(p_.maybe_q_den);
+    launch_denominators(a, q_den, mixed_z_, stream);
+    launch_den_query_gradient(a, g, stream);
+    if (p_.maybe_dq_den.given()) {
+      launch_q_den_gradient(a, q_den, g.maybe_dden, mixed_z_, strided<Bf16>(p_.maybe_dq_den), stream);
+    }
+    launch_den_sums(a, q_den, g.maybe_dden, a.mixed, stream);
+  }
 
   template <class S>
   void phases(Arguments a, Gradients g, cudaStream_t stream) {
@@ -54,29 +73,24 @@ class Backward {
       a.first_unit = static_cast<int>(round * at_once_);
       a.units = static_cast<int>(std::min(at_once_, units_ - round * at_once_));
       a.summaries = summaries_, a.mixed = mixed_;
-      launch_summaries(a, stream);
-      query_gradient<S>(a, g, stream);
+      if (p_.has_den()) {
+        launch_den_summaries(a, strided<const Bf16>(p_.maybe_k_den), stream);
+        den_queries(a, g, stream);
+      } else {
+        launch_summaries(a, stream);
+        launch_query_gradient<S>(a, g, stream);
+      }
       if (g.dmix != nullptr) mix_.launch_products(a, g, round, p_.Hm, stream);
       if (!wants_keys()) continue;
       Arguments unmix = a;
       unmix.packed_mix = back.packed_mix;
       launch_mix(unmix, true, stream);
       key_gradient<S>(a, g, stream);
+      if (p_.maybe_dk_den.given()) {
+        launch_k_den_gradient(a, strided<const Bf16>(p_.maybe_k_den), strided<Bf16>(p_.maybe_dk_den), stream);
+      }
     }
     if (g.dmix != nullptr) mix_.launch_sum(a, g, units_, p_.Hm, stream);
-  }
-
-  template <class S>
-  static void query_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
-    const bool panels = on_panels<S>(a, [&](auto spec) {
-      using T = QueryGradientTiles<decltype(spec)>;
-      launch_persistent(panel_query_gradient_kernel<decltype(spec)>, T::kThreads, T::kBytes, a, g, stream,
-                        "sm90 panel_query_gradient_kernel");
-    });
-    if (!panels) {
-      launch_persistent(query_gradient_kernel<S>, gradient_warps(S::kTiles) * 32, gradient_shared_bytes(a.D, S::kTiles),
-                        a, g, stream, "sm90 query_gradient_kernel");
-    }
   }
 
   template <class S>
@@ -92,19 +106,14 @@ class Backward {
     }
   }
 
-  template <class Kernel>
-  static void launch_persistent(Kernel kernel, int threads, int bytes, const Arguments& a, const Gradients& g,
-                                cudaStream_t stream, const char* name) {
-    launch_next(name, kernel, blocks_for(kernel, threads, bytes, std::int64_t{a.units} * a.M), threads, bytes, stream,
-                a, g);
-  }
-
   const Problem& p_;
   std::int64_t units_ = 0, at_once_ = 0, rounds_ = 0;
   bool pairs_ = false;
   MixGradient mix_;
   uint4* packed_mix_ = nullptr;
   Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
+  float *den_ = nullptr, *dden_ = nullptr;  // with q_den and k_den
+  Bf16* mixed_z_ = nullptr;
   float2* weights_ = nullptr;
   float* parts_ = nullptr;
 };
@@ -112,8 +121,10 @@ class Backward {
 }  // namespace sm90
 
 void bidirectional_backward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
-  sm90::Backward pass(problem, workspace);
-  if (!workspace.counting()) pass.run();
+  sm90::run_padded(problem, workspace, [&](const Problem& padded) {
+    sm90::Backward pass(padded, workspace);
+    if (!workspace.counting()) pass.run();
+  });
 }
 
 }  // namespace mhla

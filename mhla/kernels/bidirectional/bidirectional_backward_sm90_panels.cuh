@@ -2,7 +2,7 @@
 // warpgroup copies, the others multiply.
 #pragma once
 
-#include "mhla/kernels/common/cuda/sm90_mix_gradient.cuh"
+#include "mhla/kernels/common/cuda/sm90_backward.cuh"
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
 namespace mhla::sm90 {
@@ -26,11 +26,12 @@ struct QueryGradientTiles {
                 kBlocks * (kBytes + 1024) <= kAllSharedBytes);
 };
 
-// w = scale / den and c = -(num . dout) / den of 64 tokens, and dq~ = w (dout S~^T + c z~).
-template <class S>
+// w = scale / den and c = -(num . dout) / den of 64 tokens, and dq~ = w (dout S~^T + c z~). kDen: den of the tokens of
+// the head is in memory, and its gradient w c goes there instead.
+template <class S, bool kDen>
 __device__ inline void panel_query_gradient(const Arguments& p, const Gradients& g, const char* q, const char* dout,
                                             const char* summary, const BlockTokens& block, int first, Bf16* maybe_dq,
-                                            float* weights, char* terms) {
+                                            float* weights, char* terms, const float* all_den, float* all_dden) {
   using T = QueryGradientTiles<S>;
   const int lane = threadIdx.x % 32, row = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4, place = first + row,
             last = static_cast<int>(block.size) - 1, D = S::D(p);
@@ -77,6 +78,12 @@ __device__ inline void panel_query_gradient(const Arguments& p, const Gradients&
     const float total = p.eps + quad_sum(den[half]), sum = quad_sum(dot[half]);
     w[half] = !valid ? 0.0f : p.normalized ? p.scale / total : p.scale;
     c[half] = valid && p.normalized ? -sum / total : 0.0f;
+    if constexpr (kDen) {
+      const std::int64_t at = block.token(min(place + half * 8, last));
+      const float given = __ldcg(all_den + at);
+      w[half] = valid ? p.scale / given : 0.0f, c[half] = 0.0f;
+      if (valid && lane % 4 == 0) all_dden[at] = -w[half] * (sum / given);
+    }
     const int token = row + half * 8;
     if (lane % 4 == 0) weights[token] = w[half];
 #pragma unroll
@@ -86,13 +93,15 @@ __device__ inline void panel_query_gradient(const Arguments& p, const Gradients&
     }
   }
   if (maybe_dq == nullptr) return;
-  each_z([&](int panel, int j, float2 z) {
+  if constexpr (!kDen) {
+    each_z([&](int panel, int j, float2 z) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      acc[panel][j][2 * half] = fmaf(c[half], z.x, acc[panel][j][2 * half]);
-      acc[panel][j][2 * half + 1] = fmaf(c[half], z.y, acc[panel][j][2 * half + 1]);
-    }
-  });
+      for (int half = 0; half < 2; ++half) {
+        acc[panel][j][2 * half] = fmaf(c[half], z.x, acc[panel][j][2 * half]);
+        acc[panel][j][2 * half + 1] = fmaf(c[half], z.y, acc[panel][j][2 * half + 1]);
+      }
+    });
+  }
   Bf16 *upper = maybe_dq + block.token(min(place, last)) * g.dq.token,
        *lower = maybe_dq + block.token(min(place + 8, last)) * g.dq.token;
 #pragma unroll
@@ -104,7 +113,7 @@ __device__ inline void panel_query_gradient(const Arguments& p, const Gradients&
   }
 }
 
-template <class S>
+template <class S, bool kDen = false>
 __global__ void __launch_bounds__(QueryGradientTiles<S>::kThreads, QueryGradientTiles<S>::kBlocks)
     panel_query_gradient_kernel(Arguments p, Gradients g) {
   using T = QueryGradientTiles<S>;
@@ -169,8 +178,10 @@ __global__ void __launch_bounds__(QueryGradientTiles<S>::kThreads, QueryGradient
           char* terms = shared + T::kTermsAt + turn * T::kGroups * kPanelAlign;
           ring.wait_full(at);
           publish_shared();  // copies were ordinary writes
-          panel_query_gradient<S>(p, g, stage + own * T::kPair, stage + own * T::kPair + T::kTile, summary, item.block,
-                                  first + own * 64, maybe_dq, weights + own * 64, terms + own * kPanelAlign);
+          panel_query_gradient<S, kDen>(p, g, stage + own * T::kPair, stage + own * T::kPair + T::kTile, summary,
+                                        item.block, first + own * 64, maybe_dq, weights + own * 64,
+                                        terms + own * kPanelAlign, kDen ? p.den_row(item.u.batch, head) : nullptr,
+                                        kDen ? g.dden_row(p, item.u.batch, head) : nullptr);
           publish_shared();
           asm volatile("bar.sync 1, %0;" ::"n"(T::kGroups * kGroupThreads) : "memory");  // w and c are there
 #pragma unroll
@@ -350,6 +361,27 @@ __global__ void __launch_bounds__(KeyGradientTiles<S>::kThreads, KeyGradientTile
       }
       summary_ring.release(summary_at);
     }
+  }
+}
+
+template <class Kernel>
+void launch_persistent(Kernel kernel, int threads, int bytes, const Arguments& a, const Gradients& g,
+                       cudaStream_t stream, const char* name) {
+  launch_next(name, kernel, blocks_for(kernel, threads, bytes, std::int64_t{a.units} * a.M), threads, bytes, stream, a,
+              g);
+}
+
+// dq and dS~ of the units of `a`, on panels or not.
+template <class S, bool kDen = false>
+void launch_query_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
+  const bool panels = on_panels<S>(a, [&](auto spec) {
+    using T = QueryGradientTiles<decltype(spec)>;
+    launch_persistent(panel_query_gradient_kernel<decltype(spec), kDen>, T::kThreads, T::kBytes, a, g, stream,
+                      "sm90 panel_query_gradient_kernel");
+  });
+  if (!panels) {
+    launch_persistent(query_gradient_kernel<S, kDen>, gradient_warps(S::kTiles) * 32,
+                      gradient_shared_bytes(a.D, S::kTiles), a, g, stream, "sm90 query_gradient_kernel");
   }
 }
 

@@ -1,5 +1,5 @@
-// Which problems the `sm90` candidate takes. What it leaves to `cuda`: f32 and f16, packed sequences, q_den and k_den,
-// the official normaliser, rows that 16-byte loads do not fit.
+// Which problems the `sm90` candidate takes. What it leaves to `cuda`: f32 and f16, packed sequences, the official
+// normaliser, heads of more than 128, a mix per head with shared kv heads.
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_plan.h"
 #include "mhla/kernels/common/cuda/sm90_fit.h"
@@ -8,7 +8,8 @@ namespace mhla {
 
 std::string sm90::fit_problem(const Problem& p) {
   if (p.normalizer == Normalizer::kOfficial) return "normalizer official";
-  return fit_common(p, p.E);
+  if (p.maybe_cu_seqlens.given()) return "cu_seqlens";
+  return fit_common(p, padded_size(p.E));
 }
 
 std::string bidirectional_fit_sm90(const Problem& p) {

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "mhla/kernels/common/cuda/sm90_padding.h"
 #include "mhla/kernels/common/problem.h"
 
 namespace mhla::sm90 {
@@ -110,16 +111,38 @@ TEST(Sm90Plan, SaysWhyNot) {
   EXPECT_EQ(fit_problem(p), "dtype f16");
   p = takes(), p.normalizer = Normalizer::kOfficial;
   EXPECT_EQ(fit_problem(p), "normalizer official");
-  p = takes(), p.D = 65;
-  EXPECT_EQ(fit_problem(p), "D = 65, E = 64: no multiples of 8");
+  p = takes(), p.D = 65, p.E = 127;
+  EXPECT_EQ(fit_problem(p), "");
+  p.E = 129;
+  EXPECT_EQ(fit_problem(p), "D = 65, E = 129: too large");
   p = takes(), p.E = 256;
   EXPECT_EQ(fit_problem(p), "D = 64, E = 256: too large");
-  p = takes(), p.k.stride[1] = 257;
-  EXPECT_EQ(fit_problem(p), "k: stride 257 of axis 1 is no multiple of 8");
   p = takes(), p.M = 2000;
   EXPECT_EQ(fit_problem(p), "2000 blocks, more than 1024");
-  p = takes(), p.maybe_q_den = p.q;
-  EXPECT_EQ(fit_problem(p), "q_den and k_den");
+  p = takes(), p.maybe_q_den = p.maybe_k_den = p.q;
+  EXPECT_EQ(fit_problem(p), "");
+  p = takes(), p.maybe_cu_seqlens.rank = 1;
+  EXPECT_EQ(fit_problem(p), "cu_seqlens");
+}
+
+TEST(Sm90Plan, CopiesRowsThatSixteenByteLoadsDoNotFit) {
+  EXPECT_EQ(padded_size(1), 8);
+  EXPECT_EQ(padded_size(64), 64);
+  EXPECT_EQ(padded_size(65), 72);
+  EXPECT_FALSE(needs_padding(takes()));
+  Problem p = takes();
+  p.E = 60;
+  EXPECT_TRUE(needs_padding(p));
+  p = takes(), p.k.stride[1] = 257;
+  EXPECT_TRUE(needs_padding(p));
+  p = takes(), p.k.stride[1] = 257, p.k.shape[1] = 1;  // a stride that nobody takes
+  EXPECT_FALSE(needs_padding(p));
+  p = takes(), p.v.data = reinterpret_cast<const void*>(std::uintptr_t{8});
+  EXPECT_TRUE(needs_padding(p));
+  p = takes(), p.maybe_q_den = p.maybe_k_den = p.q, p.maybe_k_den.stride[2] = 65;
+  EXPECT_TRUE(needs_padding(p));
+  p = takes(), p.dq = p.out, p.dq.stride[0] = 4;
+  EXPECT_TRUE(needs_padding(p));
 }
 
 }  // namespace

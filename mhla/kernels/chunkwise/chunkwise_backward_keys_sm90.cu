@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kChunkThreads, S::kRows >= 8 ? 3 : 4)
   const ChunkTile at(p, tiles);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
   const Unit u(p, p.first_unit + at.row * p.parts);
-  const BlockTokens block = p.block(at.index);
+  const BlockTokens block = u.block(p, at.index);
   const int size = static_cast<int>(block.size), first = at.tile * kPhaseTokens;
   float* to = g.maybe_diagonal +
               (static_cast<std::int64_t>(p.first_unit / p.parts + at.row) * p.M + at.index) * g.diagonals + at.tile;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kChunkThreads, S::kRows >= 8 ? 3 : 4)
     }
   }
   const int place = first + warp * 16 + lane / 4, upper = min(place, size - 1), lower = min(place + 8, size - 1);
-  const float m = diagonal_of(p, u.head * p.group, at.index);
+  const float m = p.diagonal(u.head * p.group, at.index);
   float d_mix = 0;
 #pragma unroll
   for (int j = 0; j < S::kColumns; ++j) {

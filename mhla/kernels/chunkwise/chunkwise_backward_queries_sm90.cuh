@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2) causal_query_gradient_kernel
   const int local = at.row / p.group, warp = threadIdx.x / 32, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
   const Unit u(p, p.first_unit + local * p.parts);
   const int head = u.head * p.group + at.row % p.group;
-  const BlockTokens block = p.block(at.index);
+  const BlockTokens block = u.block(p, at.index);
   const int size = static_cast<int>(block.size), first = at.tile * kPhaseTokens;
   if (first >= size) return;
   const Bf16* dout = g.dout.at(u.batch, head) + block.origin * g.dout.token;
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2) causal_query_gradient_kernel
     copy_tile<S>(dout + part * E, g.dout.token, first, size, E, own + part * kTile);
   }
   const char* mine = own + warp * 16 * S::kPitch;
-  const float m = diagonal_of(p, head, at.index);
+  const float m = p.diagonal(head, at.index);
   float a[1][S::kColumns][4] = {}, b[1][kNormalized ? S::kColumns : 1][4] = {};
   if (at.index > 0) {
     multiply_parts<S>(p, a[0], mine, local, at.index, stream, [&](int part) {

@@ -1,11 +1,13 @@
 // Backward of the causal form on Hopper in bf16 (chunkwise_backward_sm90.cuh): summaries and prefixes again, dq with w
 // and c of every token, dP in place of P, dmix, dS in place of dP, then dk and dv, in rounds of heads (kRoundBytes).
-// Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix in parts.
+// Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix in parts. Packed
+// sequences go group by group (chunkwise_sm90_plan.h).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_panels.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
+#include "mhla/kernels/common/cuda/sm90_padding.h"
 
 namespace mhla {
 namespace sm90 {
@@ -20,7 +22,7 @@ __global__ void __launch_bounds__(S::kRows * 32, S::kRows >= 8 ? 2 : 4)
   extern __shared__ __align__(16) char shared[];  // [2] q, dout, weights
   const int unit = blockIdx.x / p.M, index = blockIdx.x % p.M, row = threadIdx.x / 32 * 16, D = S::D(p), E = S::E(p);
   const Unit u(p, p.first_unit + unit);
-  const BlockTokens block = p.block(index);
+  const BlockTokens block = u.block(p, index);
   const int size = static_cast<int>(block.size), tiles = (size + kPhaseTokens - 1) / kPhaseTokens;
   const auto fetch = [&](int at) {  // tiles of one query head of the group after the other
     if (at < tiles * p.group) {
@@ -56,18 +58,25 @@ __global__ void __launch_bounds__(S::kRows * 32, S::kRows >= 8 ? 2 : 4)
 
 class CausalBackward {
  public:
-  CausalBackward(const Problem& p, Workspace& ws) : p_(p), parts_(column_parts(p.E)), heads_(p.B * p.Hkv) {
+  CausalBackward(const Problem& p, Workspace& ws) : p_(p), plan_(sequence_plan(p)), parts_(column_parts(p.E)) {
     const std::int64_t block = p.D * (p.E / parts_) + p.D;
     tiles_ = static_cast<int>((p.C + kPhaseTokens - 1) / kPhaseTokens);
     packed_mix_ = ws.take<uint4>(2 * p.Hm * packed_mix_units(mix_rows_of(p), p.M), "packed mix and its transpose");
-    at_once_ = units_at_once(heads_, 4 * parts_ * p.M * block);
-    rounds_ = (heads_ + at_once_ - 1) / at_once_;
-    summaries_ = ws.take<Bf16>(at_once_ * parts_ * p.M * block, "summaries");
-    mixed_ = ws.take<Bf16>(at_once_ * parts_ * p.M * block, "prefixes");
+    std::int64_t summaries = 0, mix_parts = 0, diagonals = 0;  // of the largest group: one after the other has them
+    for (const SequenceGroup& group : plan_.groups) {
+      const Rounds rounds(p, group, parts_);
+      summaries = std::max(summaries, rounds.at_once * parts_ * group.chunks * block);
+      mix_parts = std::max(mix_parts, rounds.mix.floats());
+      diagonals = std::max(diagonals, rounds.heads * group.chunks * tiles_);
+    }
+    summaries_ = ws.take<Bf16>(summaries, "summaries");
+    mixed_ = ws.take<Bf16>(summaries, "prefixes");
     weights_ = ws.take<float2>(p.B * p.H * p.N, "weights of tokens");
+    ranges_ = ws.take<TokenRange>(static_cast<std::int64_t>(plan_.ranges.size()), "packed sequences");
     if (!p.dmix.given()) return;
-    mix_parts_ = ws.take<float>(mix_.plan(p, heads_ * parts_, block, rounds_), "parts of dmix");
-    diagonal_ = ws.take<float>(heads_ * p.M * tiles_, "parts of the diagonal of dmix");
+    mix_parts_ = ws.take<float>(mix_parts, "parts of dmix");
+    diagonal_ = ws.take<float>(diagonals, "parts of the diagonal of dmix");
+    if (p.M > p.L || plan_.groups.size() > 1) whole_ = ws.take<double>(p.Hm * p.M * p.M, "dmix of all chunks");
   }
 
   void run() {
@@ -75,34 +84,58 @@ class CausalBackward {
     a.parts = static_cast<int>(parts_), a.E = static_cast<int>(p_.E / parts_);
     Gradients g = gradients_of(p_);
     g.weights = weights_, g.parts = mix_parts_, g.maybe_diagonal = diagonal_, g.diagonals = tiles_;
-    with_spec<true>(a, [&](auto spec) { phases<decltype(spec)>(a, g, stream_of(p_.stream)); });
+    g.maybe_whole = whole_, g.whole_rows = a.M;
+    const cudaStream_t stream = stream_of(p_.stream);
+    launch_ranges(plan_.ranges, ranges_, stream);
+    with_spec<true>(a, [&](auto spec) {
+      for (const SequenceGroup& group : plan_.groups) {
+        a.M = static_cast<int>(group.chunks);
+        a.maybe_ranges = plan_.ranges.empty() ? nullptr : ranges_ + group.first;
+        g.whole_begun = group.first > 0;
+        phases<decltype(spec)>(a, g, group, stream);
+      }
+    });
+    if (g.maybe_whole != nullptr) launch_mix_fold(g, p_.Hm, stream);
   }
 
  private:
+  // The kv heads of a group, in rounds of equal size.
+  struct Rounds {
+    std::int64_t heads, at_once, count;
+    MixGradient mix;
+    Rounds(const Problem& p, const SequenceGroup& group, std::int64_t parts) : heads(group.count * p.Hkv) {
+      const std::int64_t block = p.D * (p.E / parts) + p.D;
+      at_once = units_at_once(heads, 4 * parts * group.chunks * block);
+      count = (heads + at_once - 1) / at_once;
+      mix = MixGradient(group.chunks, p.Hm, heads * parts, block, count);
+    }
+  };
+
   template <class S>
-  void phases(Arguments a, const Gradients& g, cudaStream_t stream) {
+  void phases(Arguments a, const Gradients& g, const SequenceGroup& group, cudaStream_t stream) const {
+    const Rounds rounds(p_, group, parts_);
     const int mixes = static_cast<int>(p_.Hm);
     Arguments back = a;
     a.packed_mix = packed_mix_, back.packed_mix = packed_mix_ + mixes * packed_mix_units(a.mix_rows, a.M);
     launch_pack_mix(a, mixes, false, stream);
     launch_pack_mix(back, mixes, true, stream);
-    for (std::int64_t round = 0; round < rounds_; ++round) {
-      const std::int64_t heads = std::min(at_once_, heads_ - round * at_once_);
-      a.first_unit = static_cast<int>(round * at_once_ * parts_), a.units = static_cast<int>(heads * parts_);
+    for (std::int64_t round = 0; round < rounds.count; ++round) {
+      const std::int64_t first = round * rounds.at_once, heads = std::min(rounds.at_once, rounds.heads - first);
+      a.first_unit = static_cast<int>(first * parts_), a.units = static_cast<int>(heads * parts_);
       a.summaries = summaries_, a.mixed = mixed_;
       launch_summaries(a, stream);
       const auto queries = p_.normalized() ? launch_normalized_query_gradient : launch_free_query_gradient;
       queries(a, g, heads, tiles_, stream);
 
       prefix_gradient<S>(a, g, stream);
-      if (g.dmix != nullptr) mix_.launch_products(a, g, round, p_.Hm, stream);
+      if (g.dmix != nullptr) rounds.mix.launch_products(a, g, round, p_.Hm, stream);
       Arguments unmix = a;
       unmix.packed_mix = back.packed_mix;
       launch_mix(unmix, true, stream);
       if (p_.dk.given() || p_.dmix.given()) launch_causal_key_gradient(a, g, heads, tiles_, stream);
       if (p_.dv.given()) launch_causal_value_gradient(a, g, heads, tiles_, stream);
     }
-    if (g.dmix != nullptr) mix_.launch_sum(a, g, heads_, p_.Hm, stream);
+    if (g.dmix != nullptr) rounds.mix.launch_sum(a, g, rounds.heads, p_.Hm, stream);
   }
 
   template <class S>
@@ -121,21 +154,25 @@ class CausalBackward {
   }
 
   const Problem& p_;
-  std::int64_t parts_ = 1, heads_ = 0, at_once_ = 0, rounds_ = 0;
+  SequencePlan plan_;
+  std::int64_t parts_ = 1;
   int tiles_ = 1;  // of 64 tokens in a chunk
-  MixGradient mix_;
   uint4* packed_mix_ = nullptr;
   Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
   float2* weights_ = nullptr;
   float *mix_parts_ = nullptr, *diagonal_ = nullptr;
+  double* whole_ = nullptr;
+  TokenRange* ranges_ = nullptr;
 };
 
 }  // namespace
 }  // namespace sm90
 
 void chunkwise_backward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
-  sm90::CausalBackward pass(problem, workspace);
-  if (!workspace.counting()) pass.run();
+  sm90::run_padded(problem, workspace, [&](const Problem& padded) {
+    sm90::CausalBackward pass(padded, workspace);
+    if (!workspace.counting()) pass.run();
+  });
 }
 
 }  // namespace mhla

@@ -19,10 +19,6 @@ constexpr int chunk_stream_bytes(int D) {
   return summary > tiles ? summary : tiles;
 }
 
-__device__ inline float diagonal_of(const Arguments& p, int head, int index) {
-  return p.mix[(p.mix_head ? head : 0) * p.mix_head + index * (p.mix_row + p.mix_column)];
-}
-
 // Waits for all copies of all threads; what was there before must not be read any more.
 __device__ inline void all_there() {
   copy_commit();

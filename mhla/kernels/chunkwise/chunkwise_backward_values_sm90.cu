@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kChunkThreads, 3) causal_value_gradient_kernel
   const ChunkTile at(p, tiles);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
   const Unit u(p, p.first_unit + at.row);
-  const BlockTokens block = p.block(at.index);
+  const BlockTokens block = u.block(p, at.index);
   const int size = static_cast<int>(block.size), first = at.tile * kPhaseTokens;
   if (first >= size) return;
   copy_tile<S>(u.k(p) + block.origin * p.k.token, p.k.token, first, size, D, own);
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kChunkThreads, 3) causal_value_gradient_kernel
     const Bf16* dout = g.dout.at(u.batch, head) + block.origin * g.dout.token + u.part * E;
     const float2* all_weights =
         g.weights + (static_cast<std::int64_t>(u.batch) * p.Hkv * p.group + head) * p.N + block.origin;
-    const float m = diagonal_of(p, head, at.index);
+    const float m = p.diagonal(head, at.index);
     for (int j = at.tile; j * kPhaseTokens < size; ++j) {
       __syncthreads();
       copy_tile<S>(q, p.q.token, j * kPhaseTokens, size, D, stream);

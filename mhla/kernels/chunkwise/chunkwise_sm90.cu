@@ -9,6 +9,7 @@
 #include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_panels.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
+#include "mhla/kernels/common/cuda/sm90_padding.h"
 
 namespace mhla {
 namespace sm90 {
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_t
             lane = threadIdx.x % 32;
   const Unit u(p, p.first_unit + unit);
   const int head = u.head * p.group + row % p.group, D = S::D(p), E = S::E(p);
-  const BlockTokens block = p.block(index);
+  const BlockTokens block = u.block(p, index);
   const int size = static_cast<int>(block.size), first = tile * kPhaseTokens;
   if (first >= size) return;
   const Bf16* q = p.q.at(u.batch, head) + block.origin * p.q.token;
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_t
     }
   }
   if (lane % 4 != 0) x.den[0] = x.den[2] = 0;  // what column 0 of the product left; the scores are added to it
-  const float diagonal = p.mix[(p.mix_head ? head : 0) * p.mix_head + index * (p.mix_row + p.mix_column)];
+  const float diagonal = p.diagonal(head, index);
   for (int j = 0; j <= tile; ++j) {
     if (j > 0) {
       __syncthreads();
@@ -140,12 +141,15 @@ __global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_t
 
 class CausalForward {
  public:
-  CausalForward(const Problem& p, Workspace& ws) : p_(p), parts_(column_parts(p.E)) {
+  CausalForward(const Problem& p, Workspace& ws) : p_(p), plan_(sequence_plan(p)), parts_(column_parts(p.E)) {
     const std::int64_t block = p.D * (p.E / parts_) + p.D;
-    units_ = p.B * p.Hkv * parts_;
     packed_mix_ = ws.take<uint4>(p.Hm * packed_mix_units(mix_rows_of(p), p.M), "packed mix");
-    at_once_ = units_at_once(units_, 2 * p.M * block);
-    summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
+    std::int64_t summaries = 0;
+    for (const SequenceGroup& group : plan_.groups) {
+      summaries = std::max(summaries, at_once(group) * group.chunks * block);
+    }
+    summaries_ = ws.take<Bf16>(summaries, "summaries");
+    ranges_ = ws.take<TokenRange>(static_cast<std::int64_t>(plan_.ranges.size()), "packed sequences");
   }
 
   void run() {
@@ -153,41 +157,60 @@ class CausalForward {
     a.parts = static_cast<int>(parts_), a.E = static_cast<int>(p_.E / parts_);
     a.packed_mix = packed_mix_, a.summaries = a.mixed = summaries_;
     const cudaStream_t stream = stream_of(p_.stream);
-    launch_pack_mix(a, static_cast<int>(p_.Hm), false, stream);
-    const int query_tiles = static_cast<int>((p_.C + kPhaseTokens - 1) / kPhaseTokens);
+    launch_ranges(plan_.ranges, ranges_, stream);
     with_spec<true>(a, [&](auto spec) {
-      using S = decltype(spec);
-      for (std::int64_t first = 0; first < units_; first += at_once_) {
-        a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(at_once_, units_ - first));
-        launch_summaries(a, stream);
-        const std::int64_t chunks = std::int64_t{a.units} * a.group * a.M;
-        const bool panels = on_panels<S>(a, [&](auto known) {
-          using T = CausalTiles<decltype(known)>;
-          const auto kernel = panel_causal_kernel<decltype(known)>;
-          launch_next("sm90 panel_causal_kernel", kernel, blocks_for(kernel, T::kThreads, T::kBytes, chunks),
-                      T::kThreads, T::kBytes, stream, a);
-        });
-        if (!panels) {
-          const int bytes = 3 * kPhaseTokens * S::kPitch + summary_bytes(a.D, S::kTiles);
-          launch_next("sm90 causal_kernel", causal_kernel<S>, static_cast<unsigned>(chunks * query_tiles), 128, bytes,
-                      stream, a, query_tiles);
-        }
+      for (const SequenceGroup& group : plan_.groups) {
+        a.M = static_cast<int>(group.chunks);
+        a.maybe_ranges = plan_.ranges.empty() ? nullptr : ranges_ + group.first;
+        launch_group<decltype(spec)>(a, group, stream);
       }
     });
   }
 
  private:
+  [[nodiscard]] std::int64_t units(const SequenceGroup& group) const { return group.count * p_.Hkv * parts_; }
+  [[nodiscard]] std::int64_t at_once(const SequenceGroup& group) const {
+    return units_at_once(units(group), 2 * group.chunks * (p_.D * (p_.E / parts_) + p_.D));
+  }
+
+  template <class S>
+  void launch_group(Arguments a, const SequenceGroup& group, cudaStream_t stream) const {
+    launch_pack_mix(a, static_cast<int>(p_.Hm), false, stream);
+    const int query_tiles = static_cast<int>((p_.C + kPhaseTokens - 1) / kPhaseTokens);
+    const std::int64_t all = units(group), step = at_once(group);
+    for (std::int64_t first = 0; first < all; first += step) {
+      a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(step, all - first));
+      launch_summaries(a, stream);
+      const std::int64_t chunks = std::int64_t{a.units} * a.group * a.M;
+      const bool panels = on_panels<S>(a, [&](auto known) {
+        using T = CausalTiles<decltype(known)>;
+        const auto kernel = panel_causal_kernel<decltype(known)>;
+        launch_next("sm90 panel_causal_kernel", kernel, blocks_for(kernel, T::kThreads, T::kBytes, chunks), T::kThreads,
+                    T::kBytes, stream, a);
+      });
+      if (!panels) {
+        const int bytes = 3 * kPhaseTokens * S::kPitch + summary_bytes(a.D, S::kTiles);
+        launch_next("sm90 causal_kernel", causal_kernel<S>, static_cast<unsigned>(chunks * query_tiles), 128, bytes,
+                    stream, a, query_tiles);
+      }
+    }
+  }
+
   const Problem& p_;
-  std::int64_t parts_ = 1, units_ = 0, at_once_ = 0;
+  SequencePlan plan_;
+  std::int64_t parts_ = 1;
   uint4* packed_mix_ = nullptr;
   Bf16* summaries_ = nullptr;
+  TokenRange* ranges_ = nullptr;
 };
 
 }  // namespace sm90
 
 void chunkwise_forward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
-  sm90::CausalForward pass(problem, workspace);
-  if (!workspace.counting()) pass.run();
+  sm90::run_padded(problem, workspace, [&](const Problem& padded) {
+    sm90::CausalForward pass(padded, workspace);
+    if (!workspace.counting()) pass.run();
+  });
 }
 
 }  // namespace mhla

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(CausalTiles<S>::kThreads, CausalTiles<S>::kBlo
     for (int i = blockIdx.x; i < items; i += gridDim.x) {
       const int row = i / p.M, index = i - row * p.M, unit = row / p.group;
       const Unit u(p, p.first_unit + unit);
-      const BlockTokens block = p.block(index);
+      const BlockTokens block = u.block(p, index);
       const int size = static_cast<int>(block.size);
       const Bf16 *q = p.q.at(u.batch, u.head * p.group + row % p.group), *k = u.k(p), *v = u.v(p);
       const auto bring_prefix = [&] {
@@ -118,9 +118,9 @@ __global__ void __launch_bounds__(CausalTiles<S>::kThreads, CausalTiles<S>::kBlo
       const int row = i / p.M, index = i - row * p.M;
       const Unit u(p, p.first_unit + row / p.group);
       const int head = u.head * p.group + row % p.group;
-      const BlockTokens block = p.block(index);
+      const BlockTokens block = u.block(p, index);
       const int last = static_cast<int>(block.size) - 1;
-      const float diagonal = p.mix[(p.mix_head ? head : 0) * p.mix_head + index * (p.mix_row + p.mix_column)];
+      const float diagonal = p.diagonal(head, index);
       for (int first = 0; first <= last; first += 64) {
         std::uint32_t q[4 * T::kPanels][4];
         query_ring.wait_full(query_at);

@@ -105,27 +105,39 @@ struct QueryGradient {
     for (int half = 0; half < 2; ++half) den[half] = quad_sum(den[half]), dot[half] = quad_sum(dot[half]);
   }
 
-  // With den and dot of all columns; w and c to `weights`.
+  // With den and dot of all columns; w and c to `weights`. kDen: den of the tokens of the head is in memory, and its
+  // gradient w c goes there instead.
+  template <bool kDen = false>
   __device__ void finish(const Arguments& p, const Gradients& g, const char* q, const char* summary,
-                         const BlockTokens& block, int first, Bf16* maybe_dq, float2* weights, int d0) {
+                         const BlockTokens& block, int first, Bf16* maybe_dq, float2* weights, int d0,
+                         const float* all_den = nullptr, float* all_dden = nullptr) {
     const int lane = threadIdx.x % 32, place = first + lane / 4, last = static_cast<int>(block.size) - 1;
     float w[2], c[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const bool valid = place + half * 8 <= last;
-      const float total = p.eps + den[half];
-      w[half] = !valid ? 0.0f : p.normalized ? p.scale / total : p.scale;
-      c[half] = valid && p.normalized ? -dot[half] / total : 0.0f;
+      if constexpr (kDen) {
+        const std::int64_t token = block.token(min(place + half * 8, last));
+        const float total = __ldcg(all_den + token);
+        w[half] = valid ? p.scale / total : 0.0f, c[half] = 0.0f;
+        if (valid && lane % 4 == 0 && d0 == 0) all_dden[token] = -w[half] * (dot[half] / total);
+      } else {
+        const float total = p.eps + den[half];
+        w[half] = !valid ? 0.0f : p.normalized ? p.scale / total : p.scale;
+        c[half] = valid && p.normalized ? -dot[half] / total : 0.0f;
+      }
       if (lane % 4 == 0 && d0 == 0) weights[lane / 4 + half * 8] = {w[half], c[half]};
     }
     if (maybe_dq == nullptr) return;
-    each_z(p, summary, d0, [&](int j, float2 z) {
+    if constexpr (!kDen) {
+      each_z(p, summary, d0, [&](int j, float2 z) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        acc[j][2 * half] = fmaf(c[half], z.x, acc[j][2 * half]);
-        acc[j][2 * half + 1] = fmaf(c[half], z.y, acc[j][2 * half + 1]);
-      }
-    });
+        for (int half = 0; half < 2; ++half) {
+          acc[j][2 * half] = fmaf(c[half], z.x, acc[j][2 * half]);
+          acc[j][2 * half + 1] = fmaf(c[half], z.y, acc[j][2 * half + 1]);
+        }
+      });
+    }
     const int X = min(kTiles * 8, S::D(p) - d0);
     const auto* x = reinterpret_cast<const Bf16*>(q + lane / 4 * S::kPitch) + d0;
     Bf16 *upper = maybe_dq + block.token(min(place, last)) * g.dq.token + d0,
@@ -203,7 +215,7 @@ struct SummaryGradient {
 };
 
 // Blocks of queries in turn, tiles of tokens, the next one and its S~ on their way.
-template <class S>
+template <class S, bool kDen = false>
 __global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, gradient_blocks(S::kTiles))
     query_gradient_kernel(Arguments p, Gradients g) {
   after_previous();
@@ -272,7 +284,13 @@ __global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, gradient_block
             mine.den[i] = low->x + high->x, mine.dot[i] = low->y + high->y;
           }
         }
-        if (active) {
+        if constexpr (kDen) {
+          if (active) {
+            mine.template finish<true>(p, g, q + tile * S::kPitch, summary, item.block, first + tile, maybe_dq,
+                                       weights + tile, d0, p.den_row(item.u.batch, head),
+                                       g.dden_row(p, item.u.batch, head));
+          }
+        } else if (active) {
           mine.finish(p, g, q + tile * S::kPitch, summary, item.block, first + tile, maybe_dq, weights + tile, d0);
         }
         __syncthreads();  // w and c are there

@@ -1,23 +1,21 @@
 #include "mhla/kernels/common/cuda/sm90_fit.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
+#include "mhla/kernels/common/cuda/sm90_padding.h"
 #include "mhla/kernels/common/cuda/sm90_plan.h"
 
 namespace mhla::sm90 {
 namespace {
 
-std::string misaligned(const char* name, const ConstView& x) {
-  if (reinterpret_cast<std::uintptr_t>(x.data) % 16 != 0) return str(name, " is not aligned to 16 bytes");
+bool aligned(const ConstView& x) {
+  if (reinterpret_cast<std::uintptr_t>(x.data) % 16 != 0) return false;
   for (std::size_t axis = 0; axis < 3; ++axis) {
-    if (x.shape[axis] > 1 && x.stride[axis] % 8 != 0) {
-      return str(name, ": stride ", x.stride[axis], " of axis ", axis, " is no multiple of 8");
-    }
+    if (x.shape[axis] > 1 && x.stride[axis] % 8 != 0) return false;
   }
-  return "";
+  return true;
 }
 
 }  // namespace
@@ -32,27 +30,25 @@ std::string fit_device(const Problem& p) {
 
 std::string fit_common(const Problem& p, std::int64_t columns) {
   if (p.dtype() != DType::kBF16) return str("dtype ", name_of(p.dtype()));
-  if (p.has_den()) return "q_den and k_den";
-  if (p.maybe_cu_seqlens.given()) return "cu_seqlens";
   if (p.Hm > 1 && p.group() > 1) return "a mix per head with shared kv heads";
-  if (p.D % 8 != 0 || p.E % 8 != 0) return str("D = ", p.D, ", E = ", p.E, ": no multiples of 8");
-  if (tiles_of(p.D, columns).rows == 0) return str("D = ", p.D, ", E = ", p.E, ": too large");
+  if (tiles_of(padded_size(p.D), columns).rows == 0) return str("D = ", p.D, ", E = ", p.E, ": too large");
   if (p.M > kMaxBlocks) return str(p.M, " blocks, more than ", kMaxBlocks);
-  const std::int64_t items = p.B * p.H * std::max<std::int64_t>(p.E / 8, 1);  // parts of the columns count too
+  const std::int64_t sequences = p.maybe_cu_seqlens.given() ? static_cast<std::int64_t>(p.sequences.size()) : p.B;
+  const std::int64_t items = sequences * p.H * (padded_size(p.E) / 8);  // parts of the columns count too
   if (items > INT32_MAX / std::max<std::int64_t>(p.M, 1) || p.C > INT32_MAX / 2)
     return "more blocks than 32 bits count";
-  for (const auto& [name, view] : {std::pair<const char*, ConstView>{"q", p.q},
-                                   {"k", p.k},
-                                   {"v", p.v},
-                                   {"out", p.out},
-                                   {"dout", p.dout},
-                                   {"dq", p.dq},
-                                   {"dk", p.dk},
-                                   {"dv", p.dv}}) {
-    if (!view.given()) continue;
-    if (std::string reason = misaligned(name, view); !reason.empty()) return reason;
-  }
   return "";
+}
+
+bool needs_padding(const Problem& p) {
+  if (p.D % 8 != 0 || p.E % 8 != 0) return true;
+  for (const ConstView& view : {p.q, p.k, p.v, p.maybe_q_den, p.maybe_k_den, p.dout}) {
+    if (view.given() && !aligned(view)) return true;
+  }
+  for (const View& view : {p.out, p.dq, p.dk, p.dv, p.maybe_dq_den, p.maybe_dk_den}) {
+    if (view.given() && !aligned(view)) return true;
+  }
+  return false;
 }
 
 }  // namespace mhla::sm90

@@ -10,8 +10,7 @@ namespace mhla::sm90 {
 // The device: a Hopper card that can be used. Empty, or why not.
 std::string fit_device(const Problem& problem);
 
-// bf16 without q_den, k_den and cu_seqlens, D and the columns of a unit multiples of 8 up to 128, rows that 16-byte
-// loads fit. Empty, or why not.
+// bf16, D and the columns of a unit up to 128. Empty, or why not.
 std::string fit_common(const Problem& problem, std::int64_t columns);
 
 }  // namespace mhla::sm90

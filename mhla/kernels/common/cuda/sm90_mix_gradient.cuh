@@ -15,6 +15,14 @@ struct Gradients {
   float* parts;           // of dmix
   float* maybe_diagonal;  // causal: [units / parts][M][diagonals], parts of dmix[i][i]
   int diagonals;
+  double* maybe_whole;  // [Hm, whole_rows, whole_rows]: the sums of all chunks, where they do not go straight to dmix
+  int whole_rows;
+  bool whole_begun;   // another group of sequences is there already: add to it
+  float* maybe_dden;  // [B, H, N]: gradients of p.maybe_den
+
+  __device__ float* dden_row(const Arguments& p, int batch, int head) const {
+    return maybe_dden + (static_cast<std::int64_t>(batch) * p.Hkv * p.group + head) * p.N;
+  }
 
   __device__ float& dmix_at(int head, int i, int b) const {
     return dmix[head * dmix_head + i * dmix_row + b * dmix_column];
@@ -132,8 +140,9 @@ __device__ inline double lane_sum(const float* x, std::int64_t stride, int count
   return sum;
 }
 
-// dmix[i][b] of a matrix = the sum of share(matrix, i, b, lane) over the lanes; 0 where mix is not used.
-template <class F>
+// dmix[i][b] of a matrix = the sum of share(matrix, i, b, lane) over the lanes; 0 where mix is not used. kWhole: to
+// maybe_whole.
+template <bool kWhole = false, class F>
 __device__ inline void sum_mix_gradient(const Arguments& p, const Gradients& g, const F& share) {
   __shared__ double sums[kMixSumLanes][kMixSumEntries];
   const int lane = threadIdx.x / kMixSumEntries, entry = threadIdx.x % kMixSumEntries;
@@ -141,18 +150,23 @@ __device__ inline void sum_mix_gradient(const Arguments& p, const Gradients& g, 
   double sum = i < p.M && b < p.M ? share(matrix, i, b, lane) : 0;
   sums[lane][entry] = sum;
   __syncthreads();
-  if (lane > 0 || b >= g.L) return;
+  if (lane > 0 || b >= (kWhole ? g.whole_rows : g.L)) return;
   for (int other = 1; other < kMixSumLanes; ++other) sum += sums[other][entry];
-  g.dmix_at(matrix, i, b) = static_cast<float>(sum);
+  if constexpr (kWhole) {
+    double& to = g.maybe_whole[(static_cast<std::int64_t>(matrix) * g.whole_rows + i) * g.whole_rows + b];
+    to = g.whole_begun ? to + sum : sum;
+  } else {
+    g.dmix_at(matrix, i, b) = static_cast<float>(sum);
+  }
 }
 
 // dmix from the parts of `rounds` launches. `heads`: sequences times kv heads.
-template <int>
+template <bool kWhole>
 __global__ void __launch_bounds__(kMixSumThreads)
     mix_sum_kernel(Arguments p, Gradients g, int rows, int splits, int rounds, std::int64_t round_size, int heads) {
   after_previous();
   const int tiles = (p.M + rows - 1) / rows, every = p.mix_head ? p.Hkv : 1;  // every so many heads use a matrix
-  sum_mix_gradient(p, g, [&](int matrix, int i, int b, int lane) {
+  sum_mix_gradient<kWhole>(p, g, [&](int matrix, int i, int b, int lane) {
     double sum = 0;
     if (!p.causal || b < i) {
       const std::int64_t split = std::int64_t{tiles} * tiles * rows * rows;
@@ -168,16 +182,50 @@ __global__ void __launch_bounds__(kMixSumThreads)
   });
 }
 
+// dmix from maybe_whole; what row i >= L received goes to the entries that it reused (mix_index). A block of threads
+// for every row but the last, and one for every entry of that.
+inline constexpr int kMixFoldThreads = 256;
+template <int>
+__global__ void __launch_bounds__(kMixFoldThreads) mix_fold_kernel(Gradients g) {
+  after_previous();
+  const int matrix = blockIdx.y, M = g.whole_rows, last = g.L - 1, at = blockIdx.x, thread = threadIdx.x;
+  const double* whole = g.maybe_whole + static_cast<std::int64_t>(matrix) * M * M;
+  if (at < last) {
+    for (int b = thread; b < g.L; b += kMixFoldThreads) {
+      g.dmix_at(matrix, at, b) = at < M && b <= at ? static_cast<float>(whole[at * M + b]) : 0.0f;
+    }
+    return;
+  }
+  const int b = at - last;
+  double sum = 0;
+  for (int i = last + thread / 32; i < M; i += kMixFoldThreads / 32) {  // a warp a row
+    const int end = i - last + b;                                       // all that is older shares the first entry
+#pragma unroll 4
+    for (int from = (b > 0 ? end : 0) + thread % 32; from <= end; from += 32) sum += whole[i * M + from];
+  }
+  __shared__ double sums[kMixFoldThreads];
+  sums[thread] = sum;
+  __syncthreads();
+  for (int half = kMixFoldThreads / 2; half > 0; half /= 2) {
+    if (thread < half) sums[thread] += sums[thread + half];
+    __syncthreads();
+  }
+  if (thread == 0) g.dmix_at(matrix, last, b) = static_cast<float>(sums[0]);
+}
+
 // Where the parts of dmix lie, and the launches that make and sum them.
 struct MixGradient {
   std::int64_t rounds = 0, splits = 0, round_size = 0;
 
-  [[nodiscard]] std::int64_t plan(const Problem& p, std::int64_t units, std::int64_t block, std::int64_t rounds_) {
-    const std::int64_t rows = product_rows(p.M), tiles = (p.M + rows - 1) / rows;
-    rounds = rounds_, splits = mix_splits(tiles * tiles * p.Hm, units, block);
-    round_size = p.Hm * splits * tiles * tiles * rows * rows;
-    return rounds * round_size;
+  MixGradient() = default;
+  // Of M blocks and Hm matrices; `block`: values of a summary.
+  MixGradient(std::int64_t M, std::int64_t Hm, std::int64_t units, std::int64_t block, std::int64_t rounds_)
+      : rounds(rounds_) {
+    const std::int64_t rows = product_rows(M), tiles = (M + rows - 1) / rows;
+    splits = mix_splits(tiles * tiles * Hm, units, block);
+    round_size = Hm * splits * tiles * tiles * rows * rows;
   }
+  [[nodiscard]] std::int64_t floats() const { return rounds * round_size; }  // of all parts
   // dS~ and S of the units of `a`.
   void launch_products(const Arguments& a, Gradients g, std::int64_t round, std::int64_t matrices,
                        cudaStream_t stream) const {
@@ -194,10 +242,17 @@ struct MixGradient {
   }
   void launch_sum(const Arguments& a, const Gradients& g, std::int64_t heads, std::int64_t matrices,
                   cudaStream_t stream) const {
-    launch_next("sm90 mix_sum_kernel", mix_sum_kernel<0>, mix_sum_grid(g.L, matrices), kMixSumThreads, 0, stream, a, g,
-                product_rows(a.M), static_cast<int>(splits), static_cast<int>(rounds), round_size,
+    const bool whole = g.maybe_whole != nullptr;
+    const auto kernel = whole ? mix_sum_kernel<true> : mix_sum_kernel<false>;
+    launch_next("sm90 mix_sum_kernel", kernel, mix_sum_grid(whole ? a.M : g.L, matrices), kMixSumThreads, 0, stream, a,
+                g, product_rows(a.M), static_cast<int>(splits), static_cast<int>(rounds), round_size,
                 static_cast<int>(heads));
   }
 };
+
+inline void launch_mix_fold(const Gradients& g, std::int64_t matrices, cudaStream_t stream) {
+  launch_next("sm90 mix_fold_kernel", mix_fold_kernel<0>,
+              dim3(static_cast<unsigned>(2 * g.L - 1), static_cast<unsigned>(matrices)), kMixFoldThreads, 0, stream, g);
+}
 
 }  // namespace mhla::sm90

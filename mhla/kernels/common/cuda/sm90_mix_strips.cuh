@@ -8,7 +8,7 @@ namespace mhla::sm90 {
 __global__ void pack_mix_kernel(Arguments p, int tiles, bool back) {
   after_previous();
   p.packed_mix[(static_cast<std::int64_t>(blockIdx.y) * tiles * tiles + blockIdx.x) * 32 + threadIdx.x] =
-      mix_fragment(p, blockIdx.y, blockIdx.x / tiles, blockIdx.x % tiles, threadIdx.x, back);
+      mix_fragment<true>(p, blockIdx.y, blockIdx.x / tiles, blockIdx.x % tiles, threadIdx.x, back);
 }
 
 // Phase 2: S~_i = sum_b mix[i,b] S_b for kStrip of the D E + D values of a block, or back in place, dS_b = sum_i

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <type_traits>
 
 #include "mhla/core/cuda_check.h"
@@ -27,8 +28,11 @@ struct Item {
   Unit u;
   BlockTokens block;
   __device__ Item(const Arguments& p, int item)
-      : unit(item / p.M), index(item % p.M), u(p, p.first_unit + unit), block(p.block(index)) {}
+      : unit(item / p.M), index(item % p.M), u(p, p.first_unit + unit), block(u.block(p, index)) {}
 };
+__device__ inline int item_size(const Arguments& p, int item) {  // tokens of its block
+  return static_cast<int>(p.maybe_ranges == nullptr ? p.block(item % p.M).size : Item(p, item).block.size);
+}
 
 // A launch that may begin while the one before it on the stream ends: kernels start with after_previous().
 template <class... P, class... A>
@@ -55,9 +59,14 @@ unsigned blocks_for(Kernel kernel, int threads, int bytes, std::int64_t items) {
   return static_cast<unsigned>(std::min<std::int64_t>(items, std::int64_t{count} * std::max(resident, 1)));
 }
 
-// mix, or its transpose, of all heads into a.packed_mix; phases 1 and 2 for the units of `a`; phase 2 alone, or back:
-// dS of dS~. In summaries_sm90.cu.
+// Ranges of packed sequences to device memory, as arguments of kernels: that can be recorded in a CUDA graph. In
+// summaries_sm90.cu.
+void launch_ranges(std::span<const TokenRange> ranges, TokenRange* to, cudaStream_t stream);
+
+// mix, or its transpose, of all heads into a.packed_mix; phase 1 for the units of `a`; phases 1 and 2; phase 2 alone,
+// or back: dS of dS~. In summaries_sm90.cu.
 void launch_pack_mix(const Arguments& a, int mix_heads, bool back, cudaStream_t stream);
+void launch_block_summaries(const Arguments& a, cudaStream_t stream);
 void launch_summaries(const Arguments& a, cudaStream_t stream);
 void launch_mix(const Arguments& a, bool back, cudaStream_t stream);
 
@@ -67,8 +76,11 @@ Strided<T> strided(const View& x) {
 }
 
 // What the way of mixing follows from. A causal sequence that is padded on the right keeps its bits, so it is not the
-// number of its chunks.
-inline std::int64_t mix_rows_of(const Problem& p) { return p.causal ? p.L : p.M; }
+// number of its chunks: it is the rows of mix, or with `extend`, where chunks have no bound, the most there may be.
+inline std::int64_t mix_rows_of(const Problem& p) {
+  if (!p.causal) return p.M;
+  return p.extend ? kMaxBlocks : p.L;
+}
 
 // What both forms tell their kernels; parts of the columns, buffers and units are the caller's.
 inline Arguments arguments_of(const Problem& p) {
@@ -80,7 +92,7 @@ inline Arguments arguments_of(const Problem& p) {
   a.M = static_cast<int>(p.M), a.D = static_cast<int>(p.D), a.E = static_cast<int>(p.E);
   a.Hkv = static_cast<int>(p.Hkv), a.group = static_cast<int>(p.group());
   a.parts = 1;
-  a.causal = p.causal, a.mix_rows = static_cast<int>(mix_rows_of(p));
+  a.causal = p.causal, a.mix_rows = static_cast<int>(mix_rows_of(p)), a.L = static_cast<int>(p.L);
   a.long_blocks = (p.layout.rank == 1 ? p.layout.block_size : p.C) > kPhaseTokens;
   a.map = p.feature_map, a.normalized = p.normalized();
   a.eps = static_cast<float>(p.eps), a.scale = static_cast<float>(p.scale);
@@ -89,27 +101,32 @@ inline Arguments arguments_of(const Problem& p) {
   return a;
 }
 
+// The tiles of a problem as constants: f(rows, columns, whether D and E fill them).
+template <class F>
+void with_tiles(const Arguments& a, const F& f) {
+  const Tiles t = tiles_of(a.D, a.E);
+  const bool filled = a.D == exact_size(t) && a.E == exact_size(t);
+  static_assert(kTiles[0].rows == 2 && kTiles[1].rows == 4 && kTiles[2].rows == 5 && kTiles[3].rows == 8);
+  switch (t.rows) {
+    case 2: f(std::integral_constant<int, 2>{}, std::integral_constant<int, 4>{}, filled); break;
+    case 4: f(std::integral_constant<int, 4>{}, std::integral_constant<int, 8>{}, filled); break;
+    case 5: f(std::integral_constant<int, 5>{}, std::integral_constant<int, 9>{}, filled); break;
+    default: f(std::integral_constant<int, 8>{}, std::integral_constant<int, 16>{}, filled); break;
+  }
+}
+
 // The tiles of a problem as a type: f(Spec<...>{}). The identity is worth kernels of its own in the causal form, where
 // language models rotate what the map gave.
 template <bool kCausal, class F>
 void with_spec(const Arguments& a, const F& f) {
-  const Tiles t = tiles_of(a.D, a.E);
-  const bool filled = a.D == exact_size(t) && a.E == exact_size(t);
-  const auto pick = [&](auto rows, auto columns) {
+  with_tiles(a, [&](auto rows, auto columns, bool filled) {
     constexpr int kRows = rows, kColumns = columns;
     if (filled && a.map == FeatureMap::kReluEps) return f(Spec<kRows, kColumns, Known::kReluEps>{});
     if constexpr (kCausal && (kRows == 4 || kRows == 8)) {
       if (filled && a.map == FeatureMap::kIdentity) return f(Spec<kRows, kColumns, Known::kIdentity>{});
     }
     f(Spec<kRows, kColumns, Known::kNothing>{});
-  };
-  static_assert(kTiles[0].rows == 2 && kTiles[1].rows == 4 && kTiles[2].rows == 5 && kTiles[3].rows == 8);
-  switch (t.rows) {
-    case 2: pick(std::integral_constant<int, 2>{}, std::integral_constant<int, 4>{}); break;
-    case 4: pick(std::integral_constant<int, 4>{}, std::integral_constant<int, 8>{}); break;
-    case 5: pick(std::integral_constant<int, 5>{}, std::integral_constant<int, 9>{}); break;
-    default: pick(std::integral_constant<int, 8>{}, std::integral_constant<int, 16>{}); break;
-  }
+  });
 }
 
 }  // namespace mhla::sm90

@@ -16,6 +16,9 @@ constexpr std::int64_t packed_mix_units(std::int64_t mix_rows, std::int64_t M) {
   return mixed_on_panels(mix_rows) ? panels * panels * 512 : tiles * tiles * 32;
 }
 
+// D and E as the kernels take them, rows of whole 16-byte units: others are copied (sm90_padding.h).
+constexpr std::int64_t padded_size(std::int64_t X) { return (X + 7) / 8 * 8; }
+
 // Tiles of a head: D rows in rows * 16, E columns in columns * 8.
 struct Tiles {
   int rows = 0, columns = 0;
@@ -58,6 +61,11 @@ constexpr std::int64_t units_at_once(std::int64_t units, std::int64_t unit_bytes
   const std::int64_t rounds = (units + most - 1) / most;
   return (units + rounds - 1) / rounds;
 }
+
+// Tokens of a packed sequence: [start, start + length) of the only batch element.
+struct TokenRange {
+  std::int64_t start, length;
+};
 
 // Parts of dmix: enough blocks of threads for the largest card four times, each with at least 16 pieces of 64 columns.
 constexpr std::int64_t mix_splits(std::int64_t tiles, std::int64_t units, std::int64_t columns) {

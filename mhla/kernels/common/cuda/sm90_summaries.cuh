@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(SummaryTiles<S>::kThreads, SummaryTiles<S>::kB
     const int lane = threadIdx.x % 32, row = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
     const std::uint64_t ones = panel_descriptor(stages + T::kOnesAt);
     for (int i = blockIdx.x; i < items; i += gridDim.x) {
-      const int size = static_cast<int>(p.block(i % p.M).size);
+      const int size = item_size(p, i);
       Accumulator acc[T::kPanels][T::kPanels] = {};  // 64 rows and 64 columns each
       float z[T::kPanels][4] = {};
       for (int first = 0; first < size; first += 64, at.next()) {
@@ -118,6 +118,13 @@ __global__ void __launch_bounds__(S::kRows * 32) summary_kernel(Arguments p) {
   const int items = p.units * p.M, row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
   int next = blockIdx.x, next_first = 0, next_slot = 0;  // of the next fetch
   Item coming(p, min(next, items - 1));
+  const auto skip_empty = [&] {  // their sums take no tile
+    while (next < items && coming.block.size == 0) {
+      next += gridDim.x;
+      if (next < items) coming = Item(p, next);
+    }
+  };
+  if (p.maybe_ranges != nullptr) skip_empty();
   const auto fetch = [&] {
     if (next < items) {
       const std::uint32_t stage = shared_address(shared + next_slot * kStage);
@@ -127,6 +134,7 @@ __global__ void __launch_bounds__(S::kRows * 32) summary_kernel(Arguments p) {
       if (next_first >= static_cast<int>(coming.block.size)) {
         next += gridDim.x, next_first = 0;
         if (next < items) coming = Item(p, next);
+        if (p.maybe_ranges != nullptr) skip_empty();
       }
     }
     next_slot = next_slot + 1 == kStages ? 0 : next_slot + 1;
@@ -136,7 +144,7 @@ __global__ void __launch_bounds__(S::kRows * 32) summary_kernel(Arguments p) {
   for (int i = 0; i < kStages - 1; ++i) fetch();
   int slot = 0;
   for (int at = blockIdx.x; at < items; at += gridDim.x) {
-    const int size = static_cast<int>(p.block(at % p.M).size);
+    const int size = item_size(p, at);
     Summary<S> summary;
     for (int first = 0; first < size; first += kPhaseTokens) {
       copy_wait<kStages - 2>();

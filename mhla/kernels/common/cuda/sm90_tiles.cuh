@@ -7,6 +7,7 @@
 #include "mhla/kernels/common/cuda/sm90_plan.h"
 #include "mhla/kernels/common/cuda/tensor_core.cuh"
 #include "mhla/kernels/common/options.h"
+#include "mhla/kernels/common/problem.h"
 
 namespace mhla::sm90 {
 
@@ -25,22 +26,37 @@ struct Arguments {
   Strided<Bf16> out;
   DeviceLayout layout;
   std::int64_t N;
+  // Packed sequences: where those of these units lie. Not given: one a batch element, N tokens each.
+  const TokenRange* maybe_ranges;
   int M, D, E, Hkv, group;  // E: of a part
   int parts;                // of the columns of v and out, each a unit of its own
   bool causal;              // S~_i of the blocks before i
   bool long_blocks;         // of more tokens than a tile of 64
+  int L;                    // rows of mix: less than M with `extend`
   int mix_rows;             // what the way of mixing follows from: causal, those of mix, whatever the sequence has
   FeatureMap map;
   bool normalized;
   float eps, scale;
-  const float* mix;                            // [Hm, M, M]
+  const float* mix;                            // [Hm, L, L]
   std::int64_t mix_head, mix_row, mix_column;  // strides; mix_head is 0 when shared
   uint4* packed_mix;                           // [Hm][packed_mix_units()], the three phases only
   Bf16* summaries;                             // [units][M][D E + D], S then z; the three phases only
   Bf16* mixed;                                 // S~, in place of S where S is not needed any more
   int first_unit, units;                       // of this launch
+  float* maybe_den;  // [B, H, N]: denominators with eps, made of q_den and k_den; then `normalized` is false
 
   __device__ BlockTokens block(int index) const { return layout.tokens(index, N); }
+  // How block `from` counts for block `to` of a causal sequence, which may have more blocks than mix has rows.
+  __device__ float causal_mix(int mix_of, int to, int from) const {
+    const MixIndex at = mix_index(to, from, L);
+    return mix[mix_of * mix_head + at.row * mix_row + at.column * mix_column];
+  }
+  __device__ float* den_row(int batch, int head) const {  // of a query head
+    return maybe_den + (static_cast<std::int64_t>(batch) * Hkv * group + head) * N;
+  }
+  __device__ float diagonal(int head, int index) const {  // causal: mix[i,i] of a query head
+    return mix[(mix_head ? head : 0) * mix_head + min(index, L - 1) * (mix_row + mix_column)];
+  }
 };
 
 // What the compiler knows of a problem beside its tiles: nothing, or that the sizes fill them, and the map.
@@ -61,11 +77,21 @@ struct Spec {
 };
 
 struct Unit {  // one kv head of one sequence, or one part of its columns
-  int batch, head, part;
+  int sequence, batch, head, part;
   __device__ Unit(const Arguments& p, int unit) {
     const int row = p.parts == 1 ? unit : unit / p.parts;  // a division takes twenty instructions
     part = p.parts == 1 ? 0 : unit % p.parts;
-    batch = row / p.Hkv, head = row - batch * p.Hkv;
+    sequence = row / p.Hkv, head = row - sequence * p.Hkv;
+    batch = p.maybe_ranges == nullptr ? sequence : 0;
+  }
+  // Block `index` of its sequence. Packed sequences share launches: the shorter ones end in blocks without tokens.
+  __device__ BlockTokens block(const Arguments& p, int index) const {
+    if (p.maybe_ranges == nullptr) return p.block(index);
+    const longlong2 range = __ldcg(reinterpret_cast<const longlong2*>(p.maybe_ranges + sequence));  // start, length
+    const std::int64_t from = index * p.layout.step[2];
+    BlockTokens at = p.layout.tokens(index, range.y > from ? range.y : from);
+    at.origin += range.x;
+    return at;
   }
   __device__ const Bf16* k(const Arguments& p) const { return p.k.at(batch, head); }
   __device__ const Bf16* v(const Arguments& p) const { return p.v.at(batch, head) + part * p.E; }
@@ -95,14 +121,20 @@ __device__ inline void feature_fragment(FeatureMap map, std::uint32_t (&a)[4]) {
   for (int i = 0; i < 4; ++i) a[i] = feature_pair(map, a[i]);
 }
 
-// What lane `lane` holds of tile (i, b) of mix, or of its transpose, in bf16, as A of a product.
+// What lane `lane` holds of tile (i, b) of mix, or of its transpose, in bf16, as A of a product. kExtended: p.L may be
+// less than p.M.
+template <bool kExtended = false>
 __device__ inline uint4 mix_fragment(const Arguments& p, int head, int i, int b, int lane, bool back = false) {
   const int i0 = i * 16 + lane / 4, b0 = b * 16 + lane % 4 * 2;
   const auto pair = [&](int row, int column) {
     const auto value = [&](int other) {
       const int to = back ? other : row, from = back ? row : other;
       const bool used = to < p.M && (p.causal ? from < to : from < p.M);
-      return used ? p.mix[head * p.mix_head + to * p.mix_row + from * p.mix_column] : 0.0f;
+      if constexpr (kExtended) {
+        return used ? p.causal_mix(head, to, from) : 0.0f;
+      } else {
+        return used ? p.mix[head * p.mix_head + to * p.mix_row + from * p.mix_column] : 0.0f;
+      }
     };
     return pack_bf16(value(column), value(column + 1));
   };
@@ -334,12 +366,19 @@ __device__ inline float output_factor(const Arguments& p, float den) {
   return p.normalized ? p.scale / (p.eps + total) : p.scale;
 }
 
-// out = scale * num / den of 16 tokens.
-template <class S>
+// out = scale * num / den of 16 tokens. kDen: den of the tokens is in memory.
+template <class S, bool kDen = false>
 __device__ inline void write_outputs(const Arguments& p, const Readout<S>& x, Bf16* base, const BlockTokens& block,
-                                     int first) {
+                                     int first, const float* den = nullptr) {
   const int lane = threadIdx.x % 32, place = first + lane / 4, last = static_cast<int>(block.size) - 1;
-  const float factors[2] = {output_factor(p, x.den[0]), output_factor(p, x.den[2])};
+  float factors[2];
+  if constexpr (kDen) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      factors[half] = p.scale / __ldcg(den + block.token(min(place + half * 8, last)));
+  } else {
+    factors[0] = output_factor(p, x.den[0]), factors[1] = output_factor(p, x.den[2]);
+  }
   Bf16 *upper = base + block.token(min(place, last)) * p.out.token,
        *lower = base + block.token(min(place + 8, last)) * p.out.token;
   write_row<0, false>(x.acc, factors[0], place <= last, upper, S::E(p));

@@ -22,7 +22,28 @@ void launch_summary(const Arguments& a, cudaStream_t stream) {
   }
 }
 
+constexpr int kRangesAtOnce = 224;  // 16 bytes each: 3.5 of the 4 KiB that arguments may take
+struct RangesJob {
+  TokenRange* to;
+  int count;
+  TokenRange ranges[kRangesAtOnce];
+};
+
+__global__ void write_ranges_kernel(const __grid_constant__ RangesJob job) {
+  after_previous();
+  for (int i = threadIdx.x; i < job.count; i += 128) job.to[i] = job.ranges[i];
+}
+
 }  // namespace
+
+void launch_ranges(std::span<const TokenRange> ranges, TokenRange* to, cudaStream_t stream) {
+  for (std::size_t first = 0; first < ranges.size(); first += kRangesAtOnce) {
+    RangesJob job{};
+    job.to = to + first, job.count = static_cast<int>(std::min<std::size_t>(kRangesAtOnce, ranges.size() - first));
+    std::copy_n(ranges.begin() + static_cast<std::ptrdiff_t>(first), job.count, job.ranges);
+    launch_next("sm90 write_ranges_kernel", write_ranges_kernel, 1, 128, 0, stream, job);
+  }
+}
 
 void launch_pack_mix(const Arguments& a, int mix_heads, bool back, cudaStream_t stream) {
   const auto heads = static_cast<unsigned>(mix_heads);
@@ -41,8 +62,12 @@ void launch_mix(const Arguments& a, bool back, cudaStream_t stream) {
   mix_squares(a.mix_rows) == 2 ? launch_mix_panels<2>(a, back, stream) : launch_mix_panels<4>(a, back, stream);
 }
 
-void launch_summaries(const Arguments& a, cudaStream_t stream) {
+void launch_block_summaries(const Arguments& a, cudaStream_t stream) {
   with_spec<true>(a, [&](auto spec) { launch_summary<decltype(spec)>(a, stream); });
+}
+
+void launch_summaries(const Arguments& a, cudaStream_t stream) {
+  launch_block_summaries(a, stream);
   launch_mix(a, false, stream);
 }
 
