@@ -189,6 +189,8 @@ void Team::fail_lost(const char* what, const std::string& reason) {
     quiet = watch_->quiet_for(kQuiet);
     if (watch_->store_quiet_for() > kQuiet && !world_.store_is_served) quiet = {0};
   }
+  // The connection may be that of a rank which knew before this one, and has said so.
+  if (const std::optional<Failure> failure = watch_->failure_now()) fail_as(*failure);
   const std::string text = quiet.empty() ? str("the connection to another rank was lost in ", what, ": ", reason)
                                          : str(names_of(quiet), " is gone (in ", what, ")");
   watch_->report({quiet.empty() ? world_.rank : quiet.front(), text});

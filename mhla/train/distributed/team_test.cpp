@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "mhla/train/distributed/team_fixture.h"
 
@@ -175,6 +176,26 @@ TEST(Team, AStoppedRankIsNamedWithinTheTimeout) {
     EXPECT_LT(seconds_since(stopped), 4 + 1 + 2);  // 2: this machine may be busy
     expect_named(ends, lost, str("rank ", lost, " does not answer"), 30);
   }
+}
+
+TEST(Team, WhoNoticesLaterSaysTheSame) {
+  TeamProcesses team(3, [](const World& world) -> std::string {
+    if (world.rank != 1) return sum_for_ever(world, 20);
+    Team all(world, 3);
+    try {
+      for (;;) {
+        at::Tensor sum = at::ones({1000});
+        all.start_sum(sum, "gradients").wait();
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    } catch (const RankFailed&) {
+      std::_Exit(1);  // its connections end before the others have read what it reported
+    }
+  });
+  after(3);
+  team.signal(2, SIGSTOP);
+  const std::vector<RankEnd> ends = team.wait(kLimit, 2);
+  EXPECT_TRUE(has(ends[0].said, "rank 2 does not answer")) << ends[0].said;
 }
 
 TEST(Team, AFailureIsKnownToAllAtOnce) {

@@ -144,6 +144,16 @@ std::optional<Failure> Watch::failure() const {
   return state_->failed;
 }
 
+std::optional<Failure> Watch::failure_now() {
+  State* state = state_.get();  // the thread that answers shares it
+  ask(
+      [state](c10d::Store& store) {
+        if (store.check({kFailed})) state->read_failure();
+      },
+      1.0);
+  return failure();
+}
+
 std::vector<int> Watch::quiet_for(double seconds) const {
   const std::lock_guard lock(state_->mutex);
   std::vector<int> ranks;

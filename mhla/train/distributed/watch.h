@@ -34,6 +34,7 @@ class Watch {
   void begin_collective();  // one more
   void look();              // at the others, from now on
   [[nodiscard]] std::optional<Failure> failure() const;
+  std::optional<Failure> failure_now();  // after another look into the store
   // Ranks that were looked at and have not written for so long; all that did not write at all are among them.
   [[nodiscard]] std::vector<int> quiet_for(double seconds) const;
   // Ranks that write, but have begun fewer collectives than this one.
