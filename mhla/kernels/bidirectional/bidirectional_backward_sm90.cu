@@ -6,6 +6,7 @@
 #include "mhla/kernels/bidirectional/bidirectional_backward_sm90_panels.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm90_cuts.h"
 #include "mhla/kernels/common/cuda/sm90_backward.cuh"
 #include "mhla/kernels/common/cuda/sm90_padding.h"
 
@@ -122,8 +123,10 @@ class Backward {
 
 void bidirectional_backward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
   sm90::run_padded(problem, workspace, [&](const Problem& padded) {
-    sm90::Backward pass(padded, workspace);
-    if (!workspace.counting()) pass.run();
+    sm90::run_cut(padded, workspace, [&](const Problem& cut) {
+      sm90::Backward pass(cut, workspace);
+      if (!workspace.counting()) pass.run();
+    });
   });
 }
 

@@ -6,6 +6,7 @@
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm90_cuts.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_readout.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_short.cuh"
 #include "mhla/kernels/common/cuda/sm90_padding.h"
@@ -62,6 +63,7 @@ class Forward {
  public:
   Forward(const Problem& p, Workspace& ws)
       : p_(p), plan_(fused_plan(p.M, p.D, tiles_of(p.D, p.E))), units_(p.B * p.Hkv) {
+    if (p.N > kMostFusedTokens) plan_.stages = 0;
     if (p.has_den()) plan_.stages = 0, den_ = ws.take<float>(p.B * p.H * p.N, "denominators");
     if (!p.has_den() && (plan_.stages > 0 || over_pairs(p.M, p.C))) return;
     const std::int64_t block = p.D * p.E + p.D;
@@ -136,8 +138,10 @@ class Forward {
 
 void bidirectional_forward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
   sm90::run_padded(problem, workspace, [&](const Problem& padded) {
-    sm90::Forward pass(padded, workspace);
-    if (!workspace.counting()) pass.run();
+    sm90::run_cut(padded, workspace, [&](const Problem& cut) {
+      sm90::Forward pass(cut, workspace);
+      if (!workspace.counting()) pass.run();
+    });
   });
 }
 
