@@ -30,7 +30,7 @@ struct ModelBenchOptions {
   std::int64_t batch = 8, threads = 0;
   std::string device = "cpu", precision;
   double min_seconds = 2.0;
-  bool profile = false, json = false;
+  bool cuda_graph = false, profile = false, json = false;
 
   [[nodiscard]] std::string precision_used() const {
     return !precision.empty() ? precision : device == "cpu" ? "f32" : "bf16";
@@ -96,7 +96,7 @@ BenchModelRequest request_of(const ModelBenchOptions& o, const std::string& mode
   BenchModelRequest request;
   request.model = model, request.pass = pass, request.batch = o.batch, request.device = o.device;
   request.precision = o.precision_used(), request.threads = o.threads, request.min_seconds = o.min_seconds;
-  request.profile = o.profile;
+  request.cuda_graph = o.cuda_graph, request.profile = o.profile;
   return request;
 }
 
@@ -286,6 +286,8 @@ void add_bench_model(CLI::App& bench, Job& job) {
   add_precision(*model, o.precision, "f32, or bf16: autocast (default: bf16 on a GPU, else f32)");
   add_threads(*model, o.threads);
   add_min_time(*model, o.min_seconds);
+  model->add_flag("--cuda-graph", o.cuda_graph,
+                  "--pass train: forward and backward as one CUDA graph, as in mhla train --cuda-graph");
   model->add_flag(
       "--profile", o.profile,
       "also where a step goes: attention, products, element-wise passes, optimizer, copies, waiting for the "

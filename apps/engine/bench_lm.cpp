@@ -1,16 +1,14 @@
-// One language model, one pass. Training is what the trainer does: forward, chunked loss, backward, norm, AdamW,
-// constraint. Decoding is one token of every sequence; its roof is the time in which the machine copies as many bytes
-// as the weights have, once for the whole batch, and the states that are read.
+// One language model, one pass. Training is what the trainer does (bench_training.h). Decoding is one token of every
+// sequence; its roof is the time in which the machine copies as many bytes as the weights have, once for the whole
+// batch, and the states that are read.
 #include "apps/engine/bench_lm.h"
 
-#include "apps/engine/bench_model.h"
+#include "apps/engine/bench_training.h"
 #include "mhla/core/error.h"
 #include "mhla/models/lm/decoder.h"
 #include "mhla/models/lm/head_loss.h"
 #include "mhla/models/lm/lm.h"
 #include "mhla/modules/zoo/zoo.h"
-#include "mhla/train/adamw.h"
-#include "mhla/train/gradients.h"
 #include "mhla/train/machine_rate.h"
 #include "mhla/train/memory.h"
 #include "mhla/train/opening.h"
@@ -24,26 +22,6 @@ std::int64_t bytes_of(const torch::nn::Module& module) {
   std::int64_t bytes = 0;
   for (const torch::Tensor& parameter : module.parameters()) bytes += static_cast<std::int64_t>(parameter.nbytes());
   return bytes;
-}
-
-Measured time_training(LanguageModel& model, const BenchModelRequest& bench, const TrainOptions& options,
-                       const torch::Tensor& tokens) {
-  model->train();
-  AdamW optimizer(param_groups(*model, options), {});
-  const torch::Tensor targets = tokens.roll(-1, 1);
-  const torch::Device device = tokens.device();
-  return measure(bench, device, [&] {
-    torch::Tensor loss;
-    {
-      const Autocast autocast(options, device);
-      loss = head_loss(model->hidden(tokens), model->head(), targets) / static_cast<double>(tokens.numel());
-    }
-    loss.backward();
-    const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
-    optimizer.step(1e-4, gradient_scales(norms, 1.0, options.clip_norm));
-    optimizer.zero_grad();
-    model->constrain();
-  });
 }
 
 }  // namespace
@@ -105,7 +83,11 @@ void bench_lm(const BenchLmRequest& request, Observer& observer) {
     row.set("roof_ms", roof_ms);
   } else {
     if (pass == "train") {
-      measured = time_training(model, request.bench, options, tokens);
+      const torch::Tensor targets = tokens.roll(-1, 1);
+      const auto loss = [&] {
+        return head_loss(model->hidden(tokens), model->head(), targets) / static_cast<double>(tokens.numel());
+      };
+      measured = measure_training(request.bench, device, {*model, loss, [&] { model->constrain(); }});
     } else {
       const torch::NoGradGuard no_gradient;
       model->eval();

@@ -1,18 +1,17 @@
-// One model, one pass: a forward without gradients, or a whole training step (forward, loss, backward, norm, AdamW,
-// constraint). "plain" is MHLA in LibTorch operators, held to the kernels before it is timed.
+// One model, one pass: a forward without gradients, or a whole training step (bench_training.h). "plain" is MHLA in
+// LibTorch operators, held to the kernels before it is timed.
 #include "apps/engine/bench_model.h"
 
 #include <algorithm>
 #include <functional>
 
+#include "apps/engine/bench_training.h"
 #include "apps/engine/step_profile.h"
 #include "mhla/core/error.h"
 #include "mhla/diffusion/gaussian.h"
 #include "mhla/diffusion/graph_denoiser.h"
 #include "mhla/models/dit/dit.h"
 #include "mhla/modules/mhla_attention.h"
-#include "mhla/train/adamw.h"
-#include "mhla/train/gradients.h"
 #include "mhla/train/memory.h"
 #include "mhla/train/opening.h"
 
@@ -161,20 +160,7 @@ void bench_classifier(const BenchClassifierRequest& request, Observer& observer)
   if (pass == "fwd") {
     measured = measure(request.bench, device, [&] { output(); });
   } else {
-    model.module->train();
-    AdamW optimizer(param_groups(*model.module, options), {});
-    measured = measure(request.bench, device, [&] {
-      torch::Tensor loss;
-      {
-        const Autocast autocast(options, device);
-        loss = model.loss();
-      }
-      loss.backward();
-      const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
-      optimizer.step(1e-4, gradient_scales(norms, 1.0, options.clip_norm));
-      optimizer.zero_grad();
-      model.constrain();
-    });
+    measured = measure_training(request.bench, device, {*model.module, model.loss, model.constrain});
   }
   std::int64_t parameters = 0;
   for (const torch::Tensor& parameter : model.module->parameters()) parameters += parameter.numel();

@@ -5,14 +5,12 @@
 
 #include <cmath>
 
-#include "apps/engine/bench_model.h"
+#include "apps/engine/bench_training.h"
 #include "mhla/core/error.h"
 #include "mhla/diffusion/graph_denoiser.h"
 #include "mhla/models/autoencoder/wan_vae.h"
 #include "mhla/models/wan/wan.h"
 #include "mhla/modules/unfilled.h"
-#include "mhla/train/adamw.h"
-#include "mhla/train/gradients.h"
 #include "mhla/train/memory.h"
 #include "mhla/train/opening.h"
 #include "mhla/train/video/video_task.h"
@@ -170,19 +168,8 @@ void bench_video(const BenchVideoRequest& request, Observer& observer) {
     GraphDenoiser network(*model);
     measured = measure(request.bench, device, [&] { (void)network.denoise(seen, t, {{}, text, {}}); });
   } else {
-    AdamW optimizer(param_groups(*model, options), {});
-    measured = measure(request.bench, device, [&] {
-      torch::Tensor loss;
-      {
-        const Autocast autocast(options, device);
-        loss = FlowMatching::loss(model->forward(x, t, text), x, noise).mean();
-      }
-      loss.backward();
-      const GradientNorms norms = gradient_norms(optimizer.groups(), options.clip_mix_apart.value_or(true));
-      optimizer.step(1e-4, gradient_scales(norms, 1.0, options.clip_norm));
-      optimizer.zero_grad();
-      model->constrain();
-    });
+    const auto loss = [&] { return FlowMatching::loss(model->forward(x, t, text), x, noise).mean(); };
+    measured = measure_training(request.bench, device, {*model, loss, [&] { model->constrain(); }});
   }
   std::int64_t parameters = 0;
   for (const torch::Tensor& parameter : model->parameters()) parameters += parameter.numel();
