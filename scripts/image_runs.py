@@ -288,7 +288,7 @@ def arguments():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=0.0, help="end after these; 0: when all is done")
     parser.add_argument("--spare", type=float, default=20.0, help="with --minutes: seconds before the end in which nothing more is measured")
-    parser.add_argument("--rate", type=float, default=12000.0, help="for --plan: images a second in training")
+    parser.add_argument("--rate", type=float, default=25000.0, help="for --plan: images a second in training")
     parser.add_argument("--mps", action="store_true", help="start NVIDIA's multi-process service, so that runs share the card")
     parser.add_argument("--keep-images", action="store_true", help="keep the samples; otherwise a sheet of each run stays")
     parser.add_argument("--plan", action="store_true", help="only say what is left and how long it takes")
