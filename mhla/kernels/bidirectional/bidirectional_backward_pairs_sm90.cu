@@ -1,9 +1,9 @@
 // Backward of the bidirectional form on Hopper over all pairs of tokens: by one warpgroup
-// (bidirectional_backward_sm90_short.cuh), or queries and keys in turn (bidirectional_backward_sm90_pairs.cuh).
+// (bidirectional_backward_sm90_short.cuh), or queries and keys in turn (bidirectional_backward_sm80_pairs.cuh).
 #include "mhla/kernels/bidirectional/bidirectional_backward_sm90_short.cuh"
-#include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 void launch_pair_gradients(const Problem& p, const Arguments& a, const Gradients& g, cudaStream_t stream) {
   const PairShape queries = pair_shape(p, p.H), keys = pair_shape(p, p.Hkv);
@@ -29,4 +29,4 @@ void launch_pair_gradients(const Problem& p, const Arguments& a, const Gradients
   }
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

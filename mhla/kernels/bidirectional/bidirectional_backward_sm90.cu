@@ -1,16 +1,16 @@
 // Backward of the bidirectional form on Hopper. Nothing is kept from forward. Short sequences go over all pairs of
 // tokens (bidirectional_backward_pairs_sm90.cu), with 8 bytes of workspace per padded token and query head unless a
-// warpgroup takes them, dmix in parts. Others pass summaries through memory (common/cuda/sm90_backward.cuh): 4 M (D E +
+// warpgroup takes them, dmix in parts. Others pass summaries through memory (common/cuda/sm80_backward.cuh): 4 M (D E +
 // D) bytes per kv head, in rounds of heads (kRoundBytes).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_backward_sm90_panels.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
-#include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
-#include "mhla/kernels/common/cuda/sm90_backward.cuh"
-#include "mhla/kernels/common/cuda/sm90_padding.h"
+#include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
+#include "mhla/kernels/common/cuda/sm80_backward.cuh"
+#include "mhla/kernels/common/cuda/sm80_padding.h"
 
 namespace mhla {
-namespace sm90 {
+namespace sm80 {
 
 class Backward {
  public:
@@ -118,11 +118,11 @@ class Backward {
   float* parts_ = nullptr;
 };
 
-}  // namespace sm90
+}  // namespace sm80
 
 void bidirectional_backward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
-  sm90::run_padded(problem, workspace, [&](const Problem& padded) {
-    sm90::Backward pass(padded, workspace);
+  sm80::run_padded(problem, workspace, [&](const Problem& padded) {
+    sm80::Backward pass(padded, workspace);
     if (!workspace.counting()) pass.run();
   });
 }

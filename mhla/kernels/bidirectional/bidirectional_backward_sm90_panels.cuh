@@ -1,11 +1,11 @@
-// The backward phases of common/cuda/sm90_backward.cuh on warpgroups, for heads whose tiles fill panels. The first
+// The backward phases of common/cuda/sm80_backward.cuh on warpgroups, for heads whose tiles fill panels. The first
 // warpgroup copies, the others multiply.
 #pragma once
 
-#include "mhla/kernels/common/cuda/sm90_backward.cuh"
+#include "mhla/kernels/common/cuda/sm80_backward.cuh"
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 // Queries: a warpgroup has 64 tokens of a tile for dq, then 64 rows of dS~ over all tokens of the tile.
 template <class S>
@@ -385,4 +385,4 @@ void launch_query_gradient(const Arguments& a, const Gradients& g, cudaStream_t 
   }
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -1,10 +1,10 @@
 // q_den and k_den of the bidirectional form on Hopper. Their part of the operator is small: sums over blocks, one
 // product of vectors a token, and back. These kernels do it on ordinary cores; z and dz lie where the summaries of k
 // and v have theirs, so that mixing and dmix take them along (README.md, eq. 4, 9 and 10).
-#include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_readout.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 namespace {
 
 constexpr int kDenThreads = 128, kDenLanes = 16,
@@ -165,4 +165,4 @@ void launch_den_readout(const Arguments& a, cudaStream_t stream) {
   with_den_spec(a, [&](auto spec) { launch_readout<decltype(spec), true>(a, stream); });
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

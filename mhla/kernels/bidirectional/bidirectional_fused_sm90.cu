@@ -1,8 +1,8 @@
 // Forward of the bidirectional form on Hopper where a head's summaries fit shared memory: memory sees q, k, v and out
 // once.
-#include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 namespace {
 
 static_assert(sizeof(BlockTokens) <= kBlockTableBytes);
@@ -177,4 +177,4 @@ void launch_fused(const Arguments& a, const FusedPlan& plan, cudaStream_t stream
   });
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

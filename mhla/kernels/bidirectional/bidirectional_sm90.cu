@@ -5,13 +5,13 @@
 // k_den, with kernels for the denominators between them (bidirectional_den_sm90.cu).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
-#include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_readout.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_short.cuh"
-#include "mhla/kernels/common/cuda/sm90_padding.h"
+#include "mhla/kernels/common/cuda/sm80_padding.h"
 
 namespace mhla {
-namespace sm90 {
+namespace sm80 {
 
 // out = sum_s m(t, s) (q~_t k~_s) [v_s 1], R tiles of queries per warp at a time.
 template <class S, int R>
@@ -132,11 +132,11 @@ class Forward {
   float* den_ = nullptr;  // with q_den and k_den
 };
 
-}  // namespace sm90
+}  // namespace sm80
 
 void bidirectional_forward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
-  sm90::run_padded(problem, workspace, [&](const Problem& padded) {
-    sm90::Forward pass(padded, workspace);
+  sm80::run_padded(problem, workspace, [&](const Problem& padded) {
+    sm80::Forward pass(padded, workspace);
     if (!workspace.counting()) pass.run();
   });
 }

@@ -5,7 +5,7 @@
 
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 template <class S>
 struct ReadoutTiles {
@@ -211,4 +211,4 @@ void launch_readout(const Arguments& a, cudaStream_t stream) {
   }
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

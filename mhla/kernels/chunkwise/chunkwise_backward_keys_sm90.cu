@@ -1,7 +1,7 @@
-// dk of the causal form on Hopper, and the diagonal of dmix (chunkwise_backward_sm90.cuh).
-#include "mhla/kernels/chunkwise/chunkwise_backward_sm90.cuh"
+// dk of the causal form on Hopper, and the diagonal of dmix (chunkwise_backward_sm80.cuh).
+#include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 namespace {
 
 // dk, and dmix[i,i] in parts.
@@ -116,4 +116,4 @@ void launch_causal_key_gradient(const Arguments& a, const Gradients& g, std::int
   });
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

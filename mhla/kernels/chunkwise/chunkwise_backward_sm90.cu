@@ -1,16 +1,16 @@
-// Backward of the causal form on Hopper in bf16 (chunkwise_backward_sm90.cuh): summaries and prefixes again, dq with w
+// Backward of the causal form on Hopper in bf16 (chunkwise_backward_sm80.cuh): summaries and prefixes again, dq with w
 // and c of every token, dP in place of P, dmix, dS in place of dP, then dk and dv, in rounds of heads (kRoundBytes).
 // Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix in parts. Packed
-// sequences go group by group (chunkwise_sm90_plan.h).
+// sequences go group by group (chunkwise_sm80_plan.h).
 #include "mhla/core/workspace.h"
-#include "mhla/kernels/chunkwise/chunkwise_backward_sm90.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_panels.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
-#include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
-#include "mhla/kernels/common/cuda/sm90_padding.h"
+#include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
+#include "mhla/kernels/common/cuda/sm80_padding.h"
 
 namespace mhla {
-namespace sm90 {
+namespace sm80 {
 namespace {
 
 // dP_i = sum_t (w q~_t)^T [dout_t c_t], in place of P_i: a block of threads per chunk and part.
@@ -166,11 +166,11 @@ class CausalBackward {
 };
 
 }  // namespace
-}  // namespace sm90
+}  // namespace sm80
 
 void chunkwise_backward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
-  sm90::run_padded(problem, workspace, [&](const Problem& padded) {
-    sm90::CausalBackward pass(padded, workspace);
+  sm80::run_padded(problem, workspace, [&](const Problem& padded) {
+    sm80::CausalBackward pass(padded, workspace);
     if (!workspace.counting()) pass.run();
   });
 }

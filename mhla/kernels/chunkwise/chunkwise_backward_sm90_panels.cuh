@@ -2,10 +2,10 @@
 // outputs and weights, the other one multiplies, as in common/cuda/sm90_summaries.cuh.
 #pragma once
 
-#include "mhla/kernels/common/cuda/sm90_mix_gradient.cuh"
+#include "mhla/kernels/common/cuda/sm80_mix_gradient.cuh"
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 template <class S>
 struct PrefixGradientTiles {
@@ -129,4 +129,4 @@ __global__ void __launch_bounds__(PrefixGradientTiles<S>::kThreads, PrefixGradie
   }
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

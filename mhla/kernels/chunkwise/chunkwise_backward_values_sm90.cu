@@ -1,7 +1,7 @@
-// dv of the causal form on Hopper (chunkwise_backward_sm90.cuh).
-#include "mhla/kernels/chunkwise/chunkwise_backward_sm90.cuh"
+// dv of the causal form on Hopper (chunkwise_backward_sm80.cuh).
+#include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 namespace {
 
 // dv of a part of its columns.
@@ -84,4 +84,4 @@ void launch_causal_value_gradient(const Arguments& a, const Gradients& g, std::i
   });
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

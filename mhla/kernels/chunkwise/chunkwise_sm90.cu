@@ -1,18 +1,18 @@
 // Forward of the causal form on Hopper in bf16 (README.md): summaries of chunks and their mixed prefixes as in the
-// bidirectional form (common/cuda/sm90_phases.cuh), then per tile of 64 queries
+// bidirectional form (common/cuda/sm80_phases.cuh), then per tile of 64 queries
 //   num = q~ P_i + sum_j (m_ii (q~ k~_j^T) below the diagonal) v_j     over the tiles j of keys of the chunk up to its
 //   own
 // Columns of v beyond 128 are units of their own. Tiles are aligned to the chunk, and nothing looks at the length of
 // the sequence, so right padding and later tokens change no bit.
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
-#include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_sm80.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_panels.cuh"
-#include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
-#include "mhla/kernels/common/cuda/sm90_padding.h"
+#include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
+#include "mhla/kernels/common/cuda/sm80_padding.h"
 
 namespace mhla {
-namespace sm90 {
+namespace sm80 {
 
 // acc += scores v over 16 keys, scores = m (q~ k~^T) for keys up to the query's own place. `key`: the first key's
 // place.
@@ -204,11 +204,11 @@ class CausalForward {
   TokenRange* ranges_ = nullptr;
 };
 
-}  // namespace sm90
+}  // namespace sm80
 
 void chunkwise_forward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
-  sm90::run_padded(problem, workspace, [&](const Problem& padded) {
-    sm90::CausalForward pass(padded, workspace);
+  sm80::run_padded(problem, workspace, [&](const Problem& padded) {
+    sm80::CausalForward pass(padded, workspace);
     if (!workspace.counting()) pass.run();
   });
 }

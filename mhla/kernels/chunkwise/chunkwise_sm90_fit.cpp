@@ -4,12 +4,12 @@
 
 #include "mhla/core/error.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
-#include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
-#include "mhla/kernels/common/cuda/sm90_fit.h"
+#include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
+#include "mhla/kernels/common/cuda/sm80_fit.h"
 
 namespace mhla {
 
-sm90::SequencePlan sm90::sequence_plan(const Problem& p) {
+sm80::SequencePlan sm80::sequence_plan(const Problem& p) {
   SequencePlan plan;
   if (!p.maybe_cu_seqlens.given()) {
     plan.groups.push_back({0, p.B, p.M});
@@ -30,15 +30,15 @@ sm90::SequencePlan sm90::sequence_plan(const Problem& p) {
   return plan;
 }
 
-std::string sm90::fit_causal_problem(const Problem& p) {
+std::string sm80::fit_causal_problem(const Problem& p) {
   if (p.has_den()) return "q_den and k_den";
   const std::int64_t E = padded_size(p.E);
   return fit_common(p, E / column_parts(E));
 }
 
 std::string chunkwise_fit_sm90(const Problem& p) {
-  const std::string reason = sm90::fit_device(p);
-  return reason.empty() ? sm90::fit_causal_problem(p) : reason;
+  const std::string reason = sm80::fit_device(p);
+  return reason.empty() ? sm80::fit_causal_problem(p) : reason;
 }
 
 }  // namespace mhla

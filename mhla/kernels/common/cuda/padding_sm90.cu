@@ -1,8 +1,8 @@
-// Copies of tensors to rows of whole 16-byte units, and of results back (sm90_padding.h). A thread has 8 values.
-#include "mhla/kernels/common/cuda/sm90_padding.h"
-#include "mhla/kernels/common/cuda/sm90_phases.cuh"
+// Copies of tensors to rows of whole 16-byte units, and of results back (sm80_padding.h). A thread has 8 values.
+#include "mhla/kernels/common/cuda/sm80_padding.h"
+#include "mhla/kernels/common/cuda/sm80_phases.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 namespace {
 
 constexpr int kPadThreads = 256;
@@ -133,4 +133,4 @@ Padding::Padding(const Problem& p, Workspace& ws) : inner_(p), map_(p.feature_ma
 void Padding::copy_in() const { launch_copies("sm90 pad_kernel", pad_kernel, in_, stream_of(inner_.stream)); }
 void Padding::copy_out() const { launch_copies("sm90 unpad_kernel", unpad_kernel, out_, stream_of(inner_.stream)); }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -4,10 +4,10 @@
 #pragma once
 
 #include "mhla/kernels/common/cuda/intrinsics.cuh"
-#include "mhla/kernels/common/cuda/sm90_phases.cuh"
+#include "mhla/kernels/common/cuda/sm80_phases.cuh"
 #include "mhla/kernels/common/cuda/warpgroup.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 inline constexpr int kGroupThreads = 128, kPanelBytes = 64 * kPanelRowBytes;
 
@@ -257,4 +257,4 @@ __device__ inline void finish_products(Accumulator (&acc)[kCount], RowSums&... r
   (settle_sums(row_sums), ...);
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

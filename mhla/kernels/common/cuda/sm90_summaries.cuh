@@ -5,7 +5,7 @@
 
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 // How a kernel over tiles of 64 tokens lies on a multiprocessor.
 template <class S>
@@ -176,4 +176,4 @@ __global__ void __launch_bounds__(S::kRows * 32) summary_kernel(Arguments p) {
   copy_wait<0>();
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -1,9 +1,9 @@
 // The phases that make and mix summaries on Hopper, for both forms.
 #include "mhla/kernels/common/cuda/sm90_mix_panels.cuh"
-#include "mhla/kernels/common/cuda/sm90_mix_strips.cuh"
+#include "mhla/kernels/common/cuda/sm80_mix_strips.cuh"
 #include "mhla/kernels/common/cuda/sm90_summaries.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 namespace {
 
 template <class S>
@@ -71,4 +71,4 @@ void launch_summaries(const Arguments& a, cudaStream_t stream) {
   launch_mix(a, false, stream);
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

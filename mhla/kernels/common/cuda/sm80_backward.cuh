@@ -7,9 +7,9 @@
 //   key_gradient_kernel    per block of keys: dk~ = v dS^T + dz, dv = k~ dS
 #pragma once
 
-#include "mhla/kernels/common/cuda/sm90_mix_gradient.cuh"
+#include "mhla/kernels/common/cuda/sm80_mix_gradient.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 // Tiles of query_gradient_kernel. For dS~ a warp takes 16 rows, or part of their columns where warps are left; for dq
 // it takes 16 tokens, or half of their columns with 128 rows, as registers allow.
@@ -372,4 +372,4 @@ __global__ void __launch_bounds__(128, key_blocks(S::kTiles)) key_gradient_kerne
   copy_wait<0>();
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

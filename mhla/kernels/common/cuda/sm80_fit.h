@@ -5,7 +5,7 @@
 
 #include "mhla/kernels/common/problem.h"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 // The device: a Hopper card that can be used. Empty, or why not.
 std::string fit_device(const Problem& problem);
@@ -13,4 +13,4 @@ std::string fit_device(const Problem& problem);
 // bf16, D and the columns of a unit up to 128. Empty, or why not.
 std::string fit_common(const Problem& problem, std::int64_t columns);
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

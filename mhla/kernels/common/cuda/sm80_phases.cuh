@@ -7,10 +7,10 @@
 #include <type_traits>
 
 #include "mhla/core/cuda_check.h"
-#include "mhla/kernels/common/cuda/sm90_pairs.cuh"
+#include "mhla/kernels/common/cuda/sm80_pairs.cuh"
 #include "mhla/kernels/common/problem.h"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 // Waits until the launches before this one on the stream are done and what they wrote can be read.
 __device__ inline void after_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -129,4 +129,4 @@ void with_spec(const Arguments& a, const F& f) {
   });
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

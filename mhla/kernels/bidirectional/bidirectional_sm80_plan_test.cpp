@@ -1,14 +1,14 @@
 // The plans of the Hopper forward: what they promise the kernels, checked without a GPU.
-#include "mhla/kernels/bidirectional/bidirectional_sm90_plan.h"
+#include "mhla/kernels/bidirectional/bidirectional_sm80_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "mhla/kernels/common/cuda/sm90_padding.h"
+#include "mhla/kernels/common/cuda/sm80_padding.h"
 #include "mhla/kernels/common/problem.h"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 namespace {
 
 TEST(Sm90Plan, TilesHoldTheHead) {
@@ -146,4 +146,4 @@ TEST(Sm90Plan, CopiesRowsThatSixteenByteLoadsDoNotFit) {
 }
 
 }  // namespace
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -1,5 +1,5 @@
 // The plans of the causal Hopper kernels: what they promise, and what they leave to others, checked without a GPU.
-#include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
+#include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "mhla/kernels/common/problem.h"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 namespace {
 
 TEST(CausalSm90Plan, PartsOfTheColumnsAreEqual) {
@@ -114,4 +114,4 @@ TEST(CausalSm90Plan, SaysWhyNot) {
 }
 
 }  // namespace
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -1,9 +1,9 @@
 // Phase 2 in strips of columns, any number of blocks (sm90_mix_panels.cuh is faster where it fits).
 #pragma once
 
-#include "mhla/kernels/common/cuda/sm90_phases.cuh"
+#include "mhla/kernels/common/cuda/sm80_phases.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 __global__ void pack_mix_kernel(Arguments p, int tiles, bool back) {
   after_previous();
@@ -130,4 +130,4 @@ inline void launch_mix_strips(const Arguments& a, bool back, cudaStream_t stream
   launch_next("sm90 mix_kernel", mix, a.units * strips, warps * 32, bytes, stream, a, X, strips, back);
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

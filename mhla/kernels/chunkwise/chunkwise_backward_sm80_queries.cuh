@@ -1,10 +1,10 @@
-// dq of the causal form on Hopper, and the weights w and c of every token (chunkwise_backward_sm90.cuh). Compiled once
+// dq of the causal form on Hopper, and the weights w and c of every token (chunkwise_backward_sm80.cuh). Compiled once
 // with the normaliser and once without, in two files: this kernel takes half of the time of the whole pass to compile.
 #pragma once
 
-#include "mhla/kernels/chunkwise/chunkwise_backward_sm90.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 // dq, and w and c of every token.
 template <class S, bool kNormalized>
@@ -118,4 +118,4 @@ void launch_query_gradient(const Arguments& a, const Gradients& g, std::int64_t 
   });
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

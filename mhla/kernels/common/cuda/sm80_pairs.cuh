@@ -2,9 +2,9 @@
 // as the left side of the next product.
 #pragma once
 
-#include "mhla/kernels/common/cuda/sm90_tiles.cuh"
+#include "mhla/kernels/common/cuda/sm80_tiles.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 // phi of fragments by load_rows(); columns past D stay 0.
 template <class S>
@@ -136,4 +136,4 @@ __device__ inline void multiply_used_or_all(bool ragged, float (&acc)[kTiles][4]
   }
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

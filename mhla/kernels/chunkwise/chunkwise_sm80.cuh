@@ -1,10 +1,10 @@
 // Tiles of 64 tokens of a chunk, as the causal kernels on Hopper move them: four warps, 16 tokens each.
 #pragma once
 
-#include "mhla/kernels/common/cuda/sm90_pairs.cuh"
-#include "mhla/kernels/common/cuda/sm90_phases.cuh"
+#include "mhla/kernels/common/cuda/sm80_pairs.cuh"
+#include "mhla/kernels/common/cuda/sm80_phases.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 inline constexpr int kChunkThreads = 128;
 template <class S>
@@ -59,4 +59,4 @@ struct ChunkTile {
       : tile(blockIdx.x % tiles), index(blockIdx.x / tiles % p.M), row(blockIdx.x / tiles / p.M) {}
 };
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -4,13 +4,13 @@
 //           and den = eps + q~ b, num . dout = q~ a
 //   dk~_s = dS_i v_s + dz_i + m sum_{t >= s} r q~_t,  dv_s = dS_i^T k~_s + m sum_{t >= s} w_t (q~_t k~_s) dout_t
 //   dmix[i,i] = sum_{s <= t} (q~_t k~_s) r = sum_s k~_s (sum_{t >= s} r q~_t)
-// Sums over E go part by part (chunkwise_sm90_plan.h).
+// Sums over E go part by part (chunkwise_sm80_plan.h).
 #pragma once
 
-#include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
-#include "mhla/kernels/common/cuda/sm90_backward.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_sm80.cuh"
+#include "mhla/kernels/common/cuda/sm80_backward.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 // Shared memory of a stream: a summary, or two tiles.
 template <class S>
@@ -91,4 +91,4 @@ void launch_tiles(const char* name, Kernel kernel, std::int64_t rows, int bytes,
   launch_next(name, kernel, static_cast<unsigned>(rows * a.M * tiles), kChunkThreads, bytes, stream, a, g, tiles);
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -1,9 +1,9 @@
 // What a backward pass on Hopper is asked for, and dmix: products of summaries in parts, and their sum.
 #pragma once
 
-#include "mhla/kernels/common/cuda/sm90_phases.cuh"
+#include "mhla/kernels/common/cuda/sm80_phases.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 struct Gradients {
   Strided<const Bf16> dout;
@@ -255,4 +255,4 @@ inline void launch_mix_fold(const Gradients& g, std::int64_t matrices, cudaStrea
               dim3(static_cast<unsigned>(2 * g.L - 1), static_cast<unsigned>(matrices)), kMixFoldThreads, 0, stream, g);
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

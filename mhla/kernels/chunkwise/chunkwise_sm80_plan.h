@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "mhla/kernels/common/cuda/sm90_plan.h"
+#include "mhla/kernels/common/cuda/sm80_plan.h"
 
 namespace mhla {
 struct Problem;
 }
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 // Parts of the columns of v, each the work of a unit: at most 128 columns, as equal as multiples of 8 allow. E: padded.
 constexpr std::int64_t column_parts(std::int64_t E) {
@@ -37,4 +37,4 @@ SequencePlan sequence_plan(const Problem& problem);
 // Why the Hopper kernels do not take a problem in the memory of a Hopper card, or empty.
 std::string fit_causal_problem(const Problem& problem);
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 inline constexpr std::int64_t kMaxBlocks = 1024;  // a strip of all summaries is mixed in shared memory
 // Mix and strips of all summaries fit shared memory as panels; with few blocks these are mostly empty.
@@ -16,7 +16,7 @@ constexpr std::int64_t packed_mix_units(std::int64_t mix_rows, std::int64_t M) {
   return mixed_on_panels(mix_rows) ? panels * panels * 512 : tiles * tiles * 32;
 }
 
-// D and E as the kernels take them, rows of whole 16-byte units: others are copied (sm90_padding.h).
+// D and E as the kernels take them, rows of whole 16-byte units: others are copied (sm80_padding.h).
 constexpr std::int64_t padded_size(std::int64_t X) { return (X + 7) / 8 * 8; }
 
 // Tiles of a head: D rows in rows * 16, E columns in columns * 8.
@@ -40,7 +40,7 @@ constexpr int exact_size(Tiles t) { return t.columns * 8; }
 constexpr int pitch_of(Tiles t) { return t.columns % 2 == 1 ? t.columns * 16 : t.columns * 16 + 16; }
 
 // A summary in shared memory: D rows of S, then z, padded to 16. Read-out takes rows 8 c + r, 8 (c + 1) + r, ...
-// together (Queries in bidirectional_sm90.cuh): 32 bytes between every eight rows put these into different banks too.
+// together (Queries in bidirectional_sm80.cuh): 32 bytes between every eight rows put these into different banks too.
 constexpr int summary_row(int d, int pitch) { return d * pitch + d / 8 * 32; }
 constexpr int summary_bytes(int D, Tiles t) {
   const int bytes = summary_row(D, pitch_of(t)) + (D + 15) / 16 * 32;
@@ -74,4 +74,4 @@ constexpr std::int64_t mix_splits(std::int64_t tiles, std::int64_t units, std::i
   return splits > 1 ? splits : 1;
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -1,17 +1,17 @@
 // Plans of the bidirectional form on Hopper. Short sequences go over all pairs of tokens; where a head's summaries fit
 // shared memory one kernel does the forward pass; else summaries pass through memory between kernels
-// (common/cuda/sm90_plan.h).
+// (common/cuda/sm80_plan.h).
 #pragma once
 
 #include <string>
 
-#include "mhla/kernels/common/cuda/sm90_plan.h"
+#include "mhla/kernels/common/cuda/sm80_plan.h"
 
 namespace mhla {
 struct Problem;
 }
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 // Why the Hopper kernels do not take a problem in the memory of a Hopper card, or empty.
 std::string fit_problem(const Problem& problem);
@@ -68,4 +68,4 @@ constexpr FusedPlan fused_plan(std::int64_t M, std::int64_t D, Tiles t) {
   return best;
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -5,11 +5,11 @@
 
 #include <type_traits>
 
-#include "mhla/kernels/bidirectional/bidirectional_sm90_plan.h"
-#include "mhla/kernels/common/cuda/sm90_pairs.cuh"
-#include "mhla/kernels/common/cuda/sm90_phases.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm80_plan.h"
+#include "mhla/kernels/common/cuda/sm80_pairs.cuh"
+#include "mhla/kernels/common/cuda/sm80_phases.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 inline constexpr int kPairThreads = 256, kPairWarps = kPairThreads / 32;
 inline constexpr int kPairStageTiles = 4, kPairStages = kMaxPairTiles / kPairStageTiles;  // a stage arrives at once
@@ -189,4 +189,4 @@ struct TileRows {
   }
 };
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -1,10 +1,10 @@
 // What the bidirectional form on Hopper launches from files of its own, so that each compiles within a minute.
 #pragma once
 
-#include "mhla/kernels/bidirectional/bidirectional_sm90_plan.h"
-#include "mhla/kernels/common/cuda/sm90_phases.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm80_plan.h"
+#include "mhla/kernels/common/cuda/sm80_phases.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 struct Gradients;
 
@@ -41,4 +41,4 @@ void with_den_spec(const Arguments& a, const F& f) {
 // Backward of short sequences (over_pairs()): g.weights and g.parts as bidirectional_backward_sm90.cu takes them.
 void launch_pair_gradients(const Problem& p, const Arguments& a, const Gradients& g, cudaStream_t stream);
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

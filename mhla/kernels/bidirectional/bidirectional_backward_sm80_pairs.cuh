@@ -1,4 +1,4 @@
-// Backward over all pairs of tokens, for short sequences (bidirectional_sm90_pairs.cuh). With s = q~_t k~_s, p = m s
+// Backward over all pairs of tokens, for short sequences (bidirectional_sm80_pairs.cuh). With s = q~_t k~_s, p = m s
 // and
 //   w_t = scale / den_t,  c_t = -(num_t . dout_t) / den_t,  r = w_t (dout_t . v_s + c_t)
 // the gradients are dq~_t = sum_s m r k~_s, dk~_s = sum_t m r q~_t, dv_s = sum_t w_t p dout_t, dmix = sum s r. One
@@ -6,10 +6,10 @@
 // tile does dk and dv.
 #pragma once
 
-#include "mhla/kernels/bidirectional/bidirectional_sm90_pairs.cuh"
-#include "mhla/kernels/common/cuda/sm90_backward.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm80_pairs.cuh"
+#include "mhla/kernels/common/cuda/sm80_backward.cuh"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 // The sum of x[lane % 4] over the lanes of a warp.
 __device__ inline float four_sums(const float (&x)[4]) {
@@ -195,4 +195,4 @@ __global__ void __launch_bounds__(kMixSumThreads)
   });
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -1,13 +1,13 @@
-#include "mhla/kernels/common/cuda/sm90_fit.h"
+#include "mhla/kernels/common/cuda/sm80_fit.h"
 
 #include <algorithm>
 
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
-#include "mhla/kernels/common/cuda/sm90_padding.h"
-#include "mhla/kernels/common/cuda/sm90_plan.h"
+#include "mhla/kernels/common/cuda/sm80_padding.h"
+#include "mhla/kernels/common/cuda/sm80_plan.h"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 namespace {
 
 bool aligned(const ConstView& x) {
@@ -51,4 +51,4 @@ bool needs_padding(const Problem& p) {
   return false;
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

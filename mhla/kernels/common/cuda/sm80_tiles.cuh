@@ -4,12 +4,12 @@
 #pragma once
 
 #include "mhla/kernels/common/cuda/layout.cuh"
-#include "mhla/kernels/common/cuda/sm90_plan.h"
+#include "mhla/kernels/common/cuda/sm80_plan.h"
 #include "mhla/kernels/common/cuda/tensor_core.cuh"
 #include "mhla/kernels/common/options.h"
 #include "mhla/kernels/common/problem.h"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
 using namespace mhla::cuda;  // NOLINT(google-build-using-namespace): the building blocks of all device code
 using Bf16 = __nv_bfloat16;
@@ -385,4 +385,4 @@ __device__ inline void write_outputs(const Arguments& p, const Readout<S>& x, Bf
   write_row<1, false>(x.acc, factors[1], place + 8 <= last, lower, S::E(p));
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80

@@ -9,9 +9,9 @@
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/common/problem.h"
 
-namespace mhla::sm90 {
+namespace mhla::sm80 {
 
-// Whether a problem takes copies. In sm90_fit.cpp.
+// Whether a problem takes copies. In sm80_fit.cpp.
 bool needs_padding(const Problem& problem);
 
 // [B, N, heads, columns] in memory and its rows of `padded` values.
@@ -51,4 +51,4 @@ void run_padded(const Problem& problem, Workspace& workspace, const F& run) {
   if (!workspace.counting()) padding.copy_out();
 }
 
-}  // namespace mhla::sm90
+}  // namespace mhla::sm80
