@@ -269,9 +269,16 @@ void add_odd_sizes(std::vector<Case>& cases, Form form) {
   cases.back().normalizer = Normalizer::kPaper, cases.back().H = 4;
   cases.push_back(on_line(form, 150, 32, 121, 33));
   cases.back().feature_map = FeatureMap::kElu1, cases.back().fused = true;
+  if (form == Form::kCausal) cases.push_back(on_line(form, 150, 64, 120, 136));  // no two parts of whole 16 bytes
   cases.push_back(on_line(form, 90, 16, 36, 36));
   cases.back().feature_map = FeatureMap::kRelu, cases.back().normalizer = Normalizer::kPaper;
   if (form == Form::kBidirectional) cases.back().den = true;
+}
+
+// More blocks than mixing has rows for at a time, of cards with little shared memory and with more.
+void add_many_blocks(std::vector<Case>& cases, Form form) {
+  cases.push_back(on_line(form, 1600, 4, 16, 16));
+  cases.back().B = 1, cases.back().H = cases.back().Hkv = 1;
 }
 
 // Long chunks, several of them: rounding errors grow with the chains of multiply-adds over their tokens.
@@ -294,6 +301,7 @@ std::vector<Case> fast_path_shapes(Form form) {
   add_model_lines(cases, form);
   if (form == Form::kBidirectional) add_den_grids(cases);
   add_odd_sizes(cases, form);
+  add_many_blocks(cases, form);
   return selected(std::move(cases));
 }
 

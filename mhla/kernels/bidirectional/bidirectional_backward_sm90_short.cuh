@@ -8,7 +8,7 @@
 #include "mhla/kernels/bidirectional/bidirectional_backward_sm80_pairs.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_short.cuh"
 
-namespace mhla::sm80 {
+namespace mhla::sm90 {
 
 // Shared memory behind the four panels.
 struct ShortSums {
@@ -257,4 +257,4 @@ __global__ void __launch_bounds__(kPairThreads, 1) short_gradient_kernel(Argumen
   }
 }
 
-}  // namespace mhla::sm80
+}  // namespace mhla::sm90

@@ -1,4 +1,5 @@
-// What the bidirectional form on Hopper launches from files of its own, so that each compiles within a minute.
+// What the bidirectional form of `sm80` and `sm90` launches from files of its own, so that each compiles within a
+// minute.
 #pragma once
 
 #include "mhla/kernels/bidirectional/bidirectional_sm80_plan.h"
@@ -38,7 +39,7 @@ void with_den_spec(const Arguments& a, const F& f) {
   });
 }
 
-// Backward of short sequences (over_pairs()): g.weights and g.parts as bidirectional_backward_sm90.cu takes them.
+// Backward of short sequences (over_pairs()): g.weights and g.parts as bidirectional_backward_sm80.cu takes them.
 void launch_pair_gradients(const Problem& p, const Arguments& a, const Gradients& g, cudaStream_t stream);
 
 }  // namespace mhla::sm80

@@ -1,4 +1,4 @@
-// Short sequences on Hopper: sums over all pairs of tokens, without summaries. Tokens lie in tiles of 16, none with
+// Short sequences: sums over all pairs of tokens, without summaries. Tokens lie in tiles of 16, none with
 // tokens of two blocks, so mix is one number per pair of tiles. A block of threads takes a head: a warp holds tiles of
 // one side of the pairs as fragments, the other side lies in shared memory.
 #pragma once
@@ -32,10 +32,7 @@ struct PairTable {
   float mix[kMaxPairTiles][kMaxPairTiles + 1];  // tiles of queries, tiles of keys
   float2 weights[kMaxPairTiles * 16];           // backward: w and c of the queries
 };
-template <class S>
-constexpr int pair_shared_bytes(int tiles) {
-  return 2 * tiles * 16 * S::kPitch + static_cast<int>(sizeof(PairTable));
-}
+static_assert(sizeof(PairTable) == kPairTableBytes);
 
 // One head of one sequence, and the table.
 struct PairHead {

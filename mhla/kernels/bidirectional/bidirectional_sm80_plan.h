@@ -1,6 +1,6 @@
-// Plans of the bidirectional form on Hopper. Short sequences go over all pairs of tokens; where a head's summaries fit
-// shared memory one kernel does the forward pass; else summaries pass through memory between kernels
-// (common/cuda/sm80_plan.h).
+// Plans of the bidirectional form of `sm80` and `sm90`. Short sequences go over all pairs of tokens; where a head's
+// summaries fit shared memory one kernel does the forward pass; else summaries pass through memory between kernels
+// (common/cuda/sm80_plan.h). `most`: shared memory that a block of threads may have.
 #pragma once
 
 #include <string>
@@ -13,19 +13,26 @@ struct Problem;
 
 namespace mhla::sm80 {
 
-// Why the Hopper kernels do not take a problem in the memory of a Hopper card, or empty.
+// Why the kernels do not take a problem in the memory of a card that can run them, or empty.
 std::string fit_problem(const Problem& problem);
 
 // Short sequences go over all pairs of tokens, in tiles of 16 tokens of one block: up to 256 tokens that costs less
 // than moving summaries through shared memory.
 inline constexpr int kMaxPairTiles = 16;
 constexpr std::int64_t pair_tiles_per_block(std::int64_t C) { return (C + 15) / 16; }
-constexpr bool over_pairs(std::int64_t M, std::int64_t C) {
-  return M <= kMaxPairTiles && M * pair_tiles_per_block(C) <= kMaxPairTiles;
+inline constexpr int kPairTableBytes = 4224;  // tokens, mix and weights (bidirectional_sm80_pairs.cuh)
+constexpr int pair_shared_bytes(std::int64_t tiles, Tiles t) {
+  return static_cast<int>(2 * tiles * 16) * pitch_of(t) + kPairTableBytes;
+}
+constexpr bool over_pairs(std::int64_t M, std::int64_t C, Tiles t, int most) {
+  const std::int64_t tiles = M <= kMaxPairTiles ? M * pair_tiles_per_block(C) : kMaxPairTiles + 1;
+  return tiles <= kMaxPairTiles && pair_shared_bytes(tiles, t) <= most;
 }
 
-// Of these, heads of 33 to 64 fill the panels of a warpgroup's products (bidirectional_sm90_short.cuh).
-constexpr bool on_warpgroups(std::int64_t M, std::int64_t C, Tiles t) { return over_pairs(M, C) && t.rows == 4; }
+// On Hopper, of these, heads of 33 to 64 fill the panels of a warpgroup's products (bidirectional_sm90_short.cuh).
+constexpr bool on_warpgroups(std::int64_t M, std::int64_t C, Tiles t) {
+  return over_pairs(M, C, t, kMaxSharedBytes) && t.rows == 4;
+}
 
 inline constexpr int kStepTokens = 16;  // tokens of one pipeline stage
 
@@ -48,7 +55,7 @@ inline constexpr int kMaxFusedBlocks = 64;   // mixing keeps all rows of a colum
 inline constexpr int kBlockTableBytes = 64;  // of one block
 
 // As many blocks of threads on a multiprocessor as fit, then as many stages.
-constexpr FusedPlan fused_plan(std::int64_t M, std::int64_t D, Tiles t) {
+constexpr FusedPlan fused_plan(std::int64_t M, std::int64_t D, Tiles t, int most) {
   FusedPlan p, best;
   const int padded = static_cast<int>((M < kMaxFusedBlocks + 1 ? M : kMaxFusedBlocks + 1) + 15) / 16 * 16;
   if (padded > kMaxFusedBlocks) return best;
@@ -61,8 +68,8 @@ constexpr FusedPlan fused_plan(std::int64_t M, std::int64_t D, Tiles t) {
     p.table_at = p.ring_at + p.stages * groups_of(t) * p.stage_bytes;
     p.trash_at = p.table_at + padded * kBlockTableBytes;
     p.shared_bytes = p.trash_at + pitch_of(t);
-    if (p.shared_bytes > kMaxSharedBytes) continue;
-    const int fit = kAllSharedBytes / (p.shared_bytes + 1024);
+    if (p.shared_bytes > most) continue;
+    const int fit = all_shared_bytes(most) / (p.shared_bytes + 1024);
     if (fit > resident) resident = fit, best = p;
   }
   return best;

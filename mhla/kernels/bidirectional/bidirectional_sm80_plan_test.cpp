@@ -1,8 +1,9 @@
-// The plans of the Hopper forward: what they promise the kernels, checked without a GPU.
+// The plans of `sm80` and `sm90`: what they promise the kernels, checked without a GPU.
 #include "mhla/kernels/bidirectional/bidirectional_sm80_plan.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "mhla/kernels/common/cuda/sm80_padding.h"
@@ -11,7 +12,7 @@
 namespace mhla::sm80 {
 namespace {
 
-TEST(Sm90Plan, TilesHoldTheHead) {
+TEST(Sm80Plan, TilesHoldTheHead) {
   for (std::int64_t D = 8; D <= 128; D += 8) {
     for (std::int64_t E = 8; E <= 128; E += 8) {
       const Tiles t = tiles_of(D, E);
@@ -25,7 +26,7 @@ TEST(Sm90Plan, TilesHoldTheHead) {
 }
 
 // A matrix of mix is packed as panels of 64 columns where these fit, else as fragments of 16 x 16, 512 bytes each.
-TEST(Sm90Plan, MixIsPacked) {
+TEST(Sm80Plan, MixIsPacked) {
   EXPECT_FALSE(mixed_on_panels(64));
   EXPECT_TRUE(mixed_on_panels(65) && mixed_on_panels(256));
   EXPECT_FALSE(mixed_on_panels(257));
@@ -39,7 +40,7 @@ TEST(Sm90Plan, MixIsPacked) {
 }
 
 // Eight rows that one ldmatrix reads, 16 bytes each, must lie in eight different groups of four banks.
-TEST(Sm90Plan, RowsLieInDifferentBanks) {
+TEST(Sm80Plan, RowsLieInDifferentBanks) {
   const auto distinct = [](auto&& address) {
     std::set<int> banks;
     for (int r = 0; r < 8; ++r) banks.insert(address(r) / 16 % 8);
@@ -58,28 +59,67 @@ TEST(Sm90Plan, RowsLieInDifferentBanks) {
   }
 }
 
-TEST(Sm90Plan, FusedWhereSummariesFit) {
+TEST(Sm80Plan, FusedWhereSummariesFit) {
   for (const auto& [M, D] : {std::pair{16, 64}, std::pair{16, 72}, std::pair{16, 32}}) {  // dit_s_256, dit_xl_512, sana
-    const FusedPlan p = fused_plan(M, D, tiles_of(D, D));
+    const FusedPlan p = fused_plan(M, D, tiles_of(D, D), kMaxSharedBytes);
     EXPECT_GE(p.stages, 2) << D;
     EXPECT_LE(p.shared_bytes, kMaxSharedBytes);
   }
-  EXPECT_EQ(fused_plan(256, 64, tiles_of(64, 64)).stages, 0);                                  // dit_s_4096
-  EXPECT_EQ(fused_plan(105, 128, tiles_of(128, 128)).stages, 0);                               // wan_480p
-  EXPECT_EQ(kAllSharedBytes / (fused_plan(16, 32, tiles_of(32, 32)).shared_bytes + 1024), 3);  // sana_1024: one wave
+  const auto stages = [](std::int64_t M, std::int64_t D, int most) {
+    return fused_plan(M, D, tiles_of(D, D), most).stages;
+  };
+  EXPECT_EQ(stages(256, 64, kMaxSharedBytes), 0);   // dit_s_4096
+  EXPECT_EQ(stages(105, 128, kMaxSharedBytes), 0);  // wan_480p
+  EXPECT_EQ(stages(16, 72, 163 << 10), 0);          // dit_xl_512: three phases where there is less
+  EXPECT_GE(stages(16, 32, kLeastSharedBytes), 2);  // sana_1024
+  const FusedPlan sana = fused_plan(16, 32, tiles_of(32, 32), kMaxSharedBytes);
+  EXPECT_EQ(kAllSharedBytes / (sana.shared_bytes + 1024), 3);  // one wave
 }
 
-TEST(Sm90Plan, RoundsOfEqualSize) {
+// Kernels that have one plan only must fit every card, and the others must have a plan for it.
+TEST(Sm80Plan, EveryCardHasSharedMemoryEnough) {
+  for (const Tiles& t : kTiles) {
+    const int D = t.columns * 8, tile = kPhaseTokens * pitch_of(t), summary = summary_bytes(D, t);
+    EXPECT_LE(summary_stage_bytes(t), kLeastSharedBytes);
+    EXPECT_LE(3 * tile + summary, kLeastSharedBytes);                             // causal_kernel
+    EXPECT_LE(2 * tile + std::max(summary, 2 * tile) + 1024, kLeastSharedBytes);  // causal gradients, two parts
+    EXPECT_LE(4 * tile + 1024, kLeastSharedBytes);                                // prefix_gradient_kernel
+    EXPECT_LE(2 * summary + 1024, kLeastSharedBytes);                             // readout, key_gradient
+    EXPECT_EQ(gradient_buffers(D, t, 163 << 10), 2);
+    for (const int most : {kLeastSharedBytes, 163 << 10, kMaxSharedBytes}) {
+      EXPECT_LE(gradient_shared_bytes(D, t, gradient_buffers(D, t, most)), most);
+    }
+  }
+  for (const int most : {kLeastSharedBytes, 163 << 10, kMaxSharedBytes}) {
+    for (std::int64_t M = 1; M <= kMaxBlocks; ++M) {
+      const MixPlan p = mix_plan(M, most);
+      ASSERT_LE(p.bytes, most) << M;
+      ASSERT_TRUE(p.strip == 64 || p.per == 2) << M;  // the kernels there are
+      ASSERT_TRUE(p.warps >= 1 && p.warps <= 8) << M;
+    }
+  }
+  EXPECT_EQ(mix_plan(256, kLeastSharedBytes).strip, 64);
+  EXPECT_EQ(mix_plan(1024, kLeastSharedBytes).strip, 32);
+  EXPECT_EQ(mix_plan(1024, kMaxSharedBytes).strip, 64);
+}
+
+TEST(Sm80Plan, RoundsOfEqualSize) {
   EXPECT_EQ(units_at_once(6, 2 << 20), 6);
   EXPECT_EQ(units_at_once(100, std::int64_t{8} << 20), 34);  // three rounds of 34, 34, 32
   EXPECT_EQ(units_at_once(3, std::int64_t{1} << 40), 1);
 }
 
-TEST(Sm90Plan, PairsForShortSequences) {
-  EXPECT_TRUE(over_pairs(16, 16));   // dit_s_256
-  EXPECT_FALSE(over_pairs(16, 64));  // dit_xl_512
-  EXPECT_FALSE(over_pairs(17, 1));   // a tile of 16 per block
-  EXPECT_FALSE(over_pairs(2, 129));
+TEST(Sm80Plan, PairsForShortSequences) {
+  const auto pairs = [](std::int64_t M, std::int64_t C, std::int64_t D = 64, int most = kLeastSharedBytes) {
+    return over_pairs(M, C, tiles_of(D, D), most);
+  };
+  EXPECT_TRUE(pairs(16, 16));   // dit_s_256
+  EXPECT_FALSE(pairs(16, 64));  // dit_xl_512
+  EXPECT_FALSE(pairs(17, 1));   // a tile of 16 per block
+  EXPECT_FALSE(pairs(2, 129));
+  EXPECT_TRUE(pairs(16, 16, 128, 163 << 10));
+  EXPECT_FALSE(pairs(16, 16, 128));  // 143 KiB
+  EXPECT_TRUE(pairs(8, 16, 128));
   EXPECT_TRUE(on_warpgroups(16, 16, tiles_of(64, 64)));
   EXPECT_TRUE(on_warpgroups(4, 64, tiles_of(40, 8)));
   EXPECT_FALSE(on_warpgroups(16, 16, tiles_of(32, 32)));  // panels half empty
@@ -87,7 +127,7 @@ TEST(Sm90Plan, PairsForShortSequences) {
   EXPECT_FALSE(on_warpgroups(16, 64, tiles_of(64, 64)));
 }
 
-TEST(Sm90Plan, PartsOfDmixFillACardAndHoldWork) {
+TEST(Sm80Plan, PartsOfDmixFillACardAndHoldWork) {
   EXPECT_EQ(mix_splits(1, 384, 4160), 528);
   EXPECT_EQ(mix_splits(16, 6, 4160), 24);  // few units: 16 pieces each
   EXPECT_EQ(mix_splits(1, 1, 64), 1);
@@ -104,7 +144,7 @@ Problem takes() {
   return p;
 }
 
-TEST(Sm90Plan, SaysWhyNot) {
+TEST(Sm80Plan, SaysWhyNot) {
   EXPECT_EQ(fit_problem(takes()), "");
   Problem p = takes();
   p.q.dtype = DType::kF16;
@@ -125,10 +165,12 @@ TEST(Sm90Plan, SaysWhyNot) {
   EXPECT_EQ(fit_problem(p), "cu_seqlens");
 }
 
-TEST(Sm90Plan, CopiesRowsThatSixteenByteLoadsDoNotFit) {
+TEST(Sm80Plan, CopiesRowsThatSixteenByteLoadsDoNotFit) {
   EXPECT_EQ(padded_size(1), 8);
   EXPECT_EQ(padded_size(64), 64);
   EXPECT_EQ(padded_size(65), 72);
+  EXPECT_EQ(padded_columns(72), 72);
+  EXPECT_EQ(padded_columns(136), 144);  // two parts
   EXPECT_FALSE(needs_padding(takes()));
   Problem p = takes();
   p.E = 60;

@@ -6,7 +6,9 @@
 #include "mhla/kernels/bidirectional/bidirectional_sm80_pairs.cuh"
 #include "mhla/kernels/common/cuda/warpgroup.cuh"
 
-namespace mhla::sm80 {
+namespace mhla::sm90 {
+
+using namespace mhla::sm80;  // NOLINT(google-build-using-namespace): what these kernels add to
 
 constexpr int panel_rows(int tiles) { return (tiles + 3) / 4 * 64; }
 
@@ -201,4 +203,4 @@ __global__ void __launch_bounds__(kGroups * 128, 4 / kGroups) short_kernel(Argum
   copy_wait<0>();
 }
 
-}  // namespace mhla::sm80
+}  // namespace mhla::sm90

@@ -1,4 +1,4 @@
-// Backward of the causal form on Hopper, per tile of 64 tokens of a chunk i. With w = scale / den, c = -(num . dout) /
+// Backward of the causal form, per tile of 64 tokens of a chunk i. With w = scale / den, c = -(num . dout) /
 // den, m = mix[i,i], x = dout_t . v_s, r = w_t (x + c_t):
 //   dq~_t = w_t (a_t + c_t b_t),  a_t = P_i dout_t + m sum_{s <= t} x k~_s,  b_t = zP_i + m sum_{s <= t} k~_s,
 //           and den = eps + q~ b, num . dout = q~ a
@@ -74,7 +74,7 @@ __device__ inline void copy_weights(const float2* from, int first, int size, flo
 }
 
 // Launches for the heads of a round, tiles of 64 tokens each. A kernel has as many variants as there are sizes and
-// feature maps, so each has a file of its own: chunkwise_backward_{queries,free_queries,keys,values}_sm90.cu.
+// feature maps, so each has a file of its own: chunkwise_backward_{queries,free_queries,keys,values}_sm80.cu.
 void launch_normalized_query_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles,
                                       cudaStream_t stream);
 void launch_free_query_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles,

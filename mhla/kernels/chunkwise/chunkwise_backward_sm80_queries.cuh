@@ -1,4 +1,4 @@
-// dq of the causal form on Hopper, and the weights w and c of every token (chunkwise_backward_sm80.cuh). Compiled once
+// dq of the causal form, and the weights w and c of every token (chunkwise_backward_sm80.cuh). Compiled once
 // with the normaliser and once without, in two files: this kernel takes half of the time of the whole pass to compile.
 #pragma once
 
@@ -113,7 +113,7 @@ template <bool kNormalized>
 void launch_query_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles, cudaStream_t stream) {
   with_spec<true>(a, [&](auto spec) {
     using S = decltype(spec);
-    launch_tiles("sm90 causal_query_gradient_kernel", causal_query_gradient_kernel<S, kNormalized>, heads * a.group,
+    launch_tiles("causal_query_gradient_kernel", causal_query_gradient_kernel<S, kNormalized>, heads * a.group,
                  a.parts * kChunkTileBytes<S> + chunk_stream_bytes<S>(a.D), a, g, tiles, stream);
   });
 }

@@ -5,7 +5,7 @@
 #include "mhla/kernels/common/cuda/sm80_mix_gradient.cuh"
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
-namespace mhla::sm80 {
+namespace mhla::sm90 {
 
 template <class S>
 struct PrefixGradientTiles {
@@ -129,4 +129,4 @@ __global__ void __launch_bounds__(PrefixGradientTiles<S>::kThreads, PrefixGradie
   }
 }
 
-}  // namespace mhla::sm80
+}  // namespace mhla::sm90

@@ -1,4 +1,4 @@
-// Tiles of 64 tokens of a chunk, as the causal kernels on Hopper move them: four warps, 16 tokens each.
+// Tiles of 64 tokens of a chunk, as the causal kernels move them: four warps, 16 tokens each.
 #pragma once
 
 #include "mhla/kernels/common/cuda/sm80_pairs.cuh"

@@ -1,4 +1,4 @@
-// Plans of the causal Hopper kernels, as pure functions of the shape.
+// Plans of the causal kernels of `sm80` and `sm90`, as pure functions of the shape.
 #pragma once
 
 #include <string>
@@ -34,7 +34,7 @@ struct SequencePlan {
 };
 SequencePlan sequence_plan(const Problem& problem);
 
-// Why the Hopper kernels do not take a problem in the memory of a Hopper card, or empty.
+// Why the kernels do not take a problem in the memory of a card that can run them, or empty.
 std::string fit_causal_problem(const Problem& problem);
 
 }  // namespace mhla::sm80

@@ -1,4 +1,5 @@
-// The plans of the causal Hopper kernels: what they promise, and what they leave to others, checked without a GPU.
+// The plans of the causal kernels of `sm80` and `sm90`: what they promise, and what they leave to others, checked
+// without a GPU.
 #include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
 
 #include <gtest/gtest.h>
@@ -10,12 +11,13 @@
 namespace mhla::sm80 {
 namespace {
 
-TEST(CausalSm90Plan, PartsOfTheColumnsAreEqual) {
+TEST(CausalSm80Plan, PartsOfTheColumnsAreEqual) {
   EXPECT_EQ(column_parts(64), 1);
   EXPECT_EQ(column_parts(128), 1);
   EXPECT_EQ(column_parts(136), 17);  // 8 columns each: 136 = 8 x 17
   EXPECT_EQ(column_parts(144), 2);
   EXPECT_EQ(column_parts(256), 2);
+  for (std::int64_t E = 1; E <= 256; ++E) EXPECT_LE(column_parts(padded_columns(E)), 2) << E;
   for (std::int64_t E = 8; E <= 256; E += 8) {
     const std::int64_t parts = column_parts(E);
     ASSERT_GT(parts, 0) << E;
@@ -39,7 +41,7 @@ Problem packed(const std::vector<std::int64_t>& lengths) {
   return p;
 }
 
-TEST(CausalSm90Plan, SequencesOfLikeLengthShareLaunches) {
+TEST(CausalSm80Plan, SequencesOfLikeLengthShareLaunches) {
   Problem batch;
   batch.B = 3, batch.M = 5;
   EXPECT_TRUE(sequence_plan(batch).ranges.empty());
@@ -64,7 +66,7 @@ TEST(CausalSm90Plan, SequencesOfLikeLengthShareLaunches) {
   EXPECT_EQ(plan.groups[3].count, 2);
 }
 
-TEST(CausalSm90Plan, FewGroupsFewEmptyChunks) {
+TEST(CausalSm80Plan, FewGroupsFewEmptyChunks) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t length = 1; length <= 65536; length += 97) lengths.push_back(length);
   const SequencePlan plan = sequence_plan(packed(lengths));
@@ -88,7 +90,7 @@ Problem lm_2048() {
   return p;
 }
 
-TEST(CausalSm90Plan, SaysWhyNot) {
+TEST(CausalSm80Plan, SaysWhyNot) {
   EXPECT_EQ(fit_causal_problem(lm_2048()), "");
   Problem p = lm_2048();
   p.M = 33, p.extend = true;

@@ -5,7 +5,7 @@
 
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
-namespace mhla::sm80 {
+namespace mhla::sm90 {
 
 template <class S>
 struct CausalTiles {
@@ -226,4 +226,4 @@ __global__ void __launch_bounds__(CausalTiles<S>::kThreads, CausalTiles<S>::kBlo
   }
 }
 
-}  // namespace mhla::sm80
+}  // namespace mhla::sm90

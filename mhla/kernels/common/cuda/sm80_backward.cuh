@@ -1,4 +1,4 @@
-// Backward on Hopper through summaries (bidirectional/README.md, eq. 6 to 10), bf16 between the phases:
+// Backward through summaries (bidirectional/README.md, eq. 6 to 10), bf16 between the phases:
 //   S, S~ as in forward
 //   query_gradient_kernel  per block of queries: w = scale / den, c = -(num . dout) / den, dq~ = w (dout S~^T + c z~),
 //                          dS~ = (w q~)^T dout and dz~ = (w q~)^T c, which take the place of S~
@@ -11,17 +11,9 @@
 
 namespace mhla::sm80 {
 
-// Tiles of query_gradient_kernel. For dS~ a warp takes 16 rows, or part of their columns where warps are left; for dq
-// it takes 16 tokens, or half of their columns with 128 rows, as registers allow.
-constexpr int gradient_warps(Tiles t) { return t.rows >= 8 ? 16 : t.rows < 4 ? 4 : t.rows; }
-constexpr int gradient_tokens(Tiles t) { return t.rows >= 8 ? 128 : 64; }
-constexpr int gradient_halves(Tiles t) { return t.rows >= 8 ? 2 : 1; }
-constexpr int gradient_blocks(Tiles t) { return t.rows >= 8 ? 1 : t.rows >= 5 ? 3 : 4; }  // on a multiprocessor
-constexpr int key_blocks(Tiles t) { return t.rows >= 8 ? 2 : t.rows >= 5 ? 3 : 4; }       // of key_gradient_kernel
-constexpr int gradient_shared_bytes(int D, Tiles t) {
-  return 2 * (2 * gradient_tokens(t) * pitch_of(t) + summary_bytes(D, t)) +
-         gradient_tokens(t) * 8 * (1 + gradient_halves(t));
-}
+// Blocks of threads on a multiprocessor: of query_gradient_kernel, of key_gradient_kernel.
+constexpr int gradient_blocks(Tiles t) { return t.rows >= 8 ? 1 : t.rows >= 5 ? 3 : 4; }
+constexpr int key_blocks(Tiles t) { return t.rows >= 8 ? 2 : t.rows >= 5 ? 3 : 4; }
 
 // A summary from memory to shared memory, as summary_row() says.
 template <class S>
@@ -214,22 +206,23 @@ struct SummaryGradient {
   }
 };
 
-// Blocks of queries in turn, tiles of tokens, the next one and its S~ on their way.
+// Blocks of queries in turn, tiles of tokens; with two buffers the next one and its S~ are on their way.
 template <class S, bool kDen = false>
 __global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, gradient_blocks(S::kTiles))
-    query_gradient_kernel(Arguments p, Gradients g) {
+    query_gradient_kernel(Arguments p, Gradients g, int buffers) {
   after_previous();
   constexpr int kSplit = gradient_warps(S::kTiles) / S::kRows, kTiles = S::kColumns / kSplit;
-  constexpr int kTokens = gradient_tokens(S::kTiles), kTileBytes = kTokens * S::kPitch;
-  constexpr int kHalves = gradient_halves(S::kTiles), kOwn = S::kColumns / kHalves;
-  extern __shared__ __align__(16) char shared[];  // [2] q, dout; [2] S~; weights; sums
+  constexpr int kTokens = kGradientTokens, kTileBytes = kTokens * S::kPitch;
+  constexpr int kShares = gradient_shares(S::kTiles), kOwn = S::kColumns / kShares;
+  extern __shared__ __align__(16) char shared[];  // [buffers] q, dout; [buffers] S~; weights; sums
   const int summary_size = summary_bytes(S::D(p), S::kTiles);
-  char* summaries = shared + 4 * kTileBytes;
-  auto* weights = reinterpret_cast<float2*>(summaries + 2 * summary_size);
-  float2* sums = weights + kTokens;  // [kHalves][kTokens]
+  const int flip = buffers - 1;  // to the other buffer, if there is one
+  char* summaries = shared + buffers * 2 * kTileBytes;
+  auto* weights = reinterpret_cast<float2*>(summaries + buffers * summary_size);
+  float2* sums = weights + kTokens;  // [kShares][kTokens]
   const int items = p.units * p.M, warp = threadIdx.x / 32, lane = threadIdx.x % 32, D = S::D(p), E = S::E(p);
-  const int row = warp % S::kRows * 16, column = warp / S::kRows * kTiles * 8;                      // of dS~
-  const int tile = warp % (kTokens / 16) * 16, half = warp / (kTokens / 16), d0 = half * kOwn * 8;  // of dq
+  const int row = warp % S::kRows * 16, column = warp / S::kRows * kTiles * 8;                        // of dS~
+  const int tile = warp % (kTokens / 16) * 16, share = warp / (kTokens / 16), d0 = share * kOwn * 8;  // of dq
   int next = blockIdx.x, next_head = 0, next_first = 0, slot = 0, parity = 0, next_slot = 0, next_parity = 0;
   Item coming(p, min(next, items - 1));
   const auto fetch = [&] {
@@ -239,7 +232,7 @@ __global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, gradient_block
       if (next_head == 0 && next_first == 0) {
         copy_summary<S>(p, p.mixed + static_cast<std::int64_t>(next) * (D * E + D),
                         summaries + next_parity * summary_size);
-        next_parity ^= 1;
+        next_parity ^= flip;
       }
       copy_pair_rows<S, kTokens>(p, p.q.at(coming.u.batch, head), p.q.token, g.dout.at(coming.u.batch, head),
                                  g.dout.token, coming.block, next_first, to);
@@ -252,11 +245,11 @@ __global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, gradient_block
         }
       }
     }
-    next_slot ^= 1;
+    next_slot ^= flip;
     copy_commit();
   };
   fetch();
-  for (int at = blockIdx.x; at < items; at += gridDim.x, parity ^= 1) {
+  for (int at = blockIdx.x; at < items; at += gridDim.x, parity ^= flip) {
     const Item item(p, at);
     const int size = static_cast<int>(item.block.size);
     char* summary = summaries + parity * summary_size;
@@ -264,24 +257,28 @@ __global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, gradient_block
     for (int h = 0; h < p.group; ++h) {
       const int head = item.u.head * p.group + h;
       Bf16* maybe_dq = g.dq.data == nullptr ? nullptr : g.dq.at(item.u.batch, head);
-      for (int first = 0; first < size; first += kTokens, slot ^= 1) {
+      for (int first = 0; first < size; first += kTokens, slot ^= flip) {
         const char *q = shared + slot * 2 * kTileBytes, *dout = q + kTileBytes;
         copy_wait<0>();
         __syncthreads();  // this tile is there, and all are done with the one before
-        fetch();
-        const bool active = half < kHalves && first + tile < size;
+        if (flip) fetch();
+        const bool active = share < kShares && first + tile < size;
         QueryGradient<S, kOwn> mine;
         if (active) mine.compute(p, q + tile * S::kPitch, dout + tile * S::kPitch, summary, d0);
-        if constexpr (kHalves > 1) {  // the sums of the other half of the columns
+        if constexpr (kShares > 1) {  // the sums of the other columns
           if (active && lane % 4 == 0) {
-            sums[half * kTokens + tile + lane / 4] = {mine.den[0], mine.dot[0]};
-            sums[half * kTokens + tile + lane / 4 + 8] = {mine.den[1], mine.dot[1]};
+            sums[share * kTokens + tile + lane / 4] = {mine.den[0], mine.dot[0]};
+            sums[share * kTokens + tile + lane / 4 + 8] = {mine.den[1], mine.dot[1]};
           }
           __syncthreads();
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const float2 *low = sums + tile + lane / 4 + i * 8, *high = low + kTokens;
-            mine.den[i] = low->x + high->x, mine.dot[i] = low->y + high->y;
+            mine.den[i] = mine.dot[i] = 0;
+#pragma unroll
+            for (int other = 0; other < kShares; ++other) {
+              const float2 sum = sums[other * kTokens + tile + lane / 4 + i * 8];
+              mine.den[i] += sum.x, mine.dot[i] += sum.y;
+            }
           }
         }
         if constexpr (kDen) {
@@ -297,10 +294,18 @@ __global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, gradient_block
         for (int step = 0; step < kTokens / 16 && first + step * 16 < size; ++step) {
           gradient.add(p, q + step * 16 * S::kPitch, dout + step * 16 * S::kPitch, weights + step * 16, row, column);
         }
+        if (flip == 0 && (h + 1 < p.group || first + kTokens < size)) {  // the tile gives way to the next one
+          __syncthreads();
+          fetch();
+        }
       }
     }
     // Nobody reads S~ of this block any more: dS~ goes through its shared memory.
     gradient.write(p, summary, p.mixed + static_cast<std::int64_t>(at) * (D * E + D), row, column);
+    if (flip == 0) {
+      __syncthreads();
+      fetch();
+    }
   }
   copy_wait<0>();
 }
@@ -370,6 +375,22 @@ __global__ void __launch_bounds__(128, key_blocks(S::kTiles)) key_gradient_kerne
     }
   }
   copy_wait<0>();
+}
+
+// Blocks of threads that take the blocks of all units in turn.
+template <class Kernel, class... A>
+void launch_persistent(Kernel kernel, int threads, int bytes, const Arguments& a, cudaStream_t stream, const char* name,
+                       const A&... more) {
+  const unsigned blocks = blocks_for(kernel, threads, bytes, std::int64_t{a.units} * a.M);
+  launch_next(name, kernel, blocks, threads, bytes, stream, a, more...);
+}
+
+// dq and dS~ of the units of `a`.
+template <class S, bool kDen = false>
+void launch_query_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
+  const int buffers = gradient_buffers(a.D, S::kTiles, a.most_shared);
+  launch_persistent(query_gradient_kernel<S, kDen>, gradient_warps(S::kTiles) * 32,
+                    gradient_shared_bytes(a.D, S::kTiles, buffers), a, stream, "query_gradient_kernel", g, buffers);
 }
 
 }  // namespace mhla::sm80

@@ -1,6 +1,7 @@
 #include "mhla/kernels/common/cuda/sm80_fit.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
@@ -24,8 +25,27 @@ std::string fit_device(const Problem& p) {
   if (!cuda_built()) return "built without CUDA";
   if (p.q.device == kCpu) return "memory is on the CPU";
   const DeviceFacts device = device_facts(p.q.device);
+  if (device.major < 8) return str("compute capability ", device.major, ".", device.minor, ", expected 8.0 or more");
+  if (device.shared_bytes_per_block < kLeastSharedBytes)
+    return str(device.shared_bytes_per_block >> 10, " KiB of shared memory, expected at least ",
+               kLeastSharedBytes >> 10);
+  return "";
+}
+
+std::string fit_hopper(const Problem& p) {
+  if (std::string reason = fit_device(p); !reason.empty()) return reason;
+  const DeviceFacts device = device_facts(p.q.device);
   if (device.major == 9 && device.minor == 0) return "";
   return str("compute capability ", device.major, ".", device.minor, ", expected 9.0");
+}
+
+int most_shared_bytes(int device) {
+  static const int asked = [] {  // 0: as the device has
+    const char* text = std::getenv("MHLA_SHARED_KIB");
+    return text == nullptr ? 0 : std::max(std::atoi(text) << 10, kLeastSharedBytes);
+  }();
+  const int there = static_cast<int>(device_facts(device).shared_bytes_per_block);
+  return asked > 0 ? std::min(asked, there) : there;
 }
 
 std::string fit_common(const Problem& p, std::int64_t columns) {
@@ -41,7 +61,7 @@ std::string fit_common(const Problem& p, std::int64_t columns) {
 }
 
 bool needs_padding(const Problem& p) {
-  if (p.D % 8 != 0 || p.E % 8 != 0) return true;
+  if (p.D != padded_size(p.D) || p.E != padded_columns(p.E)) return true;
   for (const ConstView& view : {p.q, p.k, p.v, p.maybe_q_den, p.maybe_k_den, p.dout}) {
     if (view.given() && !aligned(view)) return true;
   }

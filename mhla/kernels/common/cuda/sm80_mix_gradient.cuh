@@ -1,4 +1,4 @@
-// What a backward pass on Hopper is asked for, and dmix: products of summaries in parts, and their sum.
+// What a backward pass is asked for, and dmix: products of summaries in parts, and their sum.
 #pragma once
 
 #include "mhla/kernels/common/cuda/sm80_phases.cuh"
@@ -237,21 +237,21 @@ struct MixGradient {
     g.parts += round * round_size;
     const dim3 grid(static_cast<unsigned>(tiles * tiles), static_cast<unsigned>(splits),
                     static_cast<unsigned>(matrices));
-    launch_next("sm90 mix_product_kernel", kernel, grid, 128, bytes, stream, a, g, a.D * a.E + a.D,
+    launch_next("mix_product_kernel", kernel, grid, 128, bytes, stream, a, g, a.D * a.E + a.D,
                 static_cast<int>(splits));
   }
   void launch_sum(const Arguments& a, const Gradients& g, std::int64_t heads, std::int64_t matrices,
                   cudaStream_t stream) const {
     const bool whole = g.maybe_whole != nullptr;
     const auto kernel = whole ? mix_sum_kernel<true> : mix_sum_kernel<false>;
-    launch_next("sm90 mix_sum_kernel", kernel, mix_sum_grid(whole ? a.M : g.L, matrices), kMixSumThreads, 0, stream, a,
-                g, product_rows(a.M), static_cast<int>(splits), static_cast<int>(rounds), round_size,
+    launch_next("mix_sum_kernel", kernel, mix_sum_grid(whole ? a.M : g.L, matrices), kMixSumThreads, 0, stream, a, g,
+                product_rows(a.M), static_cast<int>(splits), static_cast<int>(rounds), round_size,
                 static_cast<int>(heads));
   }
 };
 
 inline void launch_mix_fold(const Gradients& g, std::int64_t matrices, cudaStream_t stream) {
-  launch_next("sm90 mix_fold_kernel", mix_fold_kernel<0>,
+  launch_next("mix_fold_kernel", mix_fold_kernel<0>,
               dim3(static_cast<unsigned>(2 * g.L - 1), static_cast<unsigned>(matrices)), kMixFoldThreads, 0, stream, g);
 }
 

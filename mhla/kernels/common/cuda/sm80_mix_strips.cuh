@@ -1,4 +1,5 @@
-// Phase 2 in strips of columns, any number of blocks (sm90_mix_panels.cuh is faster where it fits).
+// Phase 2 in strips of columns, any number of blocks (sm90_mix_panels.cuh is faster where it fits). Which strips:
+// mix_plan().
 #pragma once
 
 #include "mhla/kernels/common/cuda/sm80_phases.cuh"
@@ -14,14 +15,10 @@ __global__ void pack_mix_kernel(Arguments p, int tiles, bool back) {
 // Phase 2: S~_i = sum_b mix[i,b] S_b for kStrip of the D E + D values of a block, or back in place, dS_b = sum_i
 // mix[i,b] dS~_i. All M rows of the strip go to shared memory first; a warp makes kPer * 16 rows of S~ at a time. Its
 // fragments of mix come through shared memory too, kMixAhead ahead: every lane reads what it copied itself.
-inline constexpr int kStrip = 64, kStripPitch = kStrip * 2 + 16, kMixAhead = 6;
-constexpr int mix_shared_bytes(int M, int warps, int per) {
-  return (M + 15) / 16 * 16 * kStripPitch + warps * kMixAhead * per * 512;
-}
-
-template <int kPer, bool kCausal>
+template <int kPer, bool kCausal, int kStrip>
 __global__ void __launch_bounds__(256, kPer == 1 ? 3 : 2) mix_kernel(Arguments p, int X, int strips, bool back) {
   after_previous();
+  constexpr int kStripPitch = strip_pitch(kStrip), kMixAhead = mix_ahead(kStrip);
   extern __shared__ __align__(16) char shared[];  // [M rounded up][kStripPitch], fragments [warps][kMixAhead][kPer]
   const int unit = blockIdx.x / strips, x0 = blockIdx.x % strips * kStrip;
   const Unit u(p, p.first_unit + unit);
@@ -122,12 +119,13 @@ __global__ void __launch_bounds__(256, kPer == 1 ? 3 : 2) mix_kernel(Arguments p
 }
 
 inline void launch_mix_strips(const Arguments& a, bool back, cudaStream_t stream) {
-  const int tiles = (a.M + 15) / 16, per = tiles <= 8 ? 1 : 2, warps = std::min((tiles + per - 1) / per, 8);
-  const int X = a.D * a.E + a.D, strips = (X + kStrip - 1) / kStrip, bytes = mix_shared_bytes(a.M, warps, per);
-  const auto mix = per == 1   ? a.causal ? mix_kernel<1, true> : mix_kernel<1, false>
-                     : a.causal ? mix_kernel<2, true>
-                              : mix_kernel<2, false>;
-  launch_next("sm90 mix_kernel", mix, a.units * strips, warps * 32, bytes, stream, a, X, strips, back);
+  const MixPlan plan = mix_plan(a.M, a.most_shared);
+  const int X = a.D * a.E + a.D, strips = (X + plan.strip - 1) / plan.strip;
+  const auto mix = plan.strip == 32 ? a.causal ? mix_kernel<2, true, 32> : mix_kernel<2, false, 32>
+                   : plan.per == 1 ? a.causal ? mix_kernel<1, true, 64> : mix_kernel<1, false, 64>
+                   : a.causal ? mix_kernel<2, true, 64>
+                                    : mix_kernel<2, false, 64>;
+  launch_next("mix_kernel", mix, a.units * strips, plan.warps * 32, plan.bytes, stream, a, X, strips, back);
 }
 
 }  // namespace mhla::sm80

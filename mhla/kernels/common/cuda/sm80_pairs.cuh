@@ -1,4 +1,4 @@
-// Products over pairs of tokens on Hopper: 16 rows in fragments with 16 rows in shared memory, and the 16 x 16 result
+// Products over pairs of tokens: 16 rows in fragments with 16 rows in shared memory, and the 16 x 16 result
 // as the left side of the next product.
 #pragma once
 

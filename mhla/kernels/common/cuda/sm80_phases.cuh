@@ -1,5 +1,5 @@
-// What the kernels of both forms share on Hopper where summaries pass through memory: items, launches, arguments; and
-// the phases that make and mix summaries (summaries_sm90.cu).
+// What the kernels of both forms share where summaries pass through memory: items, launches, arguments; and the phases
+// that make and mix summaries (summaries_sm80.cu).
 #pragma once
 
 #include <algorithm>
@@ -7,13 +7,15 @@
 #include <type_traits>
 
 #include "mhla/core/cuda_check.h"
+#include "mhla/kernels/common/cuda/intrinsics.cuh"
+#include "mhla/kernels/common/cuda/sm80_fit.h"
 #include "mhla/kernels/common/cuda/sm80_pairs.cuh"
 #include "mhla/kernels/common/problem.h"
 
 namespace mhla::sm80 {
 
 // Waits until the launches before this one on the stream are done and what they wrote can be read.
-__device__ inline void after_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void after_previous() { wait_for_previous(); }
 
 // More shared memory than a kernel has unasked.
 template <class Kernel>
@@ -34,7 +36,8 @@ __device__ inline int item_size(const Arguments& p, int item) {  // tokens of it
   return static_cast<int>(p.maybe_ranges == nullptr ? p.block(item % p.M).size : Item(p, item).block.size);
 }
 
-// A launch that may begin while the one before it on the stream ends: kernels start with after_previous().
+// A launch that may begin while the one before it on the stream ends: kernels start with after_previous(). Devices
+// before sm_90 know no early start.
 template <class... P, class... A>
 void launch_next(const char* name, void (*kernel)(P...), dim3 grid, int threads, int bytes, cudaStream_t stream,
                  const A&... arguments) {
@@ -44,7 +47,9 @@ void launch_next(const char* name, void (*kernel)(P...), dim3 grid, int threads,
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid, config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes, config.stream = stream;
-  config.attrs = &overlap, config.numAttrs = 1;
+  int device = 0;
+  cuda_check(cudaGetDevice(&device), name);
+  config.attrs = &overlap, config.numAttrs = device_facts(device).major >= 9 ? 1 : 0;
   cuda_check(cudaLaunchKernelEx(&config, kernel, P(arguments)...), name);
 }
 
@@ -60,11 +65,11 @@ unsigned blocks_for(Kernel kernel, int threads, int bytes, std::int64_t items) {
 }
 
 // Ranges of packed sequences to device memory, as arguments of kernels: that can be recorded in a CUDA graph. In
-// summaries_sm90.cu.
+// summaries_sm80.cu.
 void launch_ranges(std::span<const TokenRange> ranges, TokenRange* to, cudaStream_t stream);
 
 // mix, or its transpose, of all heads into a.packed_mix; phase 1 for the units of `a`; phases 1 and 2; phase 2 alone,
-// or back: dS of dS~. In summaries_sm90.cu.
+// or back: dS of dS~. In summaries_sm80.cu.
 void launch_pack_mix(const Arguments& a, int mix_heads, bool back, cudaStream_t stream);
 void launch_block_summaries(const Arguments& a, cudaStream_t stream);
 void launch_summaries(const Arguments& a, cudaStream_t stream);
@@ -75,15 +80,17 @@ Strided<T> strided(const View& x) {
   return {static_cast<T*>(x.data), x.stride[0], x.stride[1], x.stride[2]};
 }
 
-// What the way of mixing follows from. A causal sequence that is padded on the right keeps its bits, so it is not the
-// number of its chunks: it is the rows of mix, or with `extend`, where chunks have no bound, the most there may be.
-inline std::int64_t mix_rows_of(const Problem& p) {
+// What the way of mixing follows from on Hopper. A causal sequence that is padded on the right keeps its bits, so it is
+// not the number of its chunks: it is the rows of mix, or with `extend`, where chunks have no bound, the most there may
+// be. Other cards have one way: 0.
+inline std::int64_t mix_rows_of(const Problem& p, bool hopper) {
+  if (!hopper) return 0;
   if (!p.causal) return p.M;
   return p.extend ? kMaxBlocks : p.L;
 }
 
 // What both forms tell their kernels; parts of the columns, buffers and units are the caller's.
-inline Arguments arguments_of(const Problem& p) {
+inline Arguments arguments_of(const Problem& p, bool hopper) {
   Arguments a{};
   a.q = strided<const Bf16>(p.q), a.k = strided<const Bf16>(p.k), a.v = strided<const Bf16>(p.v);
   a.out = strided<Bf16>(p.out);
@@ -92,13 +99,21 @@ inline Arguments arguments_of(const Problem& p) {
   a.M = static_cast<int>(p.M), a.D = static_cast<int>(p.D), a.E = static_cast<int>(p.E);
   a.Hkv = static_cast<int>(p.Hkv), a.group = static_cast<int>(p.group());
   a.parts = 1;
-  a.causal = p.causal, a.mix_rows = static_cast<int>(mix_rows_of(p)), a.L = static_cast<int>(p.L);
+  a.causal = p.causal, a.mix_rows = static_cast<int>(mix_rows_of(p, hopper)), a.L = static_cast<int>(p.L);
+  a.hopper = hopper, a.most_shared = most_shared_bytes(p.q.device);
   a.long_blocks = (p.layout.rank == 1 ? p.layout.block_size : p.C) > kPhaseTokens;
   a.map = p.feature_map, a.normalized = p.normalized();
   a.eps = static_cast<float>(p.eps), a.scale = static_cast<float>(p.scale);
   a.mix = data_as<float>(p.mix), a.mix_head = p.Hm > 1 ? p.mix.stride[0] : 0;
   a.mix_row = p.mix.stride[1], a.mix_column = p.mix.stride[2];
   return a;
+}
+
+// Whether kernels over panels take a problem (sm90_ring.cuh): on Hopper, blocks that fill a tile of 64 tokens, and D
+// and E from 33 to 64 or from 73 to 128.
+inline bool on_panels(const Arguments& a) {
+  const int rows = tiles_of(a.D, a.E).rows;
+  return a.hopper && a.long_blocks && (rows == 4 || rows == 8);
 }
 
 // The tiles of a problem as constants: f(rows, columns, whether D and E fill them).

@@ -1,4 +1,5 @@
-// Tiles and shared memory of the Hopper kernels, as pure functions of the shape.
+// Tiles and shared memory of the kernels of `sm80` and `sm90`, as pure functions of the shape and of the shared memory
+// that a block of threads may have.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,7 @@
 namespace mhla::sm80 {
 
 inline constexpr std::int64_t kMaxBlocks = 1024;  // a strip of all summaries is mixed in shared memory
-// Mix and strips of all summaries fit shared memory as panels; with few blocks these are mostly empty.
+// On Hopper, mix and strips of all summaries fit shared memory as panels; with few blocks these are mostly empty.
 inline constexpr int kFewestPanelBlocks = 65, kMostPanelBlocks = 256;
 constexpr bool mixed_on_panels(std::int64_t M) { return M >= kFewestPanelBlocks && M <= kMostPanelBlocks; }
 constexpr int mix_squares(std::int64_t M) { return M <= 128 ? 2 : 4; }  // of 64 blocks, on panels
@@ -18,6 +19,8 @@ constexpr std::int64_t packed_mix_units(std::int64_t mix_rows, std::int64_t M) {
 
 // D and E as the kernels take them, rows of whole 16-byte units: others are copied (sm80_padding.h).
 constexpr std::int64_t padded_size(std::int64_t X) { return (X + 7) / 8 * 8; }
+// E beyond 128 is worked on in two equal parts.
+constexpr std::int64_t padded_columns(std::int64_t E) { return E <= 128 ? padded_size(E) : (E + 15) / 16 * 16; }
 
 // Tiles of a head: D rows in rows * 16, E columns in columns * 8.
 struct Tiles {
@@ -47,10 +50,43 @@ constexpr int summary_bytes(int D, Tiles t) {
   return bytes % 32 == 0 ? bytes + 16 : bytes;  // so do the rows of the next block
 }
 
-inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block of threads
+inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block of threads on Hopper
 inline constexpr int kAllSharedBytes = 228 * 1024;  // of a multiprocessor, 1 KiB of it lost to every block
-inline constexpr int kPhaseTokens = 64;             // of one pipeline stage of the phases
+// 163 KiB on sm_80, 99 on sm_86, sm_89 and sm_120: every kernel has a plan for these.
+inline constexpr int kLeastSharedBytes = 99 * 1024;
+constexpr int all_shared_bytes(int most) { return most + 1024; }     // of a multiprocessor whose blocks may have `most`
+inline constexpr int kPhaseTokens = 64;                              // of one pipeline stage of the phases
 constexpr int phase_stages(Tiles t) { return t.rows >= 8 ? 2 : 3; }  // two blocks of threads a multiprocessor
+constexpr int summary_stage_bytes(Tiles t) { return phase_stages(t) * kPhaseTokens * 2 * pitch_of(t); }
+
+// Mixing in strips of columns: all M rows of a strip in shared memory, beside them the fragments of mix of every warp,
+// `ahead` of them on their way. A warp makes 16 `per` rows at a time.
+struct MixPlan {
+  int strip, ahead, per, warps, bytes;
+};
+constexpr int mix_ahead(int strip) { return strip == 64 ? 6 : 2; }
+constexpr int strip_pitch(int strip) { return strip * 2 + 16; }  // an odd number of 16-byte units
+constexpr MixPlan mix_plan(std::int64_t M, int most) {
+  const int tiles = static_cast<int>((M + 15) / 16), per = tiles <= 8 ? 1 : 2, needed = (tiles + per - 1) / per;
+  MixPlan p{64, 0, per, needed < 8 ? needed : 8, 0};
+  for (;; p.strip = 32) {
+    p.ahead = mix_ahead(p.strip);
+    p.bytes = tiles * 16 * strip_pitch(p.strip) + p.warps * p.ahead * per * 512;
+    if (p.bytes <= most || p.strip == 32) return p;
+  }
+}
+
+// Tiles of the backward pass over blocks of queries (sm80_backward.cuh). For dS~ a warp takes 16 rows, or part of their
+// columns where warps are left; for dq it takes 16 tokens, or a share of their columns with 128 rows, as registers
+// allow. One buffer of tokens and S~, or two where they fit: the next ones travel meanwhile.
+inline constexpr int kGradientTokens = 64;
+constexpr int gradient_warps(Tiles t) { return t.rows >= 8 ? 16 : t.rows < 4 ? 4 : t.rows; }
+constexpr int gradient_shares(Tiles t) { return t.rows >= 8 ? 4 : 1; }
+constexpr int gradient_shared_bytes(int D, Tiles t, int buffers) {
+  return buffers * (2 * kGradientTokens * pitch_of(t) + summary_bytes(D, t)) +
+         kGradientTokens * 8 * (1 + gradient_shares(t));
+}
+constexpr int gradient_buffers(int D, Tiles t, int most) { return gradient_shared_bytes(D, t, 2) <= most ? 2 : 1; }
 
 // Heads whose summaries pass between the phases together, in rounds of equal size. Few rounds count for more than
 // summaries that stay in the second-level cache (50 MiB): the backward pass of lm_2048 took 1.35 ms with 44 MiB, 1.03

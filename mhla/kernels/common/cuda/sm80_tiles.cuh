@@ -1,4 +1,4 @@
-// Device code that the Hopper kernels share, bf16: products on tensor cores, tokens gathered from
+// Device code that the kernels of `sm80` and `sm90` share, bf16: products on tensor cores, tokens gathered from
 // raster order. S is kept in bf16 between the phases, every sum is f32.
 //   z is one more column of S: k~^T 1, with a fragment of ones, and q~ z~ comes out of the product beside q~ S~
 #pragma once
@@ -31,6 +31,8 @@ struct Arguments {
   int M, D, E, Hkv, group;  // E: of a part
   int parts;                // of the columns of v and out, each a unit of its own
   bool causal;              // S~_i of the blocks before i
+  bool hopper;              // candidate sm90: its own kernels too
+  int most_shared;          // bytes that a block of threads may have
   bool long_blocks;         // of more tokens than a tile of 64
   int L;                    // rows of mix: less than M with `extend`
   int mix_rows;             // what the way of mixing follows from: causal, those of mix, whatever the sequence has
@@ -190,10 +192,11 @@ struct Summary {
 __device__ inline int second_half(int step, int X) { return step * 16 + 8 < X ? 16 : 0; }
 
 // Stores a tile of 16 rows and kTiles * 8 columns in bf16 to shared memory: `row` is the address of the row of the tile
-// that this lane provides (lane % 16), column 0.
+// that this lane provides (lane % 16), column 0. Cards before sm_90 have no stmatrix: lanes store what they hold.
 template <int kTiles>
 __device__ inline void store_tile(const float (&acc)[kTiles][4], std::uint32_t row) {
   const int lane = threadIdx.x % 32;
+#if __CUDA_ARCH__ >= 900
 #pragma unroll
   for (int j = 0; j + 1 < kTiles; j += 2) {
     store_matrices(row + (j + lane / 16) * 16, pack_bf16(acc[j][0], acc[j][1]), pack_bf16(acc[j][2], acc[j][3]),
@@ -203,6 +206,17 @@ __device__ inline void store_tile(const float (&acc)[kTiles][4], std::uint32_t r
     constexpr int j = kTiles - 1;
     store_two_matrices(row + j * 16, pack_bf16(acc[j][0], acc[j][1]), pack_bf16(acc[j][2], acc[j][3]));
   }
+#else
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::uint32_t to = __shfl_sync(0xffffffffu, row, lane / 4 + half * 8) + lane % 4 * 4;
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + j * 16), "r"(pack_bf16(acc[j][2 * half], acc[j][2 * half + 1]))
+                   : "memory");
+    }
+  }
+#endif
 }
 
 __device__ inline float quad_sum(float x) {

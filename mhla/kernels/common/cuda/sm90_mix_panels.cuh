@@ -5,7 +5,7 @@
 
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
-namespace mhla::sm80 {
+namespace mhla::sm90 {
 
 // kSquares: blocks in units of 64.
 template <int kSquares>
@@ -171,4 +171,4 @@ void launch_mix_panels(const Arguments& a, bool back, cudaStream_t stream) {
   launch_next("sm90 panel_mix_kernel", kernel, blocks, T::kThreads, T::kBytes, stream, a, X, strips, back);
 }
 
-}  // namespace mhla::sm80
+}  // namespace mhla::sm90

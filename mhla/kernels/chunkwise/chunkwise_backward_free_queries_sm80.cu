@@ -1,4 +1,4 @@
-// dq of the causal form on Hopper without a normaliser (chunkwise_backward_sm80_queries.cuh).
+// dq of the causal form without a normaliser (chunkwise_backward_sm80_queries.cuh).
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm80_queries.cuh"
 
 namespace mhla::sm80 {

@@ -1,4 +1,4 @@
-// dv of the causal form on Hopper (chunkwise_backward_sm80.cuh).
+// dv of the causal form (chunkwise_backward_sm80.cuh).
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
 
 namespace mhla::sm80 {
@@ -79,7 +79,7 @@ void launch_causal_value_gradient(const Arguments& a, const Gradients& g, std::i
                                   cudaStream_t stream) {
   with_spec<true>(a, [&](auto spec) {
     using S = decltype(spec);
-    launch_tiles("sm90 causal_value_gradient_kernel", causal_value_gradient_kernel<S>, heads * a.parts,
+    launch_tiles("causal_value_gradient_kernel", causal_value_gradient_kernel<S>, heads * a.parts,
                  kChunkTileBytes<S> + chunk_stream_bytes<S>(a.D) + kPhaseTokens * 8, a, g, tiles, stream);
   });
 }

@@ -1,4 +1,4 @@
-// dk of the causal form on Hopper, and the diagonal of dmix (chunkwise_backward_sm80.cuh).
+// dk of the causal form, and the diagonal of dmix (chunkwise_backward_sm80.cuh).
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
 
 namespace mhla::sm80 {
@@ -111,7 +111,7 @@ void launch_causal_key_gradient(const Arguments& a, const Gradients& g, std::int
                                 cudaStream_t stream) {
   with_spec<true>(a, [&](auto spec) {
     using S = decltype(spec);
-    launch_tiles("sm90 causal_key_gradient_kernel", causal_key_gradient_kernel<S>, heads,
+    launch_tiles("causal_key_gradient_kernel", causal_key_gradient_kernel<S>, heads,
                  a.parts * kChunkTileBytes<S> + chunk_stream_bytes<S>(a.D) + kPhaseTokens * 8, a, g, tiles, stream);
   });
 }

@@ -1,4 +1,4 @@
-// dq of the causal form on Hopper with the normaliser (chunkwise_backward_sm80_queries.cuh).
+// dq of the causal form with the normaliser (chunkwise_backward_sm80_queries.cuh).
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm80_queries.cuh"
 
 namespace mhla::sm80 {

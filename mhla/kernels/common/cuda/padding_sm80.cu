@@ -71,7 +71,7 @@ template <class Kernel>
 void launch_copies(const char* name, Kernel kernel, const std::vector<PaddedTensor>& tensors, cudaStream_t stream) {
   for (const PaddedTensor& t : tensors) {
     const std::int64_t threads = t.row_count * (t.padded / 8), blocks = (threads + kPadThreads - 1) / kPadThreads;
-    if (blocks >= std::int64_t{1} << 31) fail("sm90: ", threads, " pieces of rows, more than a grid has");
+    if (blocks >= std::int64_t{1} << 31) fail("padding: ", threads, " pieces of rows, more than a grid has");
     launch_next(name, kernel, static_cast<unsigned>(blocks), kPadThreads, 0, stream, t);
   }
 }
@@ -116,7 +116,7 @@ View Padding::output(const View& x, std::int64_t padded, const ConstView& maybe_
 
 Padding::Padding(const Problem& p, Workspace& ws) : inner_(p), map_(p.feature_map) {
   Problem& to = inner_;
-  const std::int64_t D = to.D = padded_size(p.D), E = to.E = padded_size(p.E);
+  const std::int64_t D = to.D = padded_size(p.D), E = to.E = padded_columns(p.E);
   to.feature_map = FeatureMap::kIdentity;
   to.q = input(p.q, D, map_, ws, "padded q"), to.k = input(p.k, D, map_, ws, "padded k");
   to.v = input(p.v, E, FeatureMap::kIdentity, ws, "padded v");
@@ -130,7 +130,7 @@ Padding::Padding(const Problem& p, Workspace& ws) : inner_(p), map_(p.feature_ma
   to.maybe_dk_den = output(p.maybe_dk_den, D, p.maybe_k_den, ws, "padded dk_den");
 }
 
-void Padding::copy_in() const { launch_copies("sm90 pad_kernel", pad_kernel, in_, stream_of(inner_.stream)); }
-void Padding::copy_out() const { launch_copies("sm90 unpad_kernel", unpad_kernel, out_, stream_of(inner_.stream)); }
+void Padding::copy_in() const { launch_copies("pad_kernel", pad_kernel, in_, stream_of(inner_.stream)); }
+void Padding::copy_out() const { launch_copies("unpad_kernel", unpad_kernel, out_, stream_of(inner_.stream)); }
 
 }  // namespace mhla::sm80

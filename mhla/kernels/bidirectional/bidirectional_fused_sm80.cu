@@ -1,5 +1,4 @@
-// Forward of the bidirectional form on Hopper where a head's summaries fit shared memory: memory sees q, k, v and out
-// once.
+// Forward of the bidirectional form where a head's summaries fit shared memory: memory sees q, k, v and out once.
 #include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
 
 namespace mhla::sm80 {
@@ -160,7 +159,7 @@ template <class S, int kStages>
 void launch_stages(const Arguments& a, const FusedPlan& plan, cudaStream_t stream) {
   constexpr int kThreads = groups_of(S::kTiles) * S::kRows * 32;
   const auto kernel = fused_kernel<S, kStages>;
-  launch_next("sm90 fused_kernel", kernel, blocks_for(kernel, kThreads, plan.shared_bytes, a.units), kThreads,
+  launch_next("fused_kernel", kernel, blocks_for(kernel, kThreads, plan.shared_bytes, a.units), kThreads,
               plan.shared_bytes, stream, a, plan);
 }
 

@@ -1,0 +1,27 @@
+// What Hopper adds to the bidirectional form: launches of its own kernels, for the passes in bidirectional_sm80.cu and
+// bidirectional_backward_sm80.cu. `den`: with q_den and k_den, as bidirectional_sm80.cuh says.
+#pragma once
+
+#include "mhla/kernels/bidirectional/bidirectional_sm80_plan.h"
+#include "mhla/kernels/common/cuda/sm80_tiles.cuh"
+
+namespace mhla::sm80 {
+struct Gradients;
+}
+
+namespace mhla::sm90 {
+
+using namespace mhla::sm80;  // NOLINT(google-build-using-namespace): what these kernels add to
+
+// Where on_warpgroups() holds: all of a problem.
+void launch_short(const Problem& p, const Arguments& a, cudaStream_t stream);
+void launch_short_gradients(const Problem& p, const Arguments& a, const Gradients& g, cudaStream_t stream);
+
+// Where on_panels() holds: phase 3; dq and dS~; dk and dv.
+void launch_panel_readout(const Arguments& a, cudaStream_t stream);
+void launch_panel_den_readout(const Arguments& a, cudaStream_t stream);
+void launch_panel_query_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream);
+void launch_panel_den_query_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream);
+void launch_panel_key_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream);
+
+}  // namespace mhla::sm90
