@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "apps/cli/axes.h"
 #include "apps/cli/engine.h"
@@ -29,7 +30,7 @@ struct ModelBenchOptions {
   std::int64_t batch = 8, threads = 0;
   std::string device = "cpu", precision;
   double min_seconds = 2.0;
-  bool json = false;
+  bool profile = false, json = false;
 
   [[nodiscard]] std::string precision_used() const {
     return !precision.empty() ? precision : device == "cpu" ? "f32" : "bf16";
@@ -41,6 +42,25 @@ bool is_language_model(const std::string& name) { return name.rfind("mhla_", 0) 
 
 std::string cell(const JsonValue& row, const char* key, const char* format) {
   return fmt::format(fmt::runtime(format), row.at(key).as_double());
+}
+
+// Parts of a step with their share of it, then what takes most.
+void show_profile(const Output& out, const JsonValue& profile) {
+  const double ms = profile.at("ms").as_double();
+  const TextTable parts(out, {{"  where it goes", -18}, {"ms", 10}, {"share", 7}});
+  parts.head();
+  for (const char* part : {"attention", "products", "elementwise", "optimizer", "copies", "waiting"})
+    parts.row({str("  ", part), cell(profile, part, "{:.3f}"),
+               fmt::format("{:.0f} %", 100 * profile.at(part).as_double() / ms)});
+  parts.row({"  profiled step", fmt::format("{:.3f}", ms), ""});
+  const TextTable rows(out, {{"  part", -13}, {"calls", 7}, {"ms", 10}, {"name", -1}});
+  rows.head();
+  constexpr std::size_t kShown = 12;
+  for (std::size_t i = 0; i < std::min(kShown, profile.at("rows").size()); ++i) {
+    const JsonValue& row = profile.at("rows").items()[i];
+    rows.row({str("  ", row.at("part").as_string()), cell(row, "calls", "{:.0f}"), cell(row, "ms", "{:.3f}"),
+              row.at("name").as_string()});
+  }
 }
 
 // The rows of one model, one pass and one size, one for each attention. `show` gets each with its rate over that of the
@@ -59,6 +79,7 @@ int each_attention(const ModelBenchOptions& o, const Output& out, Request reques
         JsonValue kept = row;
         out.row(kept.set("of_first", rate / first));
         show(row, rate / first);
+        if (const JsonValue* profile = row.find("profile")) show_profile(out, *profile);
       },
       [](const JsonValue&) {});
   for (const std::string& attention : o.attentions) {
@@ -75,6 +96,7 @@ BenchModelRequest request_of(const ModelBenchOptions& o, const std::string& mode
   BenchModelRequest request;
   request.model = model, request.pass = pass, request.batch = o.batch, request.device = o.device;
   request.precision = o.precision_used(), request.threads = o.threads, request.min_seconds = o.min_seconds;
+  request.profile = o.profile;
   return request;
 }
 
@@ -264,6 +286,10 @@ void add_bench_model(CLI::App& bench, Job& job) {
   add_precision(*model, o.precision, "f32, or bf16: autocast (default: bf16 on a GPU, else f32)");
   add_threads(*model, o.threads);
   add_min_time(*model, o.min_seconds);
+  model->add_flag(
+      "--profile", o.profile,
+      "also where a step goes: attention, products, element-wise passes, optimizer, copies, waiting for the "
+      "host, and the kernels or operators that take most");
   add_json(*model, o.json);
   model->callback([&job] { job = [] { return run_bench_model(o); }; });
 }

@@ -4,7 +4,6 @@
 #include "apps/engine/bench_lm.h"
 
 #include "apps/engine/bench_model.h"
-#include "apps/engine/timed.h"
 #include "mhla/core/error.h"
 #include "mhla/models/lm/decoder.h"
 #include "mhla/models/lm/head_loss.h"
@@ -27,12 +26,13 @@ std::int64_t bytes_of(const torch::nn::Module& module) {
   return bytes;
 }
 
-Timed time_training(LanguageModel& model, const TrainOptions& options, const torch::Tensor& tokens, double seconds) {
+Measured time_training(LanguageModel& model, const BenchModelRequest& bench, const TrainOptions& options,
+                       const torch::Tensor& tokens) {
   model->train();
   AdamW optimizer(param_groups(*model, options), {});
   const torch::Tensor targets = tokens.roll(-1, 1);
   const torch::Device device = tokens.device();
-  return time_of(device, seconds, [&] {
+  return measure(bench, device, [&] {
     torch::Tensor loss;
     {
       const Autocast autocast(options, device);
@@ -51,7 +51,6 @@ Timed time_training(LanguageModel& model, const TrainOptions& options, const tor
 void bench_lm(const BenchLmRequest& request, Observer& observer) {
   const TrainOptions options = options_of(request.bench);
   const std::string &attention = request.bench.attention, &pass = request.bench.pass;
-  const double min_seconds = request.bench.min_seconds;
   const std::int64_t length = request.length;
   LmConfig config = lm_config(request.bench.model, attention);
   config.context = std::max(config.context, length);
@@ -75,7 +74,7 @@ void bench_lm(const BenchLmRequest& request, Observer& observer) {
   if (exact) model->set_exact(true);
   const torch::Tensor tokens = torch::randint(config.vocab, {options.batch, length}, torch::kLong).to(device);
   forget_peak();
-  Timed timed;
+  Measured measured;
   JsonValue row = JsonValue()
                       .set("model", config.model)
                       .set("attention", attention)
@@ -98,30 +97,28 @@ void bench_lm(const BenchLmRequest& request, Observer& observer) {
     LmState state = model->begin(options.batch);
     torch::Tensor next = model->prefill(tokens, state).argmax(-1);
     Decoder decoder(*model);
-    timed = time_of(device, min_seconds, [&] { next = decoder.decode(next, state).argmax(-1); });
+    measured = measure(request.bench, device, [&] { next = decoder.decode(next, state).argmax(-1); });
     of_a_run = options.batch;
     const double bytes = static_cast<double>(bytes_of(*model)), roof_ms = 1e3 * bytes / copy_rate(device);
-    share = roof_ms / timed.ms;
+    share = roof_ms / measured.ms;
     row.set("weight_mib", bytes / 1048576.0).set("state_mib", static_cast<double>(state.bytes()) / 1048576.0);
     row.set("roof_ms", roof_ms);
   } else {
     if (pass == "train") {
-      timed = time_training(model, options, tokens, min_seconds);
+      measured = time_training(model, request.bench, options, tokens);
     } else {
       const torch::NoGradGuard no_gradient;
       model->eval();
-      timed = time_of(device, min_seconds, [&] {
+      measured = measure(request.bench, device, [&] {
         const Autocast autocast(options, device);
         (void)token_losses(model->hidden(tokens), model->head(), tokens);
       });
     }
     const double work = (pass == "train" ? 3.0 : 1.0) * model->flops_per_token(length) * static_cast<double>(of_a_run);
-    share = work / (1e-3 * timed.ms) / gemm_rate(device, bf16);
+    share = work / (1e-3 * measured.ms) / gemm_rate(device, bf16);
   }
-  row.set("ms", timed.ms)
-      .set("spread", timed.spread)
-      .set("tokens_per_s", 1e3 * static_cast<double>(of_a_run) / timed.ms)
-      .set("of_roof", share);
+  measured.add_to(row);
+  row.set("tokens_per_s", 1e3 * static_cast<double>(of_a_run) / measured.ms).set("of_roof", share);
   if (!device.is_cuda()) row.set("peak_mib", peak_mib());  // of the process: a card's memory is not in it
   observer.row(row);
 }

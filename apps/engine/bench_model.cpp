@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "apps/engine/timed.h"
+#include "apps/engine/step_profile.h"
 #include "mhla/core/error.h"
 #include "mhla/diffusion/gaussian.h"
 #include "mhla/diffusion/graph_denoiser.h"
@@ -116,10 +116,22 @@ train::TrainOptions options_of(const BenchModelRequest& bench) {
   return options;
 }
 
+void Measured::add_to(JsonValue& row) const {
+  row.set("ms", ms).set("spread", spread);
+  if (!profile.is_null()) row.set("profile", profile);
+}
+
+Measured measure(const BenchModelRequest& bench, const torch::Device& device, const std::function<void()>& step) {
+  constexpr int kSteps = 3;
+  constexpr std::size_t kRows = 40;
+  Measured measured{time_of(device, bench.min_seconds, step), {}};
+  if (bench.profile) measured.profile = profile_of(device, kSteps, step).json(kRows);
+  return measured;
+}
+
 void bench_classifier(const BenchClassifierRequest& request, Observer& observer) {
   const TrainOptions options = options_of(request.bench);
   const std::string &attention = request.bench.attention, &pass = request.bench.pass;
-  const double min_seconds = request.bench.min_seconds;
   prepare(options, observer);
   const torch::Device device = device_of(options.device);
   const bool dit = is_dit(request.bench.model);
@@ -145,13 +157,13 @@ void bench_classifier(const BenchClassifierRequest& request, Observer& observer)
     if (!(off <= most)) throw RunFailed(str("bench model: plain code is off by ", off, ", expected at most ", most));
   }
   forget_peak();
-  Timed timed;
+  Measured measured;
   if (pass == "fwd") {
-    timed = time_of(device, min_seconds, [&] { output(); });
+    measured = measure(request.bench, device, [&] { output(); });
   } else {
     model.module->train();
     AdamW optimizer(param_groups(*model.module, options), {});
-    timed = time_of(device, min_seconds, [&] {
+    measured = measure(request.bench, device, [&] {
       torch::Tensor loss;
       {
         const Autocast autocast(options, device);
@@ -179,9 +191,8 @@ void bench_classifier(const BenchClassifierRequest& request, Observer& observer)
                       .set("precision", options.precision)
                       .set("threads", ops::num_threads())
                       .set("parameters", parameters)
-                      .set("ms", timed.ms)
-                      .set("spread", timed.spread)
-                      .set("images_per_s", 1e3 * static_cast<double>(options.batch) / timed.ms);
+                      .set("images_per_s", 1e3 * static_cast<double>(options.batch) / measured.ms);
+  measured.add_to(row);
   if (!device.is_cuda()) row.set("peak_mib", peak_mib());  // of the process: a card's memory is not in it
   observer.row(row);
 }

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "apps/engine/bench_model.h"
-#include "apps/engine/timed.h"
 #include "mhla/core/error.h"
 #include "mhla/diffusion/graph_denoiser.h"
 #include "mhla/models/autoencoder/wan_vae.h"
@@ -122,8 +121,8 @@ void bench_decoder(const BenchVideoRequest& r, Observer& observer) {
       torch::randn({1, c.z_dim, (r.frames - 1) / kFrameStride + 1, r.rows / kPixelStride, r.columns / kPixelStride})
           .to(device, type);
   forget_device_peak(device);
-  const Timed timed = time_of(device, r.bench.min_seconds,
-                              [&] { model->decode_each(latents, [](const torch::Tensor& /*frames*/) {}); });
+  const Measured measured =
+      measure(r.bench, device, [&] { model->decode_each(latents, [](const torch::Tensor& /*frames*/) {}); });
   JsonValue row = JsonValue()
                       .set("model", "wan_vae")
                       .set("attention", how)
@@ -135,9 +134,8 @@ void bench_decoder(const BenchVideoRequest& r, Observer& observer) {
                       .set("pass", r.bench.pass)
                       .set("device", options.device)
                       .set("precision", options.precision)
-                      .set("ms", timed.ms)
-                      .set("spread", timed.spread)
-                      .set("videos_per_s", 1e3 / timed.ms);
+                      .set("videos_per_s", 1e3 / measured.ms);
+  measured.add_to(row);
   if (const double peak = device_peak_mib(device); peak > 0) row.set("peak_mib", peak);
   observer.row(row);
 }
@@ -165,15 +163,15 @@ void bench_video(const BenchVideoRequest& request, Observer& observer) {
                                           : torch::randn({B, c.text_tokens, c.text_dim}).to(device);
   const torch::Tensor seen = narrow ? x.to(torch::kBFloat16) : x;
   forget_device_peak(device);
-  Timed timed;
+  Measured measured;
   if (pass == "fwd") {
     const torch::NoGradGuard no_gradient;
     model->eval();
     GraphDenoiser network(*model);
-    timed = time_of(device, request.bench.min_seconds, [&] { (void)network.denoise(seen, t, {{}, text, {}}); });
+    measured = measure(request.bench, device, [&] { (void)network.denoise(seen, t, {{}, text, {}}); });
   } else {
     AdamW optimizer(param_groups(*model, options), {});
-    timed = time_of(device, request.bench.min_seconds, [&] {
+    measured = measure(request.bench, device, [&] {
       torch::Tensor loss;
       {
         const Autocast autocast(options, device);
@@ -204,9 +202,8 @@ void bench_video(const BenchVideoRequest& request, Observer& observer) {
                       .set("precision", options.precision)
                       .set("threads", ops::num_threads())
                       .set("parameters", parameters)
-                      .set("ms", timed.ms)
-                      .set("spread", timed.spread)
-                      .set("videos_per_s", 1e3 * static_cast<double>(B) / timed.ms);
+                      .set("videos_per_s", 1e3 * static_cast<double>(B) / measured.ms);
+  measured.add_to(row);
   if (peak > 0) row.set("peak_mib", peak);
   observer.row(row);
 }

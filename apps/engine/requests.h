@@ -307,6 +307,7 @@ struct BenchModelRequest {
   std::string model = "deit_tiny", attention = "mhla", pass = "fwd", device = "cpu", precision = "f32";
   std::int64_t batch = 8, threads = 0;
   double min_seconds = 2.0;
+  bool profile = false;
 
   template <class Self, class Visit>
   static void fields(Self& r, Visit&& visit) {
@@ -318,6 +319,7 @@ struct BenchModelRequest {
     visit("precision", r.precision, "f32, or bf16: autocast");
     visit("threads", r.threads, "CPU threads; 0: all");
     visit("min_seconds", r.min_seconds, "seconds of timed work");
+    visit("profile", r.profile, "also where the time goes");
   }
 };
 

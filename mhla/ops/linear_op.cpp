@@ -55,6 +55,7 @@ void multiply(const Factor& a, const Factor& b, const at::Tensor& c, bool add = 
 at::Tensor as_matrix(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).contiguous(); }
 
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  RECORD_USER_SCOPE("mhla::linear_layer");
   const at::Tensor rows = as_matrix(x), out = at::empty({rows.size(0), weight.size(0)}, rows.options());
   if (bias.defined()) out.copy_(bias);  // one row to all
   multiply({rows}, {weight.contiguous(), true}, out, bias.defined());

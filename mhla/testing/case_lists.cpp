@@ -262,6 +262,20 @@ void add_den_grids(std::vector<Case>& cases) {
   heads.H = 4, heads.Hkv = 4, heads.per_head = true, heads.fused = true;
 }
 
+// Blocks of more than 512 tokens, which the Hopper kernels cut into parts, and more tokens than one of them takes at
+// once: one block, ragged ones, a matrix per head, rows of mix that no block uses.
+void add_large_blocks(std::vector<Case>& cases) {
+  cases.push_back(on_line(Form::kBidirectional, 1030, 1030, 64, 64));
+  cases.push_back(on_line(Form::kBidirectional, 1300, 600, 32, 24));
+  cases.back().H = 4, cases.back().per_head = true, cases.back().rows = 4;
+  cases.push_back(on_grid(Layout::grid2d(45, 50, 2, 1), 64));
+  cases.back().B = 1, cases.back().normalizer = Normalizer::kNone;
+  cases.push_back(on_grid(Layout::grid3d({4, 24, 22}, {1, 2, 1}), 32));
+  cases.back().B = 1, cases.back().den = true;
+  cases.push_back(on_grid(Layout::grid2d(48, 48, 4, 4), 64));  // not cut, but not one kernel either
+  cases.back().B = 1;
+}
+
 // Head sizes whose rows are no multiples of 16 bytes: the Hopper kernels copy them.
 void add_odd_sizes(std::vector<Case>& cases, Form form) {
   cases.push_back(on_line(form, 200, 64, 50, 100));
@@ -299,7 +313,7 @@ std::vector<Case> fast_path_shapes(Form form) {
   std::vector<Case> cases;
   if (form == Form::kBidirectional) add_model_grids(cases), add_short_lines(cases);
   add_model_lines(cases, form);
-  if (form == Form::kBidirectional) add_den_grids(cases);
+  if (form == Form::kBidirectional) add_den_grids(cases), add_large_blocks(cases);
   add_odd_sizes(cases, form);
   add_many_blocks(cases, form);
   return selected(std::move(cases));

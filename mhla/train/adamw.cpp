@@ -100,6 +100,7 @@ void AdamW::share() {
 void AdamW::step(double lr, const std::vector<torch::Tensor>& scales) {
   if (scales.size() != groups_.size())
     fail("AdamW: ", scales.size(), " scales for ", groups_.size(), " groups, expected one for each");
+  RECORD_USER_SCOPE("mhla::AdamW");
   const torch::NoGradGuard no_gradient;
   ++steps_;
   const auto t = static_cast<double>(steps_);

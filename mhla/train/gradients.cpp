@@ -8,6 +8,7 @@
 namespace mhla::train {
 
 GradientNorms gradient_norms(const std::vector<ParamGroup>& groups, bool mix_apart) {
+  RECORD_USER_SCOPE("mhla::gradient_norms");
   const torch::NoGradGuard no_gradient;
   GradientNorms norms;
   std::vector<torch::Tensor> grads;

@@ -164,5 +164,32 @@ TEST(CliBench, DecodeReportsBothLevelsAndTheLatency) {
   EXPECT_GE(rows[2].at("slowest_over_median").as_double(), 1.0);
 }
 
+TEST(CliBench, AProfileAccountsForTheWholeStep) {
+  if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
+  for (const char* pass : {"fwd", "train"}) {
+    const ProgramRun run =
+        run_program({"bench", "model", "--model", "vit_demo", "--attention", "mhla,softmax", "--pass", pass, "--batch",
+                     "2", "--threads", "1", "--min-time", "0.01", "--profile", "--json"});
+    ASSERT_EQ(run.code, 0) << run.err;
+    EXPECT_NE(run.err.find("where it goes"), std::string::npos) << run.err;
+    for (const std::string& line : lines_of(run.out)) {
+      const JsonValue profile = parse_json(line, "row").at("profile");
+      double sum = 0;
+      for (const char* part : {"attention", "products", "elementwise", "optimizer", "copies", "waiting"})
+        sum += profile.at(part).as_double();
+      EXPECT_NEAR(sum, profile.at("ms").as_double(), 1e-6 * sum) << line;
+      EXPECT_GT(profile.at("attention").as_double(), 0) << line;
+      EXPECT_GT(profile.at("products").as_double(), 0.1 * sum) << line;
+      EXPECT_EQ(profile.at("optimizer").as_double() > 0, pass == std::string("train")) << line;
+      EXPECT_LT(profile.at("waiting").as_double(), 0.5 * sum) << line;
+      const JsonValue::Array& rows = profile.at("rows").items();
+      for (std::size_t i = 2; i < rows.size(); ++i)  // the last may be the time between operators
+        if (rows[i].at("part").as_string() != "waiting") {
+          EXPECT_LE(rows[i].at("ms").as_double(), rows[i - 1].at("ms").as_double()) << line;
+        }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mhla

@@ -5,6 +5,7 @@
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm80_cuts.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
 #include "mhla/kernels/common/cuda/sm80_backward.cuh"
 #include "mhla/kernels/common/cuda/sm80_padding.h"
@@ -124,8 +125,10 @@ class Backward {
 
 void run_backward(const Problem& problem, Workspace& workspace, bool hopper) {
   run_padded(problem, workspace, [&](const Problem& padded) {
-    Backward pass(padded, workspace, hopper);
-    if (!workspace.counting()) pass.run();
+    run_cut(padded, workspace, [&](const Problem& cut) {
+      Backward pass(cut, workspace, hopper);
+      if (!workspace.counting()) pass.run();
+    });
   });
 }
 

@@ -7,6 +7,7 @@
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm80_cuts.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm80_pairs.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm80_readout.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
@@ -69,7 +70,7 @@ class Forward {
       den_ = ws.take<float>(p.B * p.H * p.N, "denominators");
     } else {
       short_ = hopper && on_warpgroups(p.M, p.C, tiles_);
-      plan_ = fused_plan(p.M, p.D, tiles_, most);
+      if (p.N <= kMostFusedTokens) plan_ = fused_plan(p.M, p.D, tiles_, most);
       pairs_ = over_pairs(p.M, p.C, tiles_, most);
       if (short_ || pairs_ || plan_.stages > 0) return;
     }
@@ -133,8 +134,10 @@ class Forward {
 
 void run_forward(const Problem& problem, Workspace& workspace, bool hopper) {
   run_padded(problem, workspace, [&](const Problem& padded) {
-    Forward pass(padded, workspace, hopper);
-    if (!workspace.counting()) pass.run();
+    run_cut(padded, workspace, [&](const Problem& cut) {
+      Forward pass(cut, workspace, hopper);
+      if (!workspace.counting()) pass.run();
+    });
   });
 }
 

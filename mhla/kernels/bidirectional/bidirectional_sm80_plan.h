@@ -51,6 +51,8 @@ struct FusedPlan {
   int shared_bytes = 0;
 };
 
+// One block of threads takes a head from beginning to end: with more tokens, few heads would leave most of a card idle.
+inline constexpr std::int64_t kMostFusedTokens = 2048;
 inline constexpr int kMaxFusedBlocks = 64;   // mixing keeps all rows of a column in registers
 inline constexpr int kBlockTableBytes = 64;  // of one block
 

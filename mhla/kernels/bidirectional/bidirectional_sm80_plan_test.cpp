@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "mhla/kernels/bidirectional/bidirectional_sm80_cuts.h"
 #include "mhla/kernels/common/cuda/sm80_padding.h"
 #include "mhla/kernels/common/problem.h"
 
@@ -101,6 +102,58 @@ TEST(Sm80Plan, EveryCardHasSharedMemoryEnough) {
   EXPECT_EQ(mix_plan(256, kLeastSharedBytes).strip, 64);
   EXPECT_EQ(mix_plan(1024, kLeastSharedBytes).strip, 32);
   EXPECT_EQ(mix_plan(1024, kMaxSharedBytes).strip, 64);
+}
+
+// The parts of every block are in it, all of them, and no other token is.
+void expect_parts_of_blocks(const Layout& layout, std::int64_t N, const BlockCuts& cuts) {
+  const BlockMap whole(layout, N), parts(cuts.layout, N);
+  ASSERT_EQ(parts.blocks(), cuts.M);
+  EXPECT_EQ(parts.largest(), cuts.C);
+  const auto owner_of = [N](const BlockMap& map) {
+    std::vector<std::int64_t> owner(static_cast<std::size_t>(N), -1);
+    for (std::int64_t b = 0; b < map.blocks(); ++b)
+      for (std::int64_t run = 0; run < map.runs(b); ++run)
+        for (std::int64_t t = 0; t < map.run_length(b); ++t)
+          owner[static_cast<std::size_t>(map.run_start(b, run) + t)] = b;
+    return owner;
+  };
+  const std::vector<std::int64_t> own = owner_of(whole), cut = owner_of(parts);
+  for (std::size_t t = 0; t < own.size(); ++t) {
+    const std::int64_t column = cut[t] % cuts.blocks[2], row = cut[t] / cuts.blocks[2] % cuts.blocks[1],
+                       frame = cut[t] / (cuts.blocks[2] * cuts.blocks[1]);
+    const std::int64_t block =
+        (frame / cuts.parts[0] * cuts.whole_blocks[1] + row / cuts.parts[1]) * cuts.whole_blocks[2] +
+        column / cuts.parts[2];
+    ASSERT_EQ(block, own[t]) << "token " << t << " of " << describe(layout);
+  }
+}
+
+TEST(Sm80Plan, LargeBlocksAreCutIntoParts) {
+  const auto cuts_of = [](const Layout& layout, std::int64_t N) {
+    const BlockMap map(layout, N);
+    return cut_blocks(layout, N, map.blocks(), map.largest());
+  };
+  struct Want {
+    Layout layout;
+    std::int64_t N, M, C;
+  };
+  for (const Want& w :
+       {Want{Layout::grid2d(128, 128, 4, 4), 16384, 32, 512},   // DiT at 2048 px
+        Want{Layout::grid2d(256, 256, 4, 4), 65536, 128, 512},  // and at 4096
+        Want{Layout::grid2d(128, 128, 1, 1), 16384, 32, 512},   // linear attention
+        Want{Layout::grid2d(90, 77, 3, 2), 6930, 18, 390},      // ragged
+        Want{Layout::line(1024), 5000, 10, 512}, Want{Layout::grid3d({21, 30, 50}, {1, 1, 1}), 31500, 60, 525}}) {
+    const BlockCuts cuts = cuts_of(w.layout, w.N);
+    EXPECT_TRUE(cuts.any()) << describe(w.layout);
+    EXPECT_EQ(cuts.M, w.M) << describe(w.layout);
+    EXPECT_EQ(cuts.C, w.C) << describe(w.layout);
+    expect_parts_of_blocks(w.layout, w.N, cuts);
+  }
+  for (const auto& [layout, N] :
+       {std::pair{Layout::grid2d(64, 64, 4, 4), 4096}, std::pair{Layout::grid3d({21, 30, 50}, {7, 3, 5}), 31500},
+        std::pair{Layout::line(521), 5000},  // a prime
+        std::pair{Layout::line(64), 0}})
+    EXPECT_FALSE(cuts_of(layout, N).any()) << describe(layout);
 }
 
 TEST(Sm80Plan, RoundsOfEqualSize) {
