@@ -6,6 +6,7 @@
 // the sequence, so right padding and later tokens change no bit.
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
+#include "mhla/kernels/chunkwise/chunkwise_slices_sm90.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_panels.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
@@ -208,6 +209,7 @@ class CausalForward {
 
 void chunkwise_forward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
   sm90::run_padded(problem, workspace, [&](const Problem& padded) {
+    if (sm90::over_slices(padded)) return sm90::forward_slices(padded, workspace);
     sm90::CausalForward pass(padded, workspace);
     if (!workspace.counting()) pass.run();
   });

@@ -5,6 +5,7 @@
 #include "mhla/core/error.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_plan.h"
+#include "mhla/kernels/chunkwise/chunkwise_sm90_slices_plan.h"
 #include "mhla/kernels/common/cuda/sm90_fit.h"
 
 namespace mhla {
@@ -28,6 +29,10 @@ sm90::SequencePlan sm90::sequence_plan(const Problem& p) {
     ++plan.groups.back().count;
   }
   return plan;
+}
+
+bool sm90::over_slices(const Problem& p) {
+  return takes_slices(padded_size(p.D), padded_size(p.E), p.layout.block_size, p.L, p.extend, p.normalized());
 }
 
 std::string sm90::fit_causal_problem(const Problem& p) {

@@ -34,6 +34,9 @@ struct SequencePlan {
 };
 SequencePlan sequence_plan(const Problem& problem);
 
+// Whether a problem goes over slices (chunkwise_sm90_slices_plan.h).
+bool over_slices(const Problem& problem);
+
 // Why the Hopper kernels do not take a problem in the memory of a Hopper card, or empty.
 std::string fit_causal_problem(const Problem& problem);
 
