@@ -80,6 +80,11 @@ __device__ inline void output_role(const SliceArguments& p, const SliceShared& s
   const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const std::uint32_t outputs = s.base + At::kOutputsAt + group * At::kValues;  // of the warpgroup
   const std::uint32_t own = outputs + warp * 16 * kNarrowRowBytes;
+  // Where this lane's rows of q and of the outputs begin. Further columns are other bits of these addresses, so that
+  // one register serves them all.
+  const std::uint32_t query_row =
+      s.base + At::kQueriesAt + group * 2 * At::kPanel + panel_offset(warp * 16 + lane % 16, lane / 16);
+  const std::uint32_t output_row = own + narrow_offset(lane % 16, lane / 16);
   int first_tile = 0, prefix_parity = 0;
   for (int index = blockIdx.x, k = 0; index < p.items; index += gridDim.x, ++k) {
     const SliceItem item(p, index);
@@ -91,7 +96,10 @@ __device__ inline void output_role(const SliceArguments& p, const SliceShared& s
       const std::uint32_t stage = s.stage(turn.stage());
       std::uint32_t q[8][4], a[4][4];
       barrier_wait(s.barrier(SliceBarriers::kQueries, group), static_cast<int>(tile / 2 % 2));
-      load_panel_rows<2>(q, s.base + At::kQueriesAt + group * 2 * At::kPanel);
+#pragma unroll
+      for (int step = 0; step < 8; ++step) {
+        load_matrices(q[step], (query_row ^ step % 4 * 32) + step / 4 * At::kPanel);
+      }
       warp_arrive(s.barrier(SliceBarriers::kQueriesFree, group));
 #pragma unroll
       for (int step = 0; step < 8; ++step) feature_fragment(slice_map<kKnown>(p), q[step]);
@@ -156,8 +164,7 @@ __device__ inline void output_role(const SliceArguments& p, const SliceShared& s
       };
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
-        store_matrices(own + narrow_offset(lane % 16, j + lane / 16), pair(j, 0), pair(j, 1), pair(j + 1, 0),
-                       pair(j + 1, 1));
+        store_matrices(output_row ^ j * 16, pair(j, 0), pair(j, 1), pair(j + 1, 0), pair(j + 1, 1));
       }
       const int place = i * kSliceChunk + warp * 16;
       if (place + 16 <= item.length) {
