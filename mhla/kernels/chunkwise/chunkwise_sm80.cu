@@ -6,6 +6,7 @@
 // the sequence, so right padding and later tokens change no bit.
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
+#include "mhla/kernels/chunkwise/chunkwise_slices_sm90.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm80.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
@@ -203,7 +204,9 @@ class CausalForward {
 };
 
 void run_causal_forward(const Problem& problem, Workspace& workspace, bool hopper) {
+  const bool slices = hopper && sm90::over_slices(problem);
   run_padded(problem, workspace, [&](const Problem& padded) {
+    if (slices) return sm90::forward_slices(padded, workspace);
     CausalForward pass(padded, workspace, hopper);
     if (!workspace.counting()) pass.run();
   });

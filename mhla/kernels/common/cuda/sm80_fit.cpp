@@ -60,6 +60,14 @@ std::string fit_common(const Problem& p, std::int64_t columns) {
   return "";
 }
 
+bool boxes_take(const ConstView& x) {
+  constexpr std::int64_t kMostStride = std::int64_t{1} << 39;  // 2^40 bytes
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    if (x.shape[axis] > 1 && (x.stride[axis] < 0 || x.stride[axis] >= kMostStride)) return false;
+  }
+  return x.shape[1] <= 1 || x.stride[1] > 0;
+}
+
 bool needs_padding(const Problem& p) {
   if (p.D != padded_size(p.D) || p.E != padded_columns(p.E)) return true;
   for (const ConstView& view : {p.q, p.k, p.v, p.maybe_q_den, p.maybe_k_den, p.dout}) {

@@ -18,4 +18,8 @@ int most_shared_bytes(int device);
 // bf16, D and the columns of a unit up to 128. Empty, or why not.
 std::string fit_common(const Problem& problem, std::int64_t columns);
 
+// Whether the boxes of a tensor map (sm90_boxes.cuh) can address a view whose rows are multiples of 16 bytes: strides
+// that are not negative, and tokens that do not share memory.
+bool boxes_take(const ConstView& view);
+
 }  // namespace mhla::sm80
