@@ -2,7 +2,7 @@
 # gpu_check.sh [build] [test] [sanitize] [bench]: the CUDA kernels on a machine with a GPU, in one go; all four when none
 # is named. Ends with a short table. Needs g++, nvcc, CMake, Ninja and python3; other libraries come from
 # third_party_cache (scripts/gpu_headers.sh) when it is there, else from the system.
-#   BUILD=build/gpu   JOBS=cores   ARCHS=90a-real   BACKENDS="cuda sm90"   DTYPES=bf16
+#   BUILD=build/gpu   JOBS=cores   ARCHS=90a-real   BACKENDS="cuda sm80 sm90"   DTYPES=bf16
 #   SHAPES=all the named ones   MIN_TIME=0.2 seconds a row   LIMIT=240 seconds for one run under a sanitizer
 #   SEQUENCES=64   LAYERS=24   of a decode step; DECODE=lm_2048, empty: none
 # Logs, JSON rows and the table are left in $BUILD/check.
@@ -12,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 BUILD=${BUILD:-build/gpu}
 JOBS=${JOBS:-$(nproc)}
 ARCHS=${ARCHS:-90a-real}
-BACKENDS=${BACKENDS:-cuda sm90}
+BACKENDS=${BACKENDS:-cuda sm80 sm90}
 DTYPES=${DTYPES:-bf16}
 BIDIRECTIONAL=deit_t_224,dit_s_256,dit_xl_512,sana_1024,dit_s_4096,wan_480p
 CAUSAL=lm_2048,lm_16384,lm_65536
@@ -29,7 +29,7 @@ MHLA=$BUILD/bin/mhla
 WHOLE="cuda_test cuda_call_test cuda_stream_test c_device_test run_case_test call_test problem_test norm_test rope_test"
 BY_CANDIDATE="bidirectional_test chunkwise_test bidirectional_gradient_test chunkwise_gradient_test chunkwise_identity_test"
 # Plans of the kernels: plain code.
-PLANS=$(find mhla/kernels \( -path '*/cuda/*_test.cpp' -o -name '*cuda*_test.cpp' -o -name '*sm90*_test.cpp' \) \
+PLANS=$(find mhla/kernels \( -path '*/cuda/*_test.cpp' -o -name '*cuda*_test.cpp' -o -name '*sm80*_test.cpp' \) \
   -exec basename {} .cpp \; | sort -u | tr '\n' ' ')
 
 failures=()
@@ -94,18 +94,18 @@ test_() {
   for program in $BY_CANDIDATE; do
     for ((shard = 0; shard < shards; ++shard)); do
       GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard \
-        start_test "$program.$shard" "$program" --gtest_filter='*cuda*:*sm90*'
+        start_test "$program.$shard" "$program" --gtest_filter='*cuda*:*sm80*:*sm90*'
       logs+=("$program.$shard")
     done
   done
   wait
   judge_tests "${logs[@]}"
-  grep -h '^accuracy ' "$OUT"/bidirectional_test.*.log "$OUT"/chunkwise_test.*.log | grep -E ' (cuda|sm90) ' | sort -u >"$OUT/accuracy.txt"
+  grep -h '^accuracy ' "$OUT"/bidirectional_test.*.log "$OUT"/chunkwise_test.*.log | grep -E ' (cuda|sm80|sm90) ' | sort -u >"$OUT/accuracy.txt"
   echo "accuracy by candidate, dtype and tensor: $OUT/accuracy.txt"
   echo "tests took $((SECONDS - started)) s"
 }
 
-verified_dtypes() { [ "$1" = sm90 ] && echo bf16 || echo f32 bf16 f16; }  # of a candidate: sm90 takes no others
+verified_dtypes() { [ "$1" = cuda ] && echo f32 bf16 f16 || echo bf16; }  # sm80 and sm90 take no others
 
 sanitize() {
   say "compute-sanitizer"

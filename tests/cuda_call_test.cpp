@@ -64,8 +64,9 @@ class CudaCall : public testing::TestWithParam<Target> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Candidates, CudaCall,
-                         testing::Values(Target{Form::kBidirectional, "cuda"}, Target{Form::kBidirectional, "sm90"},
-                                         Target{Form::kCausal, "cuda"}, Target{Form::kCausal, "sm90"}),
+                         testing::Values(Target{Form::kBidirectional, "cuda"}, Target{Form::kBidirectional, "sm80"},
+                                         Target{Form::kBidirectional, "sm90"}, Target{Form::kCausal, "cuda"},
+                                         Target{Form::kCausal, "sm80"}, Target{Form::kCausal, "sm90"}),
                          [](const auto& test) {
                            return str(test.param.form == Form::kCausal ? "causal_" : "bidirectional_",
                                       test.param.candidate);

@@ -14,7 +14,7 @@ const char* name_of(OpForm form);            // "bidirectional", "causal", "deco
 OpForm parse_form(const std::string& name);  // throws mhla::Error
 
 struct CandidateFact {
-  std::string name;    // "sm90", "cuda", "simd", "ref": fastest first
+  std::string name;    // "sm90", "sm80", "cuda", "simd", "ref": fastest first
   std::string reason;  // empty: available; else why not
 };
 

@@ -28,7 +28,7 @@ void add_verify(CLI::App& app, Job& job) {
   static VerifyOptions options;
   command->add_option("--golden", options.golden, "a golden file, or a folder of them, to recompute")
       ->type_name("FILE|DIR");
-  command->add_option("--backend", options.backend, "one candidate instead of all: sm90, cuda, simd, ref")
+  command->add_option("--backend", options.backend, "one candidate instead of all: sm90, sm80, cuda, simd, ref")
       ->type_name("NAME");
   command->add_option("--dtype", options.dtypes, "f32, bf16, f16, joined by commas (default: all)")
       ->type_name("NAME,...")

@@ -206,6 +206,30 @@ void add_many_sequences(std::vector<Case>& cases) {
   cases.push_back(c);
 }
 
+// Chunks of 64 tokens with keys of 128 and up to 32 rows of mix, which the Hopper kernels walk over in slices of 32
+// columns: every part of mixing (8, 16, 24 and 32 chunks), one chunk and one token, maps, shared keys, a matrix per
+// head.
+void add_slices(std::vector<Case>& cases) {
+  const auto add = [&](std::int64_t N, std::int64_t E, std::int64_t H, std::int64_t Hkv) -> Case& {
+    cases.push_back(on_line(Form::kCausal, N, 64, 128, E));
+    cases.back().B = 1, cases.back().H = H, cases.back().Hkv = Hkv;
+    return cases.back();
+  };
+  add(2048, 256, 1, 1).feature_map = FeatureMap::kIdentity;
+  add(1984 + 17, 128, 2, 1);
+  add(1, 256, 2, 2).rows = 32;
+  add(64, 128, 2, 2).rows = 5;
+  add(1100, 32, 1, 1).feature_map = FeatureMap::kElu1;
+  Case& heads = add(130, 96, 3, 3);
+  heads.per_head = true, heads.fused = true, heads.B = 20;  // more items than multiprocessors
+  Case& broadcast = add(200, 64, 2, 1);
+  broadcast.B = 2, broadcast.broadcast = true, broadcast.feature_map = FeatureMap::kRelu;
+  Case& odd = add(190, 250, 1, 1);  // copied
+  odd.D = 125, odd.scale = 0.3;
+  Case& packed = add(1500, 64, 2, 2);
+  packed.cu_seqlens = {0, 1090, 1091, 1219, 1219, 1300, 1500}, packed.rows = 32;
+}
+
 void add_model_lines(std::vector<Case>& cases, Form form) {
   cases.push_back(on_line(form, 300, 64, 128, 256));
   cases.push_back(on_line(form, 257, 128, 64, 64));
@@ -224,6 +248,7 @@ void add_model_lines(std::vector<Case>& cases, Form form) {
   cases.back().normalizer = Normalizer::kPaper;
   add_longer_than_mix(cases);
   add_packed_lines(cases);
+  add_slices(cases);
 }
 
 // Up to 256 tokens, which the Hopper kernels take pair by pair: one, two, three and four squares of 64 tokens, tiles
@@ -283,9 +308,16 @@ void add_odd_sizes(std::vector<Case>& cases, Form form) {
   cases.back().normalizer = Normalizer::kPaper, cases.back().H = 4;
   cases.push_back(on_line(form, 150, 32, 121, 33));
   cases.back().feature_map = FeatureMap::kElu1, cases.back().fused = true;
+  if (form == Form::kCausal) cases.push_back(on_line(form, 150, 64, 120, 136));  // no two parts of whole 16 bytes
   cases.push_back(on_line(form, 90, 16, 36, 36));
   cases.back().feature_map = FeatureMap::kRelu, cases.back().normalizer = Normalizer::kPaper;
   if (form == Form::kBidirectional) cases.back().den = true;
+}
+
+// More blocks than mixing has rows for at a time, of cards with little shared memory and with more.
+void add_many_blocks(std::vector<Case>& cases, Form form) {
+  cases.push_back(on_line(form, 1600, 4, 16, 16));
+  cases.back().B = 1, cases.back().H = cases.back().Hkv = 1;
 }
 
 // Long chunks, several of them: rounding errors grow with the chains of multiply-adds over their tokens.
@@ -308,6 +340,7 @@ std::vector<Case> fast_path_shapes(Form form) {
   add_model_lines(cases, form);
   if (form == Form::kBidirectional) add_den_grids(cases), add_large_blocks(cases);
   add_odd_sizes(cases, form);
+  add_many_blocks(cases, form);
   return selected(std::move(cases));
 }
 

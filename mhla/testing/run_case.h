@@ -44,7 +44,7 @@ CaseResult reference_case(const Case& c, const CaseInputs& inputs);
 std::vector<std::string_view> candidates_of(Form form);
 bool has_backward(Form form, std::string_view candidate);  // empty name: true
 
-bool on_device(std::string_view candidate);  // "cuda", "sm90": works on the memory of a CUDA device
+bool on_device(std::string_view candidate);  // "cuda", "sm80", "sm90": works on the memory of a CUDA device
 // Empty, or why no case can be run by this candidate on this machine: "built without CUDA", "no CUDA device".
 std::string missing_here(std::string_view candidate);
 // Empty, or why the candidate does not take this case; a candidate for one kind of card may, the others never.

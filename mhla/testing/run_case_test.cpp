@@ -35,7 +35,7 @@ TEST(RunCase, OnlyWhatIsWanted) {
 }
 
 TEST(RunCase, WhereCandidatesWork) {
-  EXPECT_TRUE(on_device("cuda") && on_device("sm90"));
+  EXPECT_TRUE(on_device("cuda") && on_device("sm80") && on_device("sm90"));
   EXPECT_FALSE(on_device("simd") || on_device("ref") || on_device(""));
   EXPECT_EQ(missing_here("simd"), "");
   EXPECT_EQ(missing_here("cuda"), cuda_missing());

@@ -21,7 +21,7 @@ mkdir -p "$dir"
 lists="-DMHLA_LIST_CUDA -DMHLA_LIST_CUDA_BACKWARD"
 flags="-std=c++20 -O2 -ffp-contract=off -I."
 host="mhla/core/dtype.cpp mhla/core/view.cpp mhla/core/workspace.cpp mhla/core/threads.cpp mhla/core/device_buffer.cpp
-  $(ls mhla/kernels/common/*.cpp mhla/kernels/common/cuda/*.cpp mhla/testing/*.cpp | grep -v -e _test.cpp -e sm90)
+  $(ls mhla/kernels/common/*.cpp mhla/kernels/common/cuda/*.cpp mhla/testing/*.cpp | grep -v -e _test.cpp -e sm80 -e sm90)
   mhla/kernels/bidirectional/bidirectional_ref.cpp mhla/kernels/bidirectional/bidirectional_list.cpp
   mhla/kernels/bidirectional/bidirectional_cuda_fit.cpp
   mhla/kernels/chunkwise/chunkwise_ref.cpp mhla/kernels/chunkwise/chunkwise_list.cpp
@@ -31,7 +31,7 @@ host="mhla/core/dtype.cpp mhla/core/view.cpp mhla/core/workspace.cpp mhla/core/t
   mhla/kernels/streaming/streaming_cuda_call.cpp
   tests/gpu/smoke.cpp tests/gpu/smoke_stubs.cpp"
 device="$(ls mhla/kernels/common/cuda/*.cu mhla/kernels/bidirectional/*_cuda.cu mhla/kernels/chunkwise/*_cuda.cu \
-  mhla/kernels/streaming/*_cuda.cu | grep -v sm90)"
+  mhla/kernels/streaming/*_cuda.cu | grep -v -e sm80 -e sm90)"
 if [ "$kind" = emulator ]; then
   flags="-std=c++20 -O2 -ffp-contract=off -mfma -Itests/gpu/emulator -I."
   host="$host tests/gpu/emulator/emulator.cpp tests/gpu/emulator/cuda_host.cpp"

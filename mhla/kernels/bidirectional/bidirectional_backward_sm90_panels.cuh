@@ -1,8 +1,8 @@
-// The backward phases of common/cuda/sm90_backward.cuh on warpgroups, for heads whose tiles fill panels. The first
+// The backward phases of common/cuda/sm80_backward.cuh on warpgroups, for heads whose tiles fill panels. The first
 // warpgroup copies, the others multiply.
 #pragma once
 
-#include "mhla/kernels/common/cuda/sm90_backward.cuh"
+#include "mhla/kernels/common/cuda/sm80_backward.cuh"
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
 namespace mhla::sm90 {
@@ -364,25 +364,11 @@ __global__ void __launch_bounds__(KeyGradientTiles<S>::kThreads, KeyGradientTile
   }
 }
 
-template <class Kernel>
-void launch_persistent(Kernel kernel, int threads, int bytes, const Arguments& a, const Gradients& g,
-                       cudaStream_t stream, const char* name) {
-  launch_next(name, kernel, blocks_for(kernel, threads, bytes, std::int64_t{a.units} * a.M), threads, bytes, stream, a,
-              g);
-}
-
-// dq and dS~ of the units of `a`, on panels or not.
 template <class S, bool kDen = false>
-void launch_query_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
-  const bool panels = on_panels<S>(a, [&](auto spec) {
-    using T = QueryGradientTiles<decltype(spec)>;
-    launch_persistent(panel_query_gradient_kernel<decltype(spec), kDen>, T::kThreads, T::kBytes, a, g, stream,
-                      "sm90 panel_query_gradient_kernel");
-  });
-  if (!panels) {
-    launch_persistent(query_gradient_kernel<S, kDen>, gradient_warps(S::kTiles) * 32,
-                      gradient_shared_bytes(a.D, S::kTiles), a, g, stream, "sm90 query_gradient_kernel");
-  }
+void launch_panel_query_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
+  using T = QueryGradientTiles<S>;
+  launch_persistent(panel_query_gradient_kernel<S, kDen>, T::kThreads, T::kBytes, a, stream,
+                    "sm90 panel_query_gradient_kernel", g);
 }
 
 }  // namespace mhla::sm90

@@ -9,6 +9,12 @@ void bidirectional_forward_sm90(const Problem& p, Workspace& /*workspace*/, Exec
 void bidirectional_backward_sm90(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
   refuse_without_cuda(p, "sm90");
 }
+void bidirectional_forward_sm80(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
+  refuse_without_cuda(p, "sm80");
+}
+void bidirectional_backward_sm80(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
+  refuse_without_cuda(p, "sm80");
+}
 void bidirectional_forward_cuda(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
   refuse_without_cuda(p, "cuda");
 }

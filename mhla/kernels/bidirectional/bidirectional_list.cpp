@@ -13,6 +13,9 @@ constexpr Candidate<Problem> kForward[] = {
 #ifdef MHLA_LIST_SM90
     {"sm90", bidirectional_fit_sm90, bidirectional_forward_sm90, kOnDevice},
 #endif
+#ifdef MHLA_LIST_SM80
+    {"sm80", bidirectional_fit_sm80, bidirectional_forward_sm80, kOnDevice},
+#endif
 #ifdef MHLA_LIST_CUDA
     {"cuda", bidirectional_fit_cuda, bidirectional_forward_cuda,
      kOnDevice},  // any card, any shape: the GPU side always ends in an answer
@@ -24,6 +27,9 @@ constexpr Candidate<Problem> kForward[] = {
 constexpr Candidate<Problem> kBackward[] = {
 #ifdef MHLA_LIST_SM90_BACKWARD
     {"sm90", bidirectional_fit_sm90, bidirectional_backward_sm90, kOnDevice},
+#endif
+#ifdef MHLA_LIST_SM80_BACKWARD
+    {"sm80", bidirectional_fit_sm80, bidirectional_backward_sm80, kOnDevice},
 #endif
 #ifdef MHLA_LIST_CUDA_BACKWARD
     {"cuda", bidirectional_fit_cuda, bidirectional_backward_cuda, kOnDevice},

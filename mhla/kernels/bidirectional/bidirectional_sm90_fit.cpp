@@ -1,20 +1,13 @@
-// Which problems the `sm90` candidate takes. What it leaves to `cuda`: f32 and f16, packed sequences, the official
-// normaliser, heads of more than 128, a mix per head with shared kv heads.
+// Which problems the candidate `sm90` takes: those of `sm80`, on a Hopper card.
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
-#include "mhla/kernels/bidirectional/bidirectional_sm90_plan.h"
-#include "mhla/kernels/common/cuda/sm90_fit.h"
+#include "mhla/kernels/bidirectional/bidirectional_sm80_plan.h"
+#include "mhla/kernels/common/cuda/sm80_fit.h"
 
 namespace mhla {
 
-std::string sm90::fit_problem(const Problem& p) {
-  if (p.normalizer == Normalizer::kOfficial) return "normalizer official";
-  if (p.maybe_cu_seqlens.given()) return "cu_seqlens";
-  return fit_common(p, padded_size(p.E));
-}
-
 std::string bidirectional_fit_sm90(const Problem& p) {
-  const std::string reason = sm90::fit_device(p);
-  return reason.empty() ? sm90::fit_problem(p) : reason;
+  const std::string reason = sm80::fit_hopper(p);
+  return reason.empty() ? sm80::fit_problem(p) : reason;
 }
 
 }  // namespace mhla

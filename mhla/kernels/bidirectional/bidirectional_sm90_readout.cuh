@@ -1,6 +1,6 @@
 // Phase 3: out = scale (q~ S~) / (eps + q~ z~) of blocks. On warpgroups, for heads whose tiles fill panels, the first
 // one copies queries and S~, two others take tiles of 64 tokens in turn. readout_kernel takes other heads and short
-// blocks.
+// blocks (bidirectional_sm80_readout.cuh).
 #pragma once
 
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
@@ -121,94 +121,13 @@ __global__ void __launch_bounds__(ReadoutTiles<S>::kThreads, ReadoutTiles<S>::kB
   }
 }
 
-struct Place {
-  BlockTokens block;
-  const Bf16* q;
-  Bf16* out;
-  const float* den;  // with kDen
-};
-
-// Phase 3: out of a block for one query head after the other. S~ in shared memory, that of the next block on its way;
-// warps take 16 tokens at a time. kDen: denominators are p.maybe_den.
 template <class S, bool kDen = false>
-__global__ void __launch_bounds__(128, S::kRows >= 8 ? 3 : 5) readout_kernel(Arguments p, int summary_bytes) {
-  after_previous();
-  extern __shared__ __align__(16) char shared[];  // [2]: S~, z~; places
-  const int items = p.units * p.group * p.M, warp = threadIdx.x / 32, D = S::D(p), E = S::E(p);
-  const auto unit_of = [&](int at) { return at / p.M / p.group; };
-  const auto fetch = [&](int at, int buffer) {
-    if (at < items) {
-      const Bf16* from = p.summaries + (static_cast<std::int64_t>(unit_of(at)) * p.M + at % p.M) * (D * E + D);
-      const std::uint32_t to = shared_address(shared + buffer * summary_bytes);
-      for (int i = threadIdx.x; i < D * (E / 8); i += 128) {
-        copy16(to + summary_row(i / (E / 8), S::kPitch) + i % (E / 8) * 16, from + i * 8, true);
-      }
-      for (int i = threadIdx.x; i < D / 8; i += 128) {
-        copy16(to + summary_row(D, S::kPitch) + i * 16, from + D * E + i * 8, true);
-      }
-    }
-    copy_commit();
-  };
-  auto* places = reinterpret_cast<Place*>(shared + 2 * summary_bytes);  // [3]: where the next blocks lie
-  const auto place = [&](int at, int slot) {
-    if (threadIdx.x == 0 && at < items) {
-      const Unit u(p, p.first_unit + unit_of(at));
-      const int head = u.head * p.group + at / p.M % p.group;
-      places[slot] = Place{p.block(at % p.M), p.q.at(u.batch, head), u.out(p, head)};
-      if constexpr (kDen) places[slot].den = p.den_row(u.batch, head);
-    }
-  };
-  const int step = static_cast<int>(gridDim.x);
-  int at = blockIdx.x, buffer = 0, slot = 0;
-  fetch(at, 0);
-  place(at, 0), place(at + step, 1);
-  __syncthreads();
-  Queries<S> queries;
-  if (at < items) queries.load(p, places[0].q, places[0].block, warp * 16);
-  for (; at < items; at += step, buffer ^= 1) {
-    copy_wait<0>();
-    __syncthreads();  // S~ is there, and all are done with the one before
-    const int following = slot == 2 ? 0 : slot + 1;
-    fetch(at + step, buffer ^ 1);
-    place(at + 2 * step, following == 2 ? 0 : following + 1);
-    const Place &here = places[slot], &there = places[following];
-    const int size = static_cast<int>(here.block.size);
-    bool loaded = false;  // the first tile of the next block
-    for (int first = warp * 16; first < size; first += 64) {
-      Queries<S> now = queries;
-      if (first + 64 < size) {
-        queries.load(p, here.q, here.block, first + 64);
-      } else if (at + step < items) {
-        queries.load(p, there.q, there.block, warp * 16);
-        loaded = true;
-      }
-      const Readout<S> x(p, now, shared + buffer * summary_bytes);
-      if constexpr (kDen) {
-        write_outputs<S, true>(p, x, here.out, here.block, first, here.den);
-      } else {
-        write_outputs<S>(p, x, here.out, here.block, first);
-      }
-    }
-    if (!loaded && at + step < items) queries.load(p, there.q, there.block, warp * 16);
-    slot = following;
-  }
-}
-
-// The launch of either for the units of `a`.
-template <class S, bool kDen = false>
-void launch_readout(const Arguments& a, cudaStream_t stream) {
+void launch_panel_readout(const Arguments& a, cudaStream_t stream) {
+  using T = ReadoutTiles<S>;
+  const auto kernel = panel_readout_kernel<S, kDen>;
   const std::int64_t items = std::int64_t{a.units} * a.group * a.M;
-  const bool panels = on_panels<S>(a, [&](auto spec) {
-    using T = ReadoutTiles<decltype(spec)>;
-    const auto kernel = panel_readout_kernel<decltype(spec), kDen>;
-    launch_next("sm90 panel_readout_kernel", kernel, blocks_for(kernel, T::kThreads, T::kBytes, items), T::kThreads,
-                T::kBytes, stream, a);
-  });
-  if (!panels) {
-    const auto kernel = readout_kernel<S, kDen>;
-    const int summary = summary_bytes(a.D, S::kTiles), bytes = 2 * summary + 3 * static_cast<int>(sizeof(Place));
-    launch_next("sm90 readout_kernel", kernel, blocks_for(kernel, 128, bytes, items), 128, bytes, stream, a, summary);
-  }
+  launch_next("sm90 panel_readout_kernel", kernel, blocks_for(kernel, T::kThreads, T::kBytes, items), T::kThreads,
+              T::kBytes, stream, a);
 }
 
 }  // namespace mhla::sm90

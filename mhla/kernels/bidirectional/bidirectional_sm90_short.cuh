@@ -1,12 +1,14 @@
-// Short sequences on Hopper with heads of 33 to 64: all pairs of tokens as in bidirectional_sm90_pairs.cuh, with
+// Short sequences on Hopper with heads of 33 to 64: all pairs of tokens as in bidirectional_sm80_pairs.cuh, with
 // products of warpgroups (common/cuda/warpgroup.cuh). Both sides lie in shared memory as panels, 64 tokens of one side
 // with 64 of the other make an Accumulator: its tiles of 16 x 16 belong to one pair of blocks each.
 #pragma once
 
-#include "mhla/kernels/bidirectional/bidirectional_sm90_pairs.cuh"
+#include "mhla/kernels/bidirectional/bidirectional_sm80_pairs.cuh"
 #include "mhla/kernels/common/cuda/warpgroup.cuh"
 
 namespace mhla::sm90 {
+
+using namespace mhla::sm80;  // NOLINT(google-build-using-namespace): what these kernels add to
 
 constexpr int panel_rows(int tiles) { return (tiles + 3) / 4 * 64; }
 

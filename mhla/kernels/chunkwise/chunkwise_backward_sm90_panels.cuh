@@ -2,7 +2,7 @@
 // outputs and weights, the other one multiplies, as in common/cuda/sm90_summaries.cuh.
 #pragma once
 
-#include "mhla/kernels/common/cuda/sm90_mix_gradient.cuh"
+#include "mhla/kernels/common/cuda/sm80_mix_gradient.cuh"
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
 namespace mhla::sm90 {

@@ -17,11 +17,16 @@ std::vector<std::string_view> chunkwise_backward_candidates();
 bool chunkwise_on_device(std::string_view candidate);  // whether it works on the memory of a CUDA device
 
 // Each takes a checked problem with at least one token. fit: empty, or the reason it steps aside.
-// sm90: Hopper only. cuda: every problem in the memory of a CUDA device, but f64. In a build without CUDA both
+// sm90: Hopper only. sm80: tensor cores of any card from compute capability 8.0. cuda: every problem in the memory of
+// a CUDA device, but f64. In a build without CUDA all
 // step aside saying so, and their passes throw (chunkwise_cuda_off.cpp).
 std::string chunkwise_fit_sm90(const Problem& problem);
 void chunkwise_forward_sm90(const Problem& problem, Workspace& workspace, Executor& executor);
 void chunkwise_backward_sm90(const Problem& problem, Workspace& workspace, Executor& executor);
+
+std::string chunkwise_fit_sm80(const Problem& problem);
+void chunkwise_forward_sm80(const Problem& problem, Workspace& workspace, Executor& executor);
+void chunkwise_backward_sm80(const Problem& problem, Workspace& workspace, Executor& executor);
 
 std::string chunkwise_fit_cuda(const Problem& problem);
 void chunkwise_forward_cuda(const Problem& problem, Workspace& workspace, Executor& executor);

@@ -9,6 +9,12 @@ void chunkwise_forward_sm90(const Problem& p, Workspace& /*workspace*/, Executor
 void chunkwise_backward_sm90(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
   refuse_without_cuda(p, "sm90");
 }
+void chunkwise_forward_sm80(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
+  refuse_without_cuda(p, "sm80");
+}
+void chunkwise_backward_sm80(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
+  refuse_without_cuda(p, "sm80");
+}
 void chunkwise_forward_cuda(const Problem& p, Workspace& /*workspace*/, Executor& /*executor*/) {
   refuse_without_cuda(p, "cuda");
 }

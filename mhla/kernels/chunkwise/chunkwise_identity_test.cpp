@@ -102,15 +102,16 @@ TEST(ChunkwiseIdentity, ExtendIsALargerMatrix) {
 class ChunkwiseOrder : public CandidateTest {};
 INSTANTIATE_TEST_SUITE_P(Candidates, ChunkwiseOrder, each_candidate(kForm), candidate_name);
 
-// Sizes that every candidate takes: of small tiles, and of those that warpgroups multiply, with a matrix of rows
-// enough.
+// Sizes that every candidate takes: of small tiles, of those that warpgroups multiply, and of slices of columns, with a
+// matrix of rows enough.
 struct OrderSize {
   std::int64_t chunk, D, E, rows;
   std::vector<std::int64_t> lengths;
 };
 const OrderSize kOrderSizes[] = {{8, 16, 24, 0, {1, 5, 7, 8, 9, 16, 23}},
                                  {80, 64, 56, 70, {1, 63, 64, 65, 79, 80, 81, 150}},
-                                 {150, 128, 256, 0, {64, 129, 150, 190}}};
+                                 {150, 128, 256, 0, {64, 129, 150, 190}},
+                                 {64, 128, 64, 32, {1, 63, 64, 65, 600}}};
 
 // Tokens after a sequence change nothing before them, bit for bit, whatever they hold.
 TEST_P(ChunkwiseOrder, RightPaddingChangesNothing) {

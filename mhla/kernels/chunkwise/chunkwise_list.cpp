@@ -15,6 +15,9 @@ constexpr Candidate<Problem> kForward[] = {
 #ifdef MHLA_LIST_SM90
     {"sm90", chunkwise_fit_sm90, chunkwise_forward_sm90, kOnDevice},
 #endif
+#ifdef MHLA_LIST_SM80
+    {"sm80", chunkwise_fit_sm80, chunkwise_forward_sm80, kOnDevice},
+#endif
 #ifdef MHLA_LIST_CUDA
     {"cuda", chunkwise_fit_cuda, chunkwise_forward_cuda,
      kOnDevice},  // any card, any shape: the GPU side always ends in an answer
@@ -26,6 +29,9 @@ constexpr Candidate<Problem> kForward[] = {
 constexpr Candidate<Problem> kBackward[] = {
 #ifdef MHLA_LIST_SM90_BACKWARD
     {"sm90", chunkwise_fit_sm90, chunkwise_backward_sm90, kOnDevice},
+#endif
+#ifdef MHLA_LIST_SM80_BACKWARD
+    {"sm80", chunkwise_fit_sm80, chunkwise_backward_sm80, kOnDevice},
 #endif
 #ifdef MHLA_LIST_CUDA_BACKWARD
     {"cuda", chunkwise_fit_cuda, chunkwise_backward_cuda, kOnDevice},

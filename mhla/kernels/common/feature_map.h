@@ -1,5 +1,5 @@
 // The feature maps that the kernels apply themselves: name, formula and slope of each. A new one is written here, as
-// vector code in simd/vec-inl.h, cuda/tokens.cuh and cuda/sm90_tiles.cuh, and for those outside in mhla/c.h,
+// vector code in simd/vec-inl.h, cuda/tokens.cuh and cuda/sm80_tiles.cuh, and for those outside in mhla/c.h,
 // ops/feature_map.h, models/export/onnx_parts.cpp and python/mhla/feature_maps.py.
 #pragma once
 

@@ -10,7 +10,7 @@
 namespace mhla {
 
 struct Support {
-  std::string name;        // "sm90", "cuda", "simd", "ref"
+  std::string name;        // "sm90", "sm80", "cuda", "simd", "ref"
   bool on_device = false;  // works on the memory of a CUDA device, otherwise on the host's
   std::string reason;      // empty: takes the problem; else why not
 };

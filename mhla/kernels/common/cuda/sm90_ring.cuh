@@ -4,10 +4,12 @@
 #pragma once
 
 #include "mhla/kernels/common/cuda/intrinsics.cuh"
-#include "mhla/kernels/common/cuda/sm90_phases.cuh"
+#include "mhla/kernels/common/cuda/sm80_phases.cuh"
 #include "mhla/kernels/common/cuda/warpgroup.cuh"
 
 namespace mhla::sm90 {
+
+using namespace mhla::sm80;  // NOLINT(google-build-using-namespace): what these kernels add to
 
 inline constexpr int kGroupThreads = 128, kPanelBytes = 64 * kPanelRowBytes;
 
@@ -107,18 +109,13 @@ struct TileMover {
   }
 };
 
-// Whether the tiles of a Spec fill panels: D and E from 33 to 64 or from 73 to 128.
-template <class S>
-constexpr bool kOnPanels = S::kRows == 4 || S::kRows == 8;
-
-// Calls f(S{}) and returns true where kernels over panels take a problem: blocks that fill a tile of 64 tokens, too.
-template <class S, class F>
-bool on_panels(const Arguments& a, const F& f) {
-  if constexpr (kOnPanels<S>) {
-    if (a.long_blocks) f(S{});
-    return a.long_blocks;
-  }
-  return false;
+// f(Spec<...>{}) for the tiles that fill panels: where on_panels() holds.
+template <bool kCausal, class F>
+void with_panel_spec(const Arguments& a, const F& f) {
+  with_spec<kCausal>(a, [&](auto spec) {
+    using S = decltype(spec);
+    if constexpr (S::kRows == 4 || S::kRows == 8) f(spec);
+  });
 }
 
 // A summary [D, E] from memory to shared memory, by the copying warpgroup: panels of 64 columns with 64 kPanels rows

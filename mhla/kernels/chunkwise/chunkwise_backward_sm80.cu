@@ -1,0 +1,180 @@
+// Backward of the causal form in bf16, candidates `sm80` and `sm90` (chunkwise_backward_sm80.cuh): summaries and
+// prefixes again, dq with w and c of every token, dP in place of P, dmix, dS in place of dP, then dk and dv, in rounds
+// of heads (kRoundBytes). Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix
+// in parts. Packed sequences go group by group (chunkwise_sm80_plan.h).
+#include "mhla/core/workspace.h"
+#include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_candidates.h"
+#include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
+#include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
+#include "mhla/kernels/common/cuda/sm80_padding.h"
+
+namespace mhla {
+namespace sm80 {
+namespace {
+
+// dP_i = sum_t (w q~_t)^T [dout_t c_t], in place of P_i: a block of threads per chunk and part.
+template <class S>
+__global__ void __launch_bounds__(S::kRows * 32, S::kRows >= 8 ? 2 : 4)
+    prefix_gradient_kernel(Arguments p, Gradients g) {
+  after_previous();
+  constexpr int kStage = 2 * kChunkTileBytes<S> + kPhaseTokens * 8;
+  extern __shared__ __align__(16) char shared[];  // [2] q, dout, weights
+  const int unit = blockIdx.x / p.M, index = blockIdx.x % p.M, row = threadIdx.x / 32 * 16, D = S::D(p), E = S::E(p);
+  const Unit u(p, p.first_unit + unit);
+  const BlockTokens block = u.block(p, index);
+  const int size = static_cast<int>(block.size), tiles = (size + kPhaseTokens - 1) / kPhaseTokens;
+  const auto fetch = [&](int at) {  // tiles of one query head of the group after the other
+    if (at < tiles * p.group) {
+      const int head = u.head * p.group + at / tiles, first = at % tiles * kPhaseTokens;
+      char* to = shared + at % 2 * kStage;
+      copy_pair_rows<S, kPhaseTokens>(p, p.q.at(u.batch, head), p.q.token, g.dout.at(u.batch, head) + u.part * E,
+                                      g.dout.token, block, first, to);
+      const float2* weights =
+          g.weights + (static_cast<std::int64_t>(u.batch) * p.Hkv * p.group + head) * p.N + block.origin + first;
+      for (int t = threadIdx.x; t < kPhaseTokens; t += blockDim.x) {
+        const bool valid = first + t < size;
+        copy8(shared_address(to + 2 * kChunkTileBytes<S> + t * 8), valid ? weights + t : weights, valid);
+      }
+    }
+    copy_commit();
+  };
+  SummaryGradient<S, S::kColumns> gradient;
+  fetch(0);
+  for (int at = 0; at < tiles * p.group; ++at) {
+    fetch(at + 1);
+    copy_wait<1>();
+    __syncthreads();
+    const char *q = shared + at % 2 * kStage, *dout = q + kChunkTileBytes<S>;
+    const auto* weights = reinterpret_cast<const float2*>(q + 2 * kChunkTileBytes<S>);
+    for (int step = 0; step < 4 && at % tiles * kPhaseTokens + step * 16 < size; ++step) {
+      gradient.add(p, q + step * 16 * S::kPitch, dout + step * 16 * S::kPitch, weights + step * 16, row, 0);
+    }
+    __syncthreads();
+  }
+  if (u.part > 0) gradient.z[0] = gradient.z[2] = 0;  // the denominator's gradient counts once
+  gradient.write(p, shared, p.mixed + static_cast<std::int64_t>(blockIdx.x) * (D * E + D), row, 0);
+}
+
+class CausalBackward {
+ public:
+  CausalBackward(const Problem& p, Workspace& ws, bool hopper)
+      : p_(p), hopper_(hopper), plan_(sequence_plan(p)), parts_(column_parts(p.E)) {
+    const std::int64_t block = p.D * (p.E / parts_) + p.D;
+    tiles_ = static_cast<int>((p.C + kPhaseTokens - 1) / kPhaseTokens);
+    packed_mix_ =
+        ws.take<uint4>(2 * p.Hm * packed_mix_units(mix_rows_of(p, hopper), p.M), "packed mix and its transpose");
+    std::int64_t summaries = 0, mix_parts = 0, diagonals = 0;  // of the largest group: one after the other has them
+    for (const SequenceGroup& group : plan_.groups) {
+      const Rounds rounds(p, group, parts_);
+      summaries = std::max(summaries, rounds.at_once * parts_ * group.chunks * block);
+      mix_parts = std::max(mix_parts, rounds.mix.floats());
+      diagonals = std::max(diagonals, rounds.heads * group.chunks * tiles_);
+    }
+    summaries_ = ws.take<Bf16>(summaries, "summaries");
+    mixed_ = ws.take<Bf16>(summaries, "prefixes");
+    weights_ = ws.take<float2>(p.B * p.H * p.N, "weights of tokens");
+    ranges_ = ws.take<TokenRange>(static_cast<std::int64_t>(plan_.ranges.size()), "packed sequences");
+    if (!p.dmix.given()) return;
+    mix_parts_ = ws.take<float>(mix_parts, "parts of dmix");
+    diagonal_ = ws.take<float>(diagonals, "parts of the diagonal of dmix");
+    if (p.M > p.L || plan_.groups.size() > 1) whole_ = ws.take<double>(p.Hm * p.M * p.M, "dmix of all chunks");
+  }
+
+  void run() {
+    Arguments a = arguments_of(p_, hopper_);
+    a.parts = static_cast<int>(parts_), a.E = static_cast<int>(p_.E / parts_);
+    Gradients g = gradients_of(p_);
+    g.weights = weights_, g.parts = mix_parts_, g.maybe_diagonal = diagonal_, g.diagonals = tiles_;
+    g.maybe_whole = whole_, g.whole_rows = a.M;
+    const cudaStream_t stream = stream_of(p_.stream);
+    launch_ranges(plan_.ranges, ranges_, stream);
+    for (const SequenceGroup& group : plan_.groups) {
+      a.M = static_cast<int>(group.chunks);
+      a.maybe_ranges = plan_.ranges.empty() ? nullptr : ranges_ + group.first;
+      g.whole_begun = group.first > 0;
+      phases(a, g, group, stream);
+    }
+    if (g.maybe_whole != nullptr) launch_mix_fold(g, p_.Hm, stream);
+  }
+
+ private:
+  // The kv heads of a group, in rounds of equal size.
+  struct Rounds {
+    std::int64_t heads, at_once, count;
+    MixGradient mix;
+    Rounds(const Problem& p, const SequenceGroup& group, std::int64_t parts) : heads(group.count * p.Hkv) {
+      const std::int64_t block = p.D * (p.E / parts) + p.D;
+      at_once = units_at_once(heads, 4 * parts * group.chunks * block);
+      count = (heads + at_once - 1) / at_once;
+      mix = MixGradient(group.chunks, p.Hm, heads * parts, block, count);
+    }
+  };
+
+  void phases(Arguments a, const Gradients& g, const SequenceGroup& group, cudaStream_t stream) const {
+    const Rounds rounds(p_, group, parts_);
+    const int mixes = static_cast<int>(p_.Hm);
+    Arguments back = a;
+    a.packed_mix = packed_mix_, back.packed_mix = packed_mix_ + mixes * packed_mix_units(a.mix_rows, a.M);
+    launch_pack_mix(a, mixes, false, stream);
+    launch_pack_mix(back, mixes, true, stream);
+    for (std::int64_t round = 0; round < rounds.count; ++round) {
+      const std::int64_t first = round * rounds.at_once, heads = std::min(rounds.at_once, rounds.heads - first);
+      a.first_unit = static_cast<int>(first * parts_), a.units = static_cast<int>(heads * parts_);
+      a.summaries = summaries_, a.mixed = mixed_;
+      launch_summaries(a, stream);
+      const auto queries = p_.normalized() ? launch_normalized_query_gradient : launch_free_query_gradient;
+      queries(a, g, heads, tiles_, stream);
+
+      prefix_gradient(a, g, stream);
+      if (g.dmix != nullptr) rounds.mix.launch_products(a, g, round, p_.Hm, stream);
+      Arguments unmix = a;
+      unmix.packed_mix = back.packed_mix;
+      launch_mix(unmix, true, stream);
+      if (p_.dk.given() || p_.dmix.given()) launch_causal_key_gradient(a, g, heads, tiles_, stream);
+      if (p_.dv.given()) launch_causal_value_gradient(a, g, heads, tiles_, stream);
+    }
+    if (g.dmix != nullptr) rounds.mix.launch_sum(a, g, rounds.heads, p_.Hm, stream);
+  }
+
+  static void prefix_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
+    if (on_panels(a)) return sm90::launch_panel_prefix_gradient(a, g, stream);
+    with_spec<true>(a, [&](auto spec) {
+      using S = decltype(spec);
+      const int stages = 2 * (2 * kChunkTileBytes<S> + kPhaseTokens * 8);
+      launch_next("prefix_gradient_kernel", prefix_gradient_kernel<S>, a.units * a.M, S::kRows * 32, stages, stream, a,
+                  g);
+    });
+  }
+
+  const Problem& p_;
+  bool hopper_ = false;
+  SequencePlan plan_;
+  std::int64_t parts_ = 1;
+  int tiles_ = 1;  // of 64 tokens in a chunk
+  uint4* packed_mix_ = nullptr;
+  Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
+  float2* weights_ = nullptr;
+  float *mix_parts_ = nullptr, *diagonal_ = nullptr;
+  double* whole_ = nullptr;
+  TokenRange* ranges_ = nullptr;
+};
+
+void run_causal_backward(const Problem& problem, Workspace& workspace, bool hopper) {
+  run_padded(problem, workspace, [&](const Problem& padded) {
+    CausalBackward pass(padded, workspace, hopper);
+    if (!workspace.counting()) pass.run();
+  });
+}
+
+}  // namespace
+}  // namespace sm80
+
+void chunkwise_backward_sm80(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
+  sm80::run_causal_backward(problem, workspace, false);
+}
+void chunkwise_backward_sm90(const Problem& problem, Workspace& workspace, Executor& /*executor*/) {
+  sm80::run_causal_backward(problem, workspace, true);
+}
+
+}  // namespace mhla
