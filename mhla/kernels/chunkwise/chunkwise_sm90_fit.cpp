@@ -8,6 +8,8 @@
 namespace mhla {
 
 bool sm90::over_slices(const Problem& p) {
+  // Two warps map the keys: elu1 took 1.48 ms at lm_2048 where three phases take 0.78.
+  if (p.feature_map == FeatureMap::kElu1) return false;
   return takes_slices(padded_size(p.D), padded_columns(p.E), p.layout.block_size, p.L, p.extend, p.normalized());
 }
 

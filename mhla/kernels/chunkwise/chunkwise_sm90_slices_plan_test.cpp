@@ -39,6 +39,10 @@ TEST(CausalSlicesPlan, TakesShortChunksByTheRowsOfMix) {
     p = language_model(), p.E = E;
     EXPECT_FALSE(over_slices(p)) << E;
   }
+  p = language_model(), p.feature_map = FeatureMap::kRelu;
+  EXPECT_TRUE(over_slices(p));
+  p.feature_map = FeatureMap::kElu1;
+  EXPECT_FALSE(over_slices(p));
   p = language_model(), p.D = 121;
   EXPECT_TRUE(over_slices(p));
   p = language_model(), p.D = 64;
