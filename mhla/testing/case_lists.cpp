@@ -291,6 +291,8 @@ void add_den_grids(std::vector<Case>& cases) {
 // once: one block, ragged ones, a matrix per head, rows of mix that no block uses.
 void add_large_blocks(std::vector<Case>& cases) {
   cases.push_back(on_line(Form::kBidirectional, 1030, 1030, 64, 64));
+  cases.back().normalizer = Normalizer::kNone;  // with one, dmix of a single block is the rest of a cancellation
+  cases.push_back(on_line(Form::kBidirectional, 1100, 550, 64, 64));
   cases.push_back(on_line(Form::kBidirectional, 1300, 600, 32, 24));
   cases.back().H = 4, cases.back().per_head = true, cases.back().rows = 4;
   cases.push_back(on_grid(Layout::grid2d(45, 50, 2, 1), 64));
