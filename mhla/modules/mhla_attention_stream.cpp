@@ -15,6 +15,13 @@ constexpr const char* kMhlaAttentionStreamEntry = "MhlaAttention";
 // bits in all of these batches.
 constexpr std::int64_t kFewRows = kMostRows;
 
+// The output projection with the norm of heads before it. Where it takes gates, they are silu(gate) already.
+ops::RowsInputs with_head_norm(ops::RowsInputs in, const RmsNorm& norm, std::int64_t head, const torch::Tensor& gate) {
+  in.before = RowsBefore::kHeadNorm, in.head = head;
+  in.scale = norm->weight, in.gate = gate, in.eps = norm->eps_for(in.x);
+  return in;
+}
+
 }  // namespace
 
 StreamingState MhlaAttentionImpl::streaming_state(std::optional<std::int64_t> rollback) const {
@@ -110,29 +117,31 @@ MhlaAttentionImpl::StreamStep MhlaAttentionImpl::open_few_rows(const torch::Tens
                                                                const RopeTable& table) {
   const MhlaAttentionOptions& o = options_;
   const ops::RowsInputs in = few_rows_in(x, norm);
+  const torch::Tensor out =
+      torch::empty({x.size(0), 1, o.heads, o.value_dim}, x.options().dtype(qkv_->weight.scalar_type()));
+  const bool silu = ops::rows_fit(with_head_norm(few_rows_out(x, out), head_norm_, o.value_dim, out.flatten(-2)));
   if (o.rope && normalizer() == Normalizer::kNone && is_fused(o.features)) {  // q and k are turned on the way
     const std::vector<std::int64_t> width = widths();
-    const ops::RowsStepInputs how{{table, width[0] + width[1], o.head_dim, fused_map(o.features)}, out_->weight};
+    const ops::RowsStepInputs how{
+        {table, width[0] + width[1], o.head_dim, fused_map(o.features)}, out_->weight, /*silu_second=*/silu};
     if (ops::rows_step_fit(in, how)) {
       const ops::RowsOutputs both = ops::linear_rows_step(in, how);
       StreamStep step;
       step.p = heads_of(both.out);
       step.inputs.q = step.p.q, step.inputs.k = step.p.k, step.inputs.v = step.p.v, step.gate = both.second;
-      step.out = torch::empty({x.size(0), 1, o.heads, o.value_dim}, both.out.options());
+      step.out = out;
       return step;
     }
   }
-  const ops::RowsOutputs both = ops::linear_rows(in);
+  const ops::RowsOutputs both = ops::linear_rows_step(in, {.turn = {}, .next = {}, .silu_second = silu});
   StreamStep step = step_of(heads_of(both.out), table);
   step.gate = both.second;
   return step;
 }
 
 torch::Tensor MhlaAttentionImpl::close_few_rows(const torch::Tensor& x, const StreamStep& step) {
-  ops::RowsInputs in = few_rows_out(x, step.out);
-  in.before = RowsBefore::kHeadNorm, in.head = options_.value_dim;
-  in.scale = head_norm_->weight, in.gate = step.gate, in.eps = head_norm_->eps_for(step.out);
-  if (ops::rows_fit(in)) return ops::linear_rows(in).out;
+  const ops::RowsInputs in = with_head_norm(few_rows_out(x, step.out), head_norm_, options_.value_dim, step.gate);
+  if (ops::rows_fit(in)) return ops::linear_rows_step(in, {.turn = {}, .next = {}, .silu_done = true}).out;
   return ops::linear_rows(few_rows_out(x, head_norm_(step.out, step.gate.view_as(step.out)))).out;
 }
 

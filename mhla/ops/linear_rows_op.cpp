@@ -32,6 +32,7 @@ struct StepViews {
   RowsStep step;
   StepViews(const RowsStepInputs& in, std::int64_t rows) {
     step.maybe_next = view_of(in.next, kLinearRows, "next");
+    step.silu_second = in.silu_second, step.silu_done = in.silu_done;
     if (in.turn.columns == 0) return;
     const auto lines = [&](const at::Tensor& x) { return x.dim() == 3 ? x.select(1, 0) : x.expand({rows, -1}); };
     cos = lines(in.turn.table.cos), sin = lines(in.turn.table.sin);

@@ -15,7 +15,9 @@ struct RowsTurnInputs {
 
 struct RowsStepInputs {
   RowsTurnInputs turn;
-  at::Tensor next;  // weights
+  at::Tensor next;           // weights
+  bool silu_second = false;  // kStore: second = silu(y')
+  bool silu_done = false;    // kHeadNorm: gate is such a one
 };
 
 bool rows_step_fit(const RowsInputs& inputs, const RowsStepInputs& step);

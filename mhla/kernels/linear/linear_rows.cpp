@@ -54,10 +54,13 @@ void run_rows(const LinearRowsParams& p, const RowsStep& step, const View& out, 
   job.R = static_cast<int>(R), job.K = static_cast<int>(K), job.O = static_cast<int>(O);
   job.O2 = p.maybe_second.given() ? static_cast<int>(p.maybe_second.shape[0]) : 0;
   job.head = static_cast<int>(p.head), job.eps = static_cast<float>(p.eps);
+  job.per_K = 1.0f / static_cast<float>(K);
   const RowsTurn& turn = step.turn;
   job.cos = static_cast<const float*>(turn.cos.data), job.cos_stride = stride_of(turn.cos);
   job.sin = static_cast<const float*>(turn.sin.data), job.sin_stride = stride_of(turn.sin);
   job.turned = static_cast<int>(turn.columns), job.turn_head = static_cast<int>(turn.head), job.map = turn.feature_map;
+  job.silu_second = step.silu_second, job.silu_done = step.silu_done;
+  if (job.turned > 0) job.per_half = 2.0f / static_cast<float>(job.turn_head);
   if (const ConstView& next = step.maybe_next; contiguous_matrix(next) && next.device == p.x.device) {
     job.next = static_cast<const std::byte*>(next.data);
     job.next_lines = static_cast<int>(
@@ -66,7 +69,13 @@ void run_rows(const LinearRowsParams& p, const RowsStep& step, const View& out, 
   const RowsCut cut = rows_cut(K, p.before == RowsBefore::kHeadNorm ? p.head : 0);
   job.slice = cut.slice;
   const DeviceGuard guard(p.x.device);
-  linear_rows_cuda(p, job, cut.slices, run.stream);
+  const DeviceFacts facts = device_facts(p.x.device);
+  const bool pairs = p.after == RowsAfter::kSwiglu, sm90 = facts.major == 9 && facts.minor == 0;
+  const int columns = pairs ? job.O : job.O + job.O2;
+  job.tile = sm90 ? rows_tile_sm90(columns, job.turned, cut.slices, pairs) : rows_tile(p.after);
+  job.turned_tiles = rows_tiles(columns, job.turned, job.tile).turned;
+  if (!sm90) return linear_rows_cuda(p, job, cut.slices, run.stream);
+  linear_rows_sm90(p, job, cut.slices, run.stream);
 }
 
 }  // namespace

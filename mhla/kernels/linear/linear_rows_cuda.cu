@@ -1,16 +1,17 @@
-// linear_rows.h for sm_90. A cluster of blocks of threads shares a tile of columns: each takes a slice of K, at most
-// 384 of it, so that all rows and the weights of the tile lie in shared memory. Weights come first, while the previous
-// kernels still run; then rows, through their norm. Sums of the slices are added up through distributed shared memory,
-// in the order of slices, every block for its share of the tile. What a norm of whole rows divides by is known only
-// then, and multiplies the sums. Within a slice the sums of even and of odd steps of 16 are added at the end.
-// The next kernel may start as soon as the weights of this one are requested, before wait_for_previous(): in a chain of
-// these kernels two or three wait with their weights in shared memory while one computes. A kernel that starts so early
-// reads nothing before its own wait but weights and what earlier steps have left.
+// linear_rows.h for cards from sm_90 on that have no kernel of their own. A cluster of blocks of threads shares a tile
+// of columns: each takes a slice of K, at most 384 of it, so that all rows and the weights of the tile lie in shared
+// memory. Weights come first, while the previous kernels still run; then rows, through their norm. Sums of the slices
+// are added up through distributed shared memory, in the order of slices, every block for its share of the tile. What a
+// norm of whole rows divides by is known only then, and multiplies the sums. Within a slice the sums of even and of odd
+// steps of 16 are added at the end. The next kernel may start as soon as the weights of this one are requested, before
+// wait_for_previous(): in a chain of these kernels two or three wait with their weights in shared memory while one
+// computes. A kernel that starts so early reads nothing before its own wait but weights and what earlier steps have
+// left.
 #include <type_traits>
 
 #include "mhla/kernels/common/cuda/launch.cuh"
-#include "mhla/kernels/common/cuda/tokens.cuh"
 #include "mhla/kernels/linear/linear_rows.cuh"
+#include "mhla/kernels/linear/linear_rows_end.cuh"
 
 namespace mhla {
 namespace {
@@ -19,45 +20,12 @@ using namespace cuda;
 
 constexpr int kBlock = kRowsBlock, kWarps = kRowsWarps;
 
-// Where a pair of turned columns lies: pair u of all heads, side by side in a tile, half a tile from its other half.
-__device__ inline int turned_column(const LinearRowsJob& p, int u) {
-  const int half = p.turn_head / 2, head = u / half;
-  return head * p.turn_head + u - head * half;
-}
-
-// Four pairs, rounded, mapped and turned as in rope_cuda.cu.
-struct Angles {
-  float4 cos{}, sin{};
-  __device__ void load(const LinearRowsJob& p, int row, int u) {
-    const int line = u % (p.turn_head / 2);
-    cos = *reinterpret_cast<const float4*>(p.cos + row * p.cos_stride + line);
-    sin = *reinterpret_cast<const float4*>(p.sin + row * p.sin_stride + line);
-  }
-};
-__device__ inline void store_turned(const LinearRowsJob& p, const Angles& angles, int row, int u, const float (&y)[4],
-                                    const float (&z)[4]) {
-  const float4 c = angles.cos, s = angles.sin;
-  const float cos[4] = {c.x, c.y, c.z, c.w}, sin[4] = {s.x, s.y, s.z, s.w};
-  Four low, high;
-#pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    const float a = feature(p.map, widen(narrow<bf16>(y[e]))), b = feature(p.map, widen(narrow<bf16>(z[e])));
-    const float ac = a * cos[e], bs = b * sin[e], as = a * sin[e], bc = b * cos[e];
-    low.x[e] = narrow<bf16>(ac - bs), high.x[e] = narrow<bf16>(as + bc);
-  }
-  bf16* const out = static_cast<bf16*>(p.out) + row * p.out_stride + turned_column(p, u);
-  *reinterpret_cast<Four*>(out) = low;
-  *reinterpret_cast<Four*>(out + p.turn_head / 2) = high;
-}
-
 // Tiles of 16 kM rows and kPairs pairs of 8 columns. With kSwiglu the second half of the columns are those of `second`,
 // in the first tiles of kTurned those that the first half is turned with.
 // At least three blocks of threads fit a multiprocessor's registers: those of this kernel and of the next.
 template <int kM, int kPairs, RowsBefore kBefore, RowsAfter kAfter, bool kTurned>
 __global__ void __launch_bounds__(kBlock, 3) linear_rows_kernel(const __grid_constant__ LinearRowsJob p) {
   constexpr int kRows = 16 * kM, kTile = 16 * kPairs, kGroups = kWarps / kM, kOwn = (kPairs + kGroups - 1) / kGroups;
-  constexpr bool kSwiglu = kAfter == RowsAfter::kSwiglu;
-  constexpr int kOutputs = kSwiglu ? kTile / 2 : kTile;  // columns of a tile that are written
   constexpr int kSumPitch = kTile + kRowsSumPad;
   bf16* const rows = reinterpret_cast<bf16*>(dynamic_shared());
   const int pitch = p.slice + kRowsPad;
@@ -66,32 +34,11 @@ __global__ void __launch_bounds__(kBlock, 3) linear_rows_kernel(const __grid_con
   float* const squares = reinterpret_cast<float*>(dynamic_shared() + rows_squares_at(kRows, kTile, p.slice));
   const int slices = gridDim.y, rank = cluster_rank(), k = rank * p.slice;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = static_cast<int>(blockIdx.x);
-  const int turned_tiles = kTurned ? rows_tiles(p.O, p.turned, kTile).turned : 0;
-  const bool turned = tile < turned_tiles;  // pairs [tile * kTile / 2, ...), else columns from `first` on
-  const int first = kTurned && !turned ? p.turned + (tile - turned_tiles) * kTile : tile * kOutputs;
-  // Column `column` of the tile, as a row of the weights; null: there is none.
-  const auto row_of = [&](int column) -> const bf16* {
-    if constexpr (kSwiglu) {
-      const bool second = column >= kOutputs;
-      const int o = first + column - (second ? kOutputs : 0);
-      if (o >= p.O) return nullptr;
-      return static_cast<const bf16*>(second ? p.second : p.weight) + o * (second ? p.second_stride : p.weight_stride);
-    } else {
-      int o = first + column;
-      if (kTurned && turned) {
-        const bool second = column >= kTile / 2;
-        const int u = tile * (kTile / 2) + column - (second ? kTile / 2 : 0);
-        if (u >= p.turned / 2) return nullptr;
-        o = turned_column(p, u) + (second ? p.turn_head / 2 : 0);
-      }
-      if (o < p.O) return static_cast<const bf16*>(p.weight) + o * p.weight_stride;
-      return o < p.O + p.O2 ? static_cast<const bf16*>(p.second) + (o - p.O) * p.second_stride : nullptr;
-    }
-  };
+  const RowsTile<kAfter, kTurned> own_tile(p, tile, kTile);
 #pragma unroll
   for (int i = 0; i < kTile / kWarps; ++i) {
     const int column = warp + i * kWarps;
-    const bf16* const from = row_of(column);
+    const bf16* const from = own_tile.row_of(p, column);
     for (int c = lane * 8; c < p.slice; c += 256)
       copy16(shared_address(weights + column * pitch + c), from ? from + k + c : static_cast<const bf16*>(p.weight),
              from != nullptr && k + c < p.K);
@@ -105,20 +52,9 @@ __global__ void __launch_bounds__(kBlock, 3) linear_rows_kernel(const __grid_con
     prefetch_line(p.next + static_cast<std::int64_t>(line) * kRowsLine);
   wait_for_previous();
 
-  // This block's share of the outputs, four at a time. What is added, and angles, come while the product runs.
-  const int across = (kTurned && turned ? kTile / 2 : kOutputs) / 4;
-  const int shares = p.R * across, own = rank * kBlock + static_cast<int>(threadIdx.x);
-  float4 add{};
-  if constexpr (kAfter == RowsAfter::kAdd) {
-    const int o = first + own % across * 4;
-    if (own < shares && o < p.O) add = *reinterpret_cast<const float4*>(p.add + own / across * p.add_stride + o);
-  }
-  Angles angles;
-  constexpr bool kAnglesEarly = kM < 4;  // where there are registers for them
-  if (kTurned && turned && kAnglesEarly) {
-    const int u = tile * (kTile / 2) + own % across * 4;
-    if (own < shares && u < p.turned / 2) angles.load(p, own / across, u);
-  }
+  RowsEnd<kBefore, kAfter, kTurned> end(p, own_tile.outputs() / 4, 0, rank * kBlock + static_cast<int>(threadIdx.x),
+                                        slices * kBlock);
+  end.begin(p, own_tile, /*angles_too=*/kM < 4);  // where there are registers for them
   take_rows<kM>(p, scale, k, rows, pitch, squares);
   copy_commit();
   copy_wait<0>();
@@ -158,46 +94,18 @@ __global__ void __launch_bounds__(kBlock, 3) linear_rows_kernel(const __grid_con
   }
   cluster_barrier();
 
-  // Four outputs of a row at a time; up to kMost slices have a part of them.
   const auto finish = [&](auto most) {
     constexpr int kMost = most();
-    for (int share = own; share < shares; share += slices * kBlock) {
-      const int row = share / across, column = share % across * 4, o = first + column;
-      const int u = tile * (kTile / 2) + column;
-      if (kTurned && turned ? u >= p.turned / 2 : o >= p.O + (kAfter == RowsAfter::kStore ? p.O2 : 0)) continue;
-      const float* const at = sums + row * kSumPitch + column;
-      float4 y, z;
-      sum_parts<kMost>(at, kSwiglu || (kTurned && turned) ? at + kTile / 2 : nullptr, slices, y, z);
-      float factor = 1;
-      if constexpr (kBefore == RowsBefore::kNorm) {
-        const float square = Parts<float, kMost>(squares + row, slices).sum(slices);
-        factor = rsqrtf(square / static_cast<float>(p.K) + p.eps);
-      }
-      float value[4] = {factor * y.x, factor * y.y, factor * y.z, factor * y.w};
-      if constexpr (kAfter == RowsAfter::kAdd) {
-        if (share != own) add = *reinterpret_cast<const float4*>(p.add + row * p.add_stride + o);
-        *reinterpret_cast<float4*>(static_cast<float*>(p.out) + row * p.out_stride + o) = {
-            add.x + value[0], add.y + value[1], add.z + value[2], add.w + value[3]};
-      } else {
-        const float second[4] = {factor * z.x, factor * z.y, factor * z.z, factor * z.w};
-        if (kTurned && turned) {
-          if (!kAnglesEarly || share != own) angles.load(p, row, u);
-          store_turned(p, angles, row, u, value, second);
-          continue;
-        }
-        if constexpr (kSwiglu) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) value[e] = silu(value[e]) * second[e];
-        }
-        Four four;
-#pragma unroll
-        for (int e = 0; e < 4; ++e) four.x[e] = narrow<bf16>(value[e]);
-        const bool other = kAfter == RowsAfter::kStore && o >= p.O;
-        bf16* const out = other ? static_cast<bf16*>(p.second_out) + row * p.second_out_stride + o - p.O
-                                : static_cast<bf16*>(p.out) + row * p.out_stride + o;
-        *reinterpret_cast<Four*>(out) = four;
-      }
-    }
+    end.finish(
+        p, own_tile,
+        [&](int row) {
+          const Parts<float, kMost> parts(squares + row, kBefore == RowsBefore::kNorm ? slices : 0);
+          return [parts, slices] { return parts.sum(slices); };
+        },
+        [&](int row, int column, float4& y, float4& z) {
+          const float* const at = sums + row * kSumPitch + column;
+          sum_parts<kMost>(at, own_tile.pairs() ? at + kTile / 2 : nullptr, slices, y, z);
+        });
   };
   if (slices <= 4)
     finish(std::integral_constant<int, 4>());

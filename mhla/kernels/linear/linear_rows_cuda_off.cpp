@@ -8,5 +8,9 @@ void linear_rows_cuda(const LinearRowsParams& /*params*/, const LinearRowsJob& /
                       void* /*stream*/) {
   fail("linear_rows: built without CUDA");
 }
+void linear_rows_sm90(const LinearRowsParams& /*params*/, const LinearRowsJob& /*job*/, int /*slices*/,
+                      void* /*stream*/) {
+  fail("linear_rows: built without CUDA");
+}
 
 }  // namespace mhla

@@ -30,15 +30,36 @@ TEST(LinearRowsCut, CoversKInWholeSteps) {
 TEST(LinearRowsPlan, KernelsOfADecodeStepShareAMultiprocessor) {
   // Shared memory of a multiprocessor from sm_90 on; every block of threads takes 1 KiB more than it asks for.
   constexpr int kMemory = 228 << 10, kOwn = 1 << 10;
-  constexpr auto kBytes = [](RowsAfter after, std::int64_t K, std::int64_t head) {
-    return rows_bytes(kMostRows, rows_tile(after), rows_cut(K, head).slice) + kOwn;
+  constexpr auto kBytes = [](int columns, int turned, int slices, bool pairs, std::int64_t K, std::int64_t head) {
+    return rows_places(kMostRows, rows_tile_sm90(columns, turned, slices, pairs), rows_cut(K, head).slice, slices,
+                       head > 0)
+               .end +
+           kOwn;
   };
-  // mhla_340m: q, k, v and the gate; out; SwiGLU, of which two blocks share a multiprocessor, like those of down.
-  constexpr int kIn = kBytes(RowsAfter::kStore, 1024, 0), kOut = kBytes(RowsAfter::kAdd, 1024, 256);
-  constexpr int kMlp = kBytes(RowsAfter::kSwiglu, 1024, 0), kDown = kBytes(RowsAfter::kAdd, 2816, 0);
-  EXPECT_LE(kOut + 2 * kMlp, kMemory);
-  EXPECT_LE(kMlp + 2 * kDown, kMemory);
-  EXPECT_LE(2 * kDown + kIn, kMemory);
+  // mhla_340m: q, k, v and the gate; out; SwiGLU; down. A block of each finds room beside one of the next.
+  constexpr int kIn = kBytes(3072, 1024, 4, false, 1024, 0), kOut = kBytes(1024, 0, 4, false, 1024, 256);
+  constexpr int kMlp = kBytes(2816, 0, 4, true, 1024, 0), kDown = kBytes(1024, 0, 8, false, 2816, 0);
+  EXPECT_LE(kOut + kMlp, kMemory);
+  EXPECT_LE(kMlp + kDown, kMemory);
+  EXPECT_LE(kDown + kIn, kMemory);
+  EXPECT_EQ(rows_tile_sm90(3072, 1024, 4, false), 104);
+  EXPECT_EQ(rows_tile_sm90(2816, 0, 4, true), 192);
+  EXPECT_EQ(rows_tile_sm90(32000, 0, 4, false), kRowsMostTile);
+  EXPECT_LE(kBytes(32000, 0, 8, false, 3072, 0), 227 << 10) << "the largest there is";
+  for (const int rows : {16, 32, 64}) {
+    for (int tile = 32; tile <= kRowsMostTile; tile += 8) {
+      for (const int slices : {1, 2, 4, 8}) {
+        const RowsPlaces at = rows_places(rows, tile, 16, slices, true);
+        const RowsExchange whole = rows_exchange(rows, tile, false, slices),
+                           half = rows_exchange(rows, tile / 2, true, slices);
+        ASSERT_LE(std::max(whole.block, half.block) * 4 * slices, at.come);
+        ASSERT_LE(at.come + std::max(whole.block, half.block) * 4 * slices, at.barriers);
+        ASSERT_EQ(at.come % 16 + at.barriers % 8 + at.gates % 16 + whole.block % 4 + half.block % 4, 0);
+        ASSERT_EQ(whole.pitch % 8 + half.pitch % 8, 8) << tile;
+        ASSERT_GE(whole.fours * 4 * slices, tile);
+      }
+    }
+  }
   EXPECT_EQ(rows_squares_at(16, 96, 16) % 16, 0);
   EXPECT_GE(rows_squares_at(64, 96, 16), 64 * (96 + kRowsSumPad) * 4) << "sums need more room than short rows";
 }
@@ -66,6 +87,17 @@ class OnDevice {
       store_f64(host.data(), dtype, i, normal(random));
       values.push_back(load_f64(host.data(), dtype, i));
     }
+    device_copy(memory_.data(), host.data(), memory_.size(), 0);
+  }
+  OnDevice(DType dtype, Doubles given, std::int64_t rows, std::int64_t columns)
+      : values(std::move(given)),
+        dtype_(dtype),
+        rows_(rows),
+        columns_(columns),
+        memory_(rows * columns * size_of(dtype), 0) {
+    std::vector<std::byte> host(static_cast<std::size_t>(memory_.size()));
+    for (std::int64_t i = 0; i < rows * columns; ++i)
+      store_f64(host.data(), dtype, i, values[static_cast<std::size_t>(i)]);
     device_copy(memory_.data(), host.data(), memory_.size(), 0);
   }
   [[nodiscard]] View view(bool vector = false) const {
@@ -186,7 +218,8 @@ TEST_P(LinearRows, AreTheFormula) {
                   {17, 1024, 200, 88, 256},
                   {33, 512, 96, 96, 64},
                   {64, 1024, 1000, 24, 256},
-                  {64, 2048, 96, 0, 256}}) {
+                  {64, 2048, 96, 0, 256},
+                  {48, 1024, 2816, 264, 256}}) {
     if (after == RowsAfter::kAdd) s.O2 = 0;
     if (after == RowsAfter::kSwiglu) s.O2 = s.O;
     const Problem problem(before, after, s);
@@ -206,7 +239,9 @@ TEST_P(LinearRows, AreTheFormula) {
   for (const std::int64_t rows : {5, 40}) {
     const Sizes odd{rows, 2816, 72, after == RowsAfter::kAdd ? 0 : 72, 0};
     const Problem problem(before, after, odd);
-    EXPECT_LE(distance(problem.run(rows).first, problem.expected().first), 6e-3) << rows << " rows";
+    const Doubles all = problem.run(rows).first, one = problem.run(1).first;
+    EXPECT_LE(distance(all, problem.expected().first), 6e-3) << rows << " rows";
+    EXPECT_TRUE(std::equal(one.begin(), one.end(), all.begin())) << "other bits than with " << rows << " rows";
   }
 }
 
@@ -260,6 +295,34 @@ TEST(LinearRowsTurned, HaveTheBitsOfRope) {
     EXPECT_EQ(distance(out.read(), want), 0) << s.R << " rows, heads of " << t.head;
     if (s.O2 == 0) continue;
     EXPECT_EQ(distance(second.read(), more), 0) << s.R << " rows, heads of " << t.head;
+  }
+}
+
+// silu(gate) out of one kernel and into the next.
+TEST(LinearRowsGates, AreSiluOnTheirWay) {
+  if (const std::string why = cuda_missing(); !why.empty()) GTEST_SKIP() << "cuda: " << why;
+  if (device_facts(0).major < 9) GTEST_SKIP() << "cuda: the device is older than sm_90";
+  RowsStep makes, takes;
+  makes.silu_second = true, takes.silu_done = true;
+  for (const std::int64_t rows : {3, 64}) {
+    const Problem first(RowsBefore::kNorm, RowsAfter::kStore, {rows, 1024, 96, 512, 0});
+    const OnDevice out(DType::kBF16, rows, 96, 11), gates(DType::kBF16, rows, 512, 12);
+    linear_rows_step(first.p, makes, out.view(), gates.view());
+    device_wait(0);
+    auto [plain, want] = first.expected();
+    for (double& x : want) x = silu(x);
+    EXPECT_LE(distance(out.read(), plain), 6e-3);
+    EXPECT_LE(distance(gates.read(), want), 6e-3);
+
+    Problem second(RowsBefore::kHeadNorm, RowsAfter::kAdd, {rows, 512, 104, 0, 128});
+    Doubles raw = second.gate.values;
+    for (double& x : second.gate.values) x = rounded(DType::kBF16, static_cast<float>(silu(x)));
+    const OnDevice sum(DType::kF32, rows, 104, 13), ready(DType::kBF16, second.gate.values, rows, 512);
+    second.p.maybe_gate = ready.view();
+    linear_rows_step(second.p, takes, sum.view());
+    device_wait(0);
+    second.gate.values = raw;
+    EXPECT_LE(distance(sum.read(), second.expected().first), 8e-3);
   }
 }
 

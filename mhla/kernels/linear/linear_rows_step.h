@@ -1,6 +1,9 @@
 // linear_rows as a part of a decode step.
 // - Its first columns may be q and k: what comes out of them is mapped and turned as rope() does it with the rounded
 //   product (rope.h, halves), bit for bit, in the same kernel.
+// - Gates may leave the kernel that makes them as silu(gate), so that the blocks of threads that norm heads with them
+// do
+//   not all compute it again: one rounding to bf16 either way, after silu instead of before.
 // - Weights of a later kernel may be brought to the second-level cache meanwhile.
 #pragma once
 
@@ -17,7 +20,9 @@ struct RowsTurn {
 
 struct RowsStep {
   RowsTurn turn;
-  ConstView maybe_next;  // [O, K], read by nobody: not brought anywhere where it is not contiguous
+  bool silu_second = false;  // kStore: second_out = silu(y')
+  bool silu_done = false;    // kHeadNorm: gate is such a one
+  ConstView maybe_next;      // [O, K], read by nobody: not brought anywhere where it is not contiguous
 };
 
 // Why the kernel does not take this problem, or "": what linear_rows_fit() says; to be turned kNorm with kStore, and

@@ -1,11 +1,13 @@
 // One token for each of many sequences in one launch (README.md, eq. 1 and 2), bf16. A block of threads takes one or
-// two panels of a head's prefix, 64 columns each, the keys of the open chunk and the same columns of its values into
-// shared memory, 48 KB of the 68 KB it holds at D = 128 and half a chunk, so that three blocks share a multiprocessor.
+// two panels of a head's prefix, 64 columns each, 32 keys of the open chunk and the same columns of their values into
+// shared memory, 51 KB at D = 128, so that four blocks share a multiprocessor: 64 sequences of 4 heads of 256 are 512
+// blocks, and 528 fit an H200. Later keys and values wait in the second-level cache.
 // All of it is requested before the previous kernel has ended where the host knows that it writes none of it (`early`);
 // what the call brings is read afterwards. Query heads that share a prefix are rows of one product. The sums are those
 // of product.cuh, bit for bit: the same instructions over the same 16 depths in the same order.
 #include <type_traits>
 
+#include "mhla/kernels/common/cuda/arguments.cuh"
 #include "mhla/kernels/streaming/streaming_decode.cuh"
 
 namespace mhla::cuda {
@@ -13,11 +15,11 @@ namespace {
 
 constexpr int kWarps = kThreads / 32;
 constexpr int kRows = 16;    // query heads of a product
-constexpr int kTokens = 64;  // scores at a time, 16 for each warp
+constexpr int kTokens = 32;  // scores at a time, 16 for a warp
 constexpr int kStep = 16;    // depths of an instruction
 constexpr int kScorePitch = kTokens + 8;
 constexpr int kPieceSize = 8;  // elements moved at once, 16 bytes
-static_assert(kTokens == kWarps * kStep);
+static_assert(kTokens <= kWarps * kStep && kTokens % kStep == 0);
 
 __host__ __device__ constexpr int up(int value, int multiple) { return ceil_div(value, multiple) * multiple; }
 
@@ -76,6 +78,14 @@ __device__ inline void fetch_rows(bf16* to, int pitch, const OpenRows<bf16>& x, 
       fetch_row(to + row * pitch, x.row(first + row) + column, count, vector, static_cast<int>(threadIdx.x) % kRowLanes,
                 kRowLanes);
   }
+}
+
+// The same rows on their way to the second-level cache.
+__device__ inline void expect_rows(const OpenRows<bf16>& x, int first, int rows, int column, int count) {
+  constexpr int kLine = 64;  // elements
+  const int lines = ceil_div(count, kLine);
+  for (int index = threadIdx.x; index < rows * lines; index += kThreads)
+    if (first + index / lines != x.last) prefetch_line(x.row(first + index / lines) + column + index % lines * kLine);
 }
 
 // Columns [column, column + count) of the newest row: to shared memory, and where `ring` is given to the ring as well.
@@ -162,16 +172,21 @@ __global__ void __launch_bounds__(kThreads) decode_panels_kernel(const __grid_co
       copy16(shared_address(static_cast<const void*>(to + piece * kPieceSize)), from + piece * kPieceSize, true);
     for (int c = s.D * kPanelColumns + threadIdx.x; c < at.depth * kPanelColumns; c += kThreads) to[c] = {};
   }
-  // Rows [first, first + kTokens) of k and v, and zeros after the last of v.
-  const auto fetch = [&](int first) {
+  // Rows [first, first + kTokens) of k; of v, and zeros after the last.
+  const auto fetch_keys = [&](int first) { fetch_rows(K, at.key_pitch, k, first, min(kTokens, keys - first), 0, s.D); };
+  const auto fetch_values = [&](int first) {
     const int given = min(kTokens, keys - first);
-    fetch_rows(K, at.key_pitch, k, first, given, 0, s.D);
     fetch_rows(V, at.value_pitch, v, first, given, block_column, width);
     for (int row = given; row < up(given, kStep); ++row) {
       for (int c = threadIdx.x; c < width; c += kThreads) V[row * at.value_pitch + c] = {};
     }
   };
-  fetch(0);
+  fetch_keys(0);
+  fetch_values(0);
+  if (const int later = keys - kTokens; later > 0) {
+    expect_rows(k, kTokens, later, 0, s.D);
+    expect_rows(v, kTokens, later, block_column, width);
+  }
   for (int row = threadIdx.x; at.depth > s.D && row < at.tokens + rows; row += kThreads) {
     bf16* const to = row < at.tokens ? K + row * at.key_pitch : Q + (row - at.tokens) * at.key_pitch;
     for (int c = s.D; c < at.depth; ++c) to[c] = {};
@@ -180,6 +195,7 @@ __global__ void __launch_bounds__(kThreads) decode_panels_kernel(const __grid_co
   // In a recorded step every state comes once, so the kernels after this one may start before those ahead of it have
   // ended. Between calls the host counts on the opposite (DeviceAppend::settled).
   constexpr bool kRecorded = std::is_same_v<Job, DecodeReplay>;
+  expect_arguments(job);
   if constexpr (kRecorded) allow_next();
   wait_for_previous();
   if constexpr (!kRecorded) allow_next();
@@ -228,7 +244,7 @@ __global__ void __launch_bounds__(kThreads) decode_panels_kernel(const __grid_co
     const int given = min(kTokens, keys - first);
     if (first > 0) {
       __syncthreads();
-      fetch(first);
+      fetch_values(first);
       copy_commit();
       if (first + given == keys) {
         take_newest(K + place * at.key_pitch, nullptr, k, 0, s.D, 0);
@@ -279,6 +295,7 @@ __global__ void __launch_bounds__(kThreads) decode_panels_kernel(const __grid_co
       }
     }
     __syncthreads();
+    if (first + kTokens < keys) fetch_keys(first + kTokens);
 #pragma unroll 2
     for (int token = 0; works && token < given; token += kStep) {
       std::uint32_t x[4];
