@@ -26,12 +26,14 @@ __device__ inline uint4 pack_eight(const float (&x)[8]) {
   return {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
 }
 
+template <int kN, int kWarps>
+inline constexpr int kOwnRows = (kN + kWarps - 1) / kWarps;  // of a warp
+
 // Rows through what stands before the product, into panels of kN rows; a warp has rows warp, warp + kWarps, ..., all of
 // them on their way at once. Zeros after the last of K. Rows after the last are left as they are: nobody reads their
 // sums.
 template <int kN, int kWarps, RowsBefore kBefore>
 struct TakeRows {
-  static constexpr int kOwn = (kN + kWarps - 1) / kWarps;
   static constexpr int kPasses = (kRowsSlice + 255) / 256;
   const LinearRowsJob& p;
   int k;
@@ -70,16 +72,16 @@ struct TakeRows {
     if constexpr (kBefore == RowsBefore::kPlain) {
       const bf16* const x = static_cast<const bf16*>(p.x) + k + c;
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
+      for (int i = 0; i < kOwnRows<kN, kWarps>; ++i) {
         const int row = warp + i * kWarps;
         if (row < p.R && c < width())
           copy16(shared_address(panels + place_of(kN, row, c)), there ? x + row * p.x_stride : p.x, there);
       }
     } else if constexpr (kBefore == RowsBefore::kNorm) {
       const float* const x = static_cast<const float*>(p.x) + k + c;
-      float4 value[kOwn][2];
+      float4 value[kOwnRows<kN, kWarps>][2];
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
+      for (int i = 0; i < kOwnRows<kN, kWarps>; ++i) {
         const int row = warp + i * kWarps;
         const bool own = there && row < p.R;
         const float4* const from = reinterpret_cast<const float4*>(x + row * p.x_stride);
@@ -88,7 +90,7 @@ struct TakeRows {
       float w[8];
       unpack_eight(scale[pass], w);
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
+      for (int i = 0; i < kOwnRows<kN, kWarps>; ++i) {
         const int row = warp + i * kWarps;
         if (row >= p.R) break;
         const float4 &a = value[i][0], &b = value[i][1];
