@@ -14,10 +14,10 @@ namespace mhla::sm80 {
 
 // Parts of the columns of v, each the work of a unit: at most 128 columns, as equal as multiples of 8 allow. E: padded.
 constexpr std::int64_t column_parts(std::int64_t E) {
-  for (std::int64_t parts = (E + 127) / 128; parts <= E / 8; ++parts) {
+  for (std::int64_t parts = E / 128 > 0 ? (E + 127) / 128 : 1; parts < E / 8; ++parts) {
     if (E % (8 * parts) == 0) return parts;
   }
-  return 0;
+  return E / 8 > 0 ? E / 8 : 1;
 }
 
 // Sequences that share launches, each with as many chunks as the longest of them: the others end in empty ones.

@@ -12,6 +12,7 @@ namespace mhla::sm80 {
 namespace {
 
 TEST(CausalSm80Plan, PartsOfTheColumnsAreEqual) {
+  EXPECT_EQ(column_parts(0), 1);
   EXPECT_EQ(column_parts(64), 1);
   EXPECT_EQ(column_parts(128), 1);
   EXPECT_EQ(column_parts(136), 17);  // 8 columns each: 136 = 8 x 17
