@@ -123,6 +123,9 @@ TEST(CliFlags, BlocksAreSpelledAlike) {
 TEST(CliFlags, AnErrorIsPrintedOnce) {
   if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
   expect_refused({"bench", "model", "--model", "deit_tyni", "--min-time", "0.01"}, {"deit_tyni"});
+  expect_refused({"bench", "model", "--model", "vit_demo", "--attention", "mhla", "--pass", "train", "--batch", "1",
+                  "--cuda-graph"},
+                 {"bench model: --cuda-graph is on, expected a CUDA device, not cpu"});
   expect_refused({"bench", "model", "--model", "mhla_11m", "--min-time", "0.01"}, {"mhla_11m"});
   expect_refused({"bench", "model", "--model", "vit_demo", "--attention", "flat,flatter"}, {"'flat'"});
 }
