@@ -173,12 +173,16 @@ void MhlaAttentionImpl::constrain() {
   mix.div_(sums);
 }
 
-MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& cu_seqlens,
-                                                        AttentionState* state) {
+torch::Tensor MhlaAttentionImpl::input(const torch::Tensor& x) {
   if (x.dim() != 3 || x.size(2) != options_.dim)
     fail(kMhlaAttentionEntry, ": x has shape ", c10::str(x.sizes()), ", expected [B, N, ", options_.dim, "]");
+  return options_.inner_norm ? norm_(x) : x;
+}
+
+MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& cu_seqlens,
+                                                        AttentionState* state) {
   Projected p;
-  p.y = options_.inner_norm ? norm_(x) : x;
+  p.y = input(x);
   const std::vector<torch::Tensor> parts = apply_linear(qkv_, p.y).split_with_sizes(widths(), -1);
   torch::Tensor q = parts[0], k = parts[1], v = parts[2];
   if (options_.short_conv != 0 && state != nullptr) {
@@ -238,6 +242,15 @@ FeatureMap MhlaAttentionImpl::prepare(const Projected& p, const RopeTable& table
 
 torch::Tensor MhlaAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& cu_seqlens) {
   clamp_mix();
+  if (learns_packed() && !cu_seqlens.defined()) {
+    Projected p;
+    p.y = input(x);
+    const auto [out, v] = ops::bidirectional_packed(
+        apply_linear(qkv_, p.y), mix, {options_.heads, options_.kv_heads, options_.head_dim, options_.value_dim},
+        bidirectional_options(fused_map(options_.features)));
+    p.v = v;
+    return finish(p, out);
+  }
   const Projected p = project(x, cu_seqlens);
   ops::AttentionInputs inputs;
   inputs.mix = mix, inputs.cu_seqlens = cu_seqlens;
@@ -276,12 +289,21 @@ torch::Tensor MhlaAttentionImpl::attend(const ops::AttentionInputs& inputs, Feat
                                   .scale = options_.scale,
                                   .beyond_mix = options_.beyond_mix});
   }
-  const ops::BidirectionalOptions how{.layout = options_.layout,
-                                      .feature_map = map,
-                                      .normalizer = normalizer(),
-                                      .eps = options_.eps,
-                                      .scale = options_.scale.value_or(1.0)};
+  const ops::BidirectionalOptions how = bidirectional_options(map);
   return plain_ ? plain_bidirectional(inputs, how) : ops::bidirectional(inputs, how);
+}
+
+ops::BidirectionalOptions MhlaAttentionImpl::bidirectional_options(FeatureMap map) const {
+  return {.layout = options_.layout,
+          .feature_map = map,
+          .normalizer = normalizer(),
+          .eps = options_.eps,
+          .scale = options_.scale.value_or(1.0)};
+}
+
+bool MhlaAttentionImpl::learns_packed() const {
+  return torch::GradMode::is_enabled() && !options_.causal && !options_.qk_norm && !maps_outside() && !plain_ &&
+         !shared();
 }
 
 // Column s of the matrix is the output for values that are 1 at token s and 0 elsewhere, as many columns at a time as

@@ -131,6 +131,7 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasPa
   torch::Tensor mix;  // [M, M] or [H, M, M], f32 (f64 in a layer of f64)
 
  private:
+  torch::Tensor input(const torch::Tensor& x);  // checked, and behind the inner norm
   Projected project(const torch::Tensor& x, const torch::Tensor& cu_seqlens, AttentionState* state = nullptr);
   [[nodiscard]] ops::RowsInputs few_rows_in(const torch::Tensor& x, const RmsNorm& norm) const;
   [[nodiscard]] ops::RowsInputs few_rows_out(const torch::Tensor& x, const torch::Tensor& attended) const;
@@ -141,6 +142,9 @@ class MhlaAttentionImpl : public Attention, public ScoredAttention, public HasPa
   FeatureMap prepare(const Projected& p, const RopeTable& table, ops::AttentionInputs& inputs);
   RopeTable rope_table(const torch::Tensor& q, const torch::Tensor& cu_seqlens);
   [[nodiscard]] torch::Tensor attend(const ops::AttentionInputs& inputs, FeatureMap map) const;  // [B, N, H, E]
+  [[nodiscard]] ops::BidirectionalOptions bidirectional_options(FeatureMap map) const;
+  // Whether q, k and v go from their projection to the operator as they lie, and so do their gradients back.
+  [[nodiscard]] bool learns_packed() const;
   torch::Tensor finish(const Projected& p, torch::Tensor out);
   torch::Tensor lepe_of(const torch::Tensor& v);
   void clamp_mix() const;

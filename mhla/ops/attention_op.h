@@ -24,6 +24,7 @@ namespace mhla::ops {
 
 inline constexpr std::size_t kGradients = 6;
 using Wanted = std::array<bool, kGradients>;
+inline constexpr const char* kGradientNames[kGradients] = {"dq", "dk", "dv", "dmix", "dq_den", "dk_den"};
 
 using Ints = at::IntArrayRef;
 
@@ -107,26 +108,21 @@ at::Tensor forward_kernel(const AttentionInputs& in, const Options<Form>& option
   return out;
 }
 
+// The gradients that are wanted, in their order, into tensors of the inputs' sizes whose rows are dense.
 template <class Form>
-std::vector<at::Tensor> backward_kernel(const at::Tensor& dout, const AttentionInputs& in, const Options<Form>& options,
-                                        const Wanted& wanted) {
+void backward_into(const at::Tensor& dout, const AttentionInputs& in, const Options<Form>& options,
+                   const Wanted& wanted, const std::vector<at::Tensor>& gradients) {
   const auto view = [](const at::Tensor& x, const char* name) { return view_of(x, Form::kBackwardEntry, name); };
-  const at::Tensor mix = wide_mix(in.mix), cu = on_host(in.cu_seqlens, Form::kBackwardEntry);
-  const Params<Form> params = params_of<Form>(in, mix, cu, options, view);
+  const at::Tensor cu = on_host(in.cu_seqlens, Form::kBackwardEntry);
+  const Params<Form> params = params_of<Form>(in, in.mix, cu, options, view);
   const at::Tensor dense_dout = with_dense_rows(dout);
   typename Form::Grads grads;
   grads.dout = view(dense_dout, "dout");
-  const auto like = differentiable(in);
   const std::array<View*, kGradients> views = {&grads.dq,   &grads.dk,           &grads.dv,
                                                &grads.dmix, &grads.maybe_dq_den, &grads.maybe_dk_den};
-  constexpr const char* kNames[kGradients] = {"dq", "dk", "dv", "dmix", "dq_den", "dk_den"};
-  std::vector<at::Tensor> gradients;
+  std::size_t next = 0;
   for (std::size_t i = 0; i < kGradients; ++i) {
-    if (!wanted[i]) continue;
-    if (!like[i]->defined()) fail(Form::kBackwardEntry, ": ", kNames[i], " is wanted, but its input is not given");
-    const at::Tensor& input = i == 3 ? mix : *like[i];  // dmix comes as wide as the kernels' mix
-    gradients.push_back(at::empty(input.sizes(), input.options()));
-    *views[i] = output_view(gradients.back(), Form::kBackwardEntry, kNames[i]);
+    if (wanted[i]) *views[i] = output_view(gradients[next++], Form::kBackwardEntry, kGradientNames[i]);
   }
   RunOptions run;
   at::Tensor memory;
@@ -136,9 +132,25 @@ std::vector<at::Tensor> backward_kernel(const at::Tensor& dout, const AttentionI
     run.workspace = bytes_of(memory);
   }
   Form::backward(params, grads, run);
+}
+
+template <class Form>
+std::vector<at::Tensor> backward_kernel(const at::Tensor& dout, const AttentionInputs& given,
+                                        const Options<Form>& options, const Wanted& wanted) {
+  AttentionInputs in = given;
+  in.mix = wide_mix(given.mix);  // dmix comes as wide as the kernels' mix
+  const auto like = differentiable(in);
+  std::vector<at::Tensor> gradients;
+  for (std::size_t i = 0; i < kGradients; ++i) {
+    if (!wanted[i]) continue;
+    if (!like[i]->defined())
+      fail(Form::kBackwardEntry, ": ", kGradientNames[i], " is wanted, but its input is not given");
+    gradients.push_back(at::empty(like[i]->sizes(), like[i]->options()));
+  }
+  backward_into<Form>(dout, in, options, wanted, gradients);
   if (wanted[3]) {
     at::Tensor& dmix = gradients[static_cast<std::size_t>(wanted[0]) + wanted[1] + wanted[2]];
-    dmix = dmix.to(in.mix.scalar_type());
+    dmix = dmix.to(given.mix.scalar_type());
   }
   return gradients;
 }

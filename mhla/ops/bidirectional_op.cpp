@@ -83,6 +83,63 @@ struct Bidirectional {
   }
 };
 
+// q, k and v as they lie in a projection [B, N, H D + Hkv D + Hkv E].
+struct Slices {
+  at::Tensor q, k, v;
+  Slices(const at::Tensor& qkv, const PackedHeads& heads) {
+    const std::int64_t q_width = heads.heads * heads.head_dim, k_width = heads.kv_heads * heads.head_dim;
+    q = qkv.narrow(-1, 0, q_width).unflatten(-1, {heads.heads, heads.head_dim});
+    k = qkv.narrow(-1, q_width, k_width).unflatten(-1, {heads.kv_heads, heads.head_dim});
+    v = qkv.narrow(-1, q_width + k_width, heads.kv_heads * heads.value_dim)
+            .unflatten(-1, {heads.kv_heads, heads.value_dim});
+  }
+};
+
+// The gradients of q, k and v are written side by side, as the gradient of the projection.
+struct PackedFunction : torch::autograd::Function<PackedFunction> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& qkv,
+                                                const at::Tensor& given_mix, const PackedHeads& heads,
+                                                const BidirectionalOptions& options) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const at::Tensor mix = wide_mix(given_mix);
+    context->set_materialize_grads(false);  // often nothing else reads v
+    context->save_for_backward({qkv, mix});
+    context->saved_data["heads"] =
+        std::vector<std::int64_t>{heads.heads, heads.kv_heads, heads.head_dim, heads.value_dim};
+    context->saved_data["options"] =
+        c10::IValue::make_capsule(c10::make_intrusive<SavedOptions<Bidirectional>>(options));
+    const Slices in(qkv, heads);
+    return {forward_kernel<Bidirectional>({in.q, in.k, in.v, mix, {}, {}, {}}, options), in.v};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& given) {
+    if (at::GradMode::is_enabled())
+      fail(Bidirectional::kBackwardEntry,
+           ": the gradient of a gradient is not implemented; call backward() without create_graph=True, or detach the "
+           "gradients first");
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const std::vector<std::int64_t> sizes = context->saved_data["heads"].toIntVector();
+    const PackedHeads heads{sizes[0], sizes[1], sizes[2], sizes[3]};
+    const auto options =
+        c10::static_intrusive_pointer_cast<SavedOptions<Bidirectional>>(context->saved_data["options"].toCapsule());
+    const Slices in(saved[0], heads);
+    torch::autograd::variable_list gradients(4);  // one per argument of forward
+    at::Tensor& dqkv = gradients[0] = at::empty(saved[0].sizes(), saved[0].options());
+    const Slices to(dqkv, heads);
+    Wanted wanted{true, true, true, context->needs_input_grad(1)};
+    std::vector<at::Tensor> into{to.q, to.k, to.v};
+    if (wanted[3]) into.push_back(gradients[1] = at::empty(saved[1].sizes(), saved[1].options()));
+    if (given[0].defined()) {
+      backward_into<Bidirectional>(given[0], {in.q, in.k, in.v, saved[1], {}, {}, {}}, options->options, wanted, into);
+    } else {
+      for (const at::Tensor& one : into) one.zero_();
+    }
+    if (given[1].defined()) to.v.add_(given[1]);
+    return gradients;
+  }
+};
+
 // The function behind a dispatch key: the schema's arguments, gathered.
 template <at::Tensor (*run)(const AttentionInputs&, const BidirectionalOptions&)>
 at::Tensor entry(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mix,
@@ -131,6 +188,20 @@ TORCH_LIBRARY_IMPL(mhla, Autocast, m) { m.impl("bidirectional", entry<forward_au
 
 at::Tensor bidirectional(const AttentionInputs& inputs, const BidirectionalOptions& options) {
   return Bidirectional::call(inputs, options);
+}
+
+std::pair<at::Tensor, at::Tensor> bidirectional_packed(const at::Tensor& qkv, const at::Tensor& mix,
+                                                       const PackedHeads& heads, const BidirectionalOptions& options) {
+  const std::int64_t width = (heads.heads + heads.kv_heads) * heads.head_dim + heads.kv_heads * heads.value_dim;
+  if (qkv.dim() != 3 || qkv.size(2) != width)
+    fail(Bidirectional::kForwardEntry, ": qkv has shape ", c10::str(qkv.sizes()), ", expected [B, N, ", width, "]");
+  refuse_forward_mode(std::array{&qkv, &mix}, Bidirectional::kForwardEntry);
+  if (at::GradMode::is_enabled() && (qkv.requires_grad() || mix.requires_grad())) {
+    const torch::autograd::variable_list both = PackedFunction::apply(qkv, mix, heads, options);
+    return {both[0], both[1]};
+  }
+  const Slices in(qkv, heads);
+  return {Bidirectional::call({in.q, in.k, in.v, mix, {}, {}, {}}, options), in.v};
 }
 
 }  // namespace mhla::ops

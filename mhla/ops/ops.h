@@ -35,6 +35,13 @@ struct BidirectionalOptions {
   double scale = 1.0;
 };
 at::Tensor bidirectional(const AttentionInputs& inputs, const BidirectionalOptions& options);  // [B, N, H, E]
+// The same of a projection's q, k and v side by side, [B, N, H D + Hkv D + Hkv E], and v as a slice of it, for what
+// else reads it. In training the three gradients are written in place of a copy that joins them.
+struct PackedHeads {
+  std::int64_t heads = 1, kv_heads = 1, head_dim = 0, value_dim = 0;
+};
+std::pair<at::Tensor, at::Tensor> bidirectional_packed(const at::Tensor& qkv, const at::Tensor& mix,
+                                                       const PackedHeads& heads, const BidirectionalOptions& options);
 
 struct ChunkwiseOptions {
   std::int64_t chunk = 64;
