@@ -32,12 +32,16 @@ struct BiasGradient : torch::autograd::Function<BiasGradient> {
   }
 };
 
+// Whether the gradient of the bias is a sum of so many rows that LibTorch's takes long.
+bool sums_bias(const torch::Tensor& x, const torch::Tensor& bias) {
+  constexpr std::int64_t kManyRows = 4096;
+  return bias.defined() && torch::GradMode::is_enabled() && bias.requires_grad() &&
+         bias.scalar_type() == torch::kFloat && x.numel() >= kManyRows * x.size(-1);
+}
+
 torch::Tensor linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) {
   if (ops::linear_layer_fit(x, weight, bias).empty()) return ops::linear_layer(x, weight, bias);
-  constexpr std::int64_t kManyRows = 4096;
-  if (x.numel() < kManyRows * x.size(-1) || !bias.defined() || !torch::GradMode::is_enabled() ||
-      !bias.requires_grad() || bias.scalar_type() != torch::kFloat)
-    return torch::linear(x, weight, bias);
+  if (!sums_bias(x, bias)) return torch::linear(x, weight, bias);
   return BiasGradient::apply(torch::linear(x, weight, bias.detach()), bias);
 }
 
@@ -67,6 +71,7 @@ torch::Tensor apply_linear(const torch::nn::Linear& layer, const torch::Tensor& 
 
 torch::Tensor apply_linear_gelu(const torch::nn::Linear& layer, const torch::Tensor& x) {
   const torch::Tensor &weight = layer->weight, &bias = layer->bias;
+  if (!exact && x.is_cuda() && sums_bias(x, bias)) return ops::gelu(torch::linear(x, weight, bias.detach()), bias);
   const bool narrow = weight.scalar_type() == torch::kBFloat16 || weight.scalar_type() == torch::kHalf;
   if (torch::GradMode::is_enabled() || !x.is_cuda() || !narrow || x.scalar_type() != weight.scalar_type() ||
       !bias.defined() || x.numel() == 0)

@@ -8,6 +8,39 @@ namespace mhla {
 namespace {
 
 constexpr const char* kRowSum = "row_sum";
+constexpr const char* kGeluRowSum = "gelu_row_sum";
+
+void check_like(const ConstView& one, const char* name, const ConstView& dout) {
+  if (one.rank == 2 && one.shape[0] == dout.shape[0] && one.shape[1] == dout.shape[1] && one.dtype == dout.dtype &&
+      one.device == dout.device && one.contiguous())
+    return;
+  fail(kGeluRowSum, ": ", name, " has shape ", shape_text(one), " and dtype ", name_of(one.dtype), ", expected ",
+       shape_text(dout), " ", name_of(dout.dtype), ", contiguous, on the device of dout");
+}
+
+RowSumJob job_of(const char* entry, const ConstView& x, const View& sum, const RunOptions& run) {
+  if (const std::string why = row_sum_fit(x); !why.empty()) fail(entry, ": x of shape ", shape_text(x), ": ", why);
+  if (sum.rank != 1 || sum.shape[0] != x.shape[1] || sum.dtype != DType::kF32 || sum.device != x.device ||
+      !ConstView(sum).contiguous())
+    fail(entry, ": sum has shape ", shape_text(sum), " and dtype ", name_of(sum.dtype), ", expected [", x.shape[1],
+         "] f32, contiguous, on the device of x");
+  const std::int64_t bytes = row_sum_workspace(x);
+  if (static_cast<std::int64_t>(run.workspace.size()) < bytes)
+    fail(entry, ": workspace has ", run.workspace.size(), " bytes, expected ", bytes);
+  RowSumJob job;
+  job.x = x.data, job.sum = static_cast<float*>(sum.data), job.dtype = x.dtype;
+  job.parts = reinterpret_cast<float*>(run.workspace.data());
+  job.rows = x.shape[0], job.columns = x.shape[1], job.stream = run.stream;
+  return job;
+}
+
+// Whether rows at these addresses begin at multiples of 16 bytes.
+bool are_aligned(const RowSumJob& job, std::initializer_list<const void*> addresses) {
+  for (const void* address : addresses) {
+    if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) return false;
+  }
+  return job.columns * size_of(job.dtype) % 16 == 0;
+}
 
 }  // namespace
 
@@ -25,20 +58,19 @@ std::int64_t row_sum_workspace(const ConstView& x) {
 }
 
 void row_sum(const ConstView& x, const View& sum, const RunOptions& run) {
-  if (const std::string why = row_sum_fit(x); !why.empty()) fail(kRowSum, ": x of shape ", shape_text(x), ": ", why);
-  if (sum.rank != 1 || sum.shape[0] != x.shape[1] || sum.dtype != DType::kF32 || sum.device != x.device ||
-      !ConstView(sum).contiguous())
-    fail(kRowSum, ": sum has shape ", shape_text(sum), " and dtype ", name_of(sum.dtype), ", expected [", x.shape[1],
-         "] f32, contiguous, on the device of x");
-  const std::int64_t bytes = row_sum_workspace(x);
-  if (static_cast<std::int64_t>(run.workspace.size()) < bytes)
-    fail(kRowSum, ": workspace has ", run.workspace.size(), " bytes, expected ", bytes);
-  RowSumJob job;
-  job.x = x.data, job.sum = static_cast<float*>(sum.data), job.dtype = x.dtype;
-  job.parts = reinterpret_cast<float*>(run.workspace.data());
-  job.rows = x.shape[0], job.columns = x.shape[1], job.stream = run.stream;
-  job.aligned = reinterpret_cast<std::uintptr_t>(job.x) % 16 == 0 && job.columns * size_of(job.dtype) % 16 == 0;
+  RowSumJob job = job_of(kRowSum, x, sum, run);
+  job.aligned = are_aligned(job, {job.x});
   const DeviceGuard guard(x.device);
+  row_sum_cuda(job);
+}
+
+void gelu_row_sum(const ConstView& dout, const ConstView& pre, const View& dpre, const View& sum,
+                  const RunOptions& run) {
+  RowSumJob job = job_of(kGeluRowSum, dout, sum, run);
+  check_like(pre, "pre", dout), check_like(dpre, "dpre", dout);
+  job.pre = pre.data, job.dpre = dpre.data;
+  job.aligned = are_aligned(job, {job.x, job.pre, job.dpre});
+  const DeviceGuard guard(dout.device);
   row_sum_cuda(job);
 }
 

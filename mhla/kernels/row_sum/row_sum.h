@@ -14,4 +14,10 @@ std::string row_sum_fit(const ConstView& x);         // why the kernel does not 
 std::int64_t row_sum_workspace(const ConstView& x);  // bytes of run.workspace
 void row_sum(const ConstView& x, const View& sum, const RunOptions& run = {});
 
+// Behind a linear layer with a tanh-GELU, out = gelu(pre): dpre = dout gelu'(pre), and the sum of its rows in f32,
+// which is the gradient of the layer's bias, in the same pass. dout, pre and dpre [N, C] have one dtype and what
+// row_sum wants of x; the workspace is the same.
+void gelu_row_sum(const ConstView& dout, const ConstView& pre, const View& dpre, const View& sum,
+                  const RunOptions& run = {});
+
 }  // namespace mhla

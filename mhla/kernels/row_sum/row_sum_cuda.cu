@@ -7,6 +7,7 @@
 namespace mhla {
 namespace {
 
+using cuda::narrow;
 using cuda::widen;
 
 constexpr int kThreads = 512, kSumThreads = 256;
@@ -16,8 +17,19 @@ struct alignas(kWidth * sizeof(T)) Piece {
   T x[kWidth];
 };
 
-template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads) row_parts_kernel(RowSumJob p) {
+// The derivative of x s, s = 1 / (1 + exp(-2 u)), u = a (x + b x^3): tanh-GELU with tanh(u) = 2 s - 1.
+__device__ inline float gelu_slope(float x) {
+  constexpr float a = 0.7978845608f, b = 0.044715f;
+  const float square = x * x, s = __fdividef(1.0f, 1.0f + __expf(-2.0f * a * x * fmaf(b, square, 1.0f)));
+  return s * fmaf(2.0f * a * x * (1.0f - s), fmaf(3.0f * b, square, 1.0f), 1.0f);
+}
+
+// kGelu: the rows are x gelu'(pre), which are written on the way; their sum is that of what was written. Rows are read
+// kAtOnce at a time before any is written: dpre could be anywhere, so the compiler would wait for every store.
+template <class T, int kWidth, bool kGelu>
+__global__ void __launch_bounds__(kThreads, 2) row_parts_kernel(RowSumJob p) {
+  using Values = Piece<T, kWidth>;
+  constexpr int kAtOnce = 4;
   __shared__ float shared[kThreads * kWidth];
   const int pieces = static_cast<int>(p.columns / kWidth);
   const int across = pieces < kThreads ? pieces : kThreads, lanes = kThreads / across;
@@ -26,13 +38,38 @@ __global__ void __launch_bounds__(kThreads) row_parts_kernel(RowSumJob p) {
   const std::int64_t each = (p.rows + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * each;
   const std::int64_t end = begin + each < p.rows ? begin + each : p.rows;
   float sums[kWidth] = {};
-  if (lane < lanes && piece < pieces) {
-    const T* const x = static_cast<const T*>(p.x) + static_cast<std::int64_t>(piece) * kWidth;
-#pragma unroll 4
-    for (std::int64_t row = begin + lane; row < end; row += lanes) {
-      const auto values = *reinterpret_cast<const Piece<T, kWidth>*>(x + row * p.columns);
+  const auto add = [&](Values values, [[maybe_unused]] const Values& pre, [[maybe_unused]] std::int64_t at) {
+    if constexpr (kGelu) {
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) sums[i] += widen(values.x[i]);
+      for (int i = 0; i < kWidth; ++i) values.x[i] = narrow<T>(widen(values.x[i]) * gelu_slope(widen(pre.x[i])));
+      *reinterpret_cast<Values*>(static_cast<T*>(p.dpre) + at) = values;
+    }
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums[i] += widen(values.x[i]);
+  };
+  const auto load = [](const void* from, std::int64_t at) {
+    return *reinterpret_cast<const Values*>(static_cast<const T*>(from) + at);
+  };
+  if (lane < lanes && piece < pieces) {
+    const std::int64_t first = static_cast<std::int64_t>(piece) * kWidth;
+    std::int64_t row = begin + lane;
+#pragma unroll 1
+    for (; row + (kAtOnce - 1) * lanes < end; row += kAtOnce * lanes) {
+      Values x[kAtOnce], pre[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const std::int64_t at = first + (row + i * lanes) * p.columns;
+        x[i] = load(p.x, at);
+        if constexpr (kGelu) pre[i] = load(p.pre, at);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) add(x[i], pre[i], first + (row + i * lanes) * p.columns);
+    }
+    for (; row < end; row += lanes) {
+      const std::int64_t at = first + row * p.columns;
+      Values pre = {};
+      if constexpr (kGelu) pre = load(p.pre, at);
+      add(load(p.x, at), pre, at);
     }
   }
 #pragma unroll
@@ -66,23 +103,28 @@ __global__ void __launch_bounds__(kSumThreads) row_total_kernel(RowSumJob p, int
   p.sum[column] = sum;
 }
 
-template <class T>
+template <class T, bool kGelu>
 void launch_parts(const RowSumJob& job, int parts) {
   constexpr int kWidth = 16 / sizeof(T);
   const std::int64_t pieces = job.columns / (job.aligned ? kWidth : 1);
   const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>((pieces + kThreads - 1) / kThreads));
-  auto* kernel = job.aligned ? &row_parts_kernel<T, kWidth> : &row_parts_kernel<T, 1>;
+  auto* kernel = job.aligned ? &row_parts_kernel<T, kWidth, kGelu> : &row_parts_kernel<T, 1, kGelu>;
   kernel<<<grid, kThreads, 0, stream_of(job.stream)>>>(job);
   check_launch("row_parts_kernel");
+}
+
+template <class T>
+void launch_as(const RowSumJob& job, int parts) {
+  job.pre == nullptr ? launch_parts<T, false>(job, parts) : launch_parts<T, true>(job, parts);
 }
 
 }  // namespace
 
 void row_sum_cuda(const RowSumJob& job) {
   const int parts = static_cast<int>(row_sum_parts(job.rows));
-  if (job.dtype == DType::kBF16) launch_parts<bf16>(job, parts);
-  if (job.dtype == DType::kF16) launch_parts<f16>(job, parts);
-  if (job.dtype == DType::kF32) launch_parts<float>(job, parts);
+  if (job.dtype == DType::kBF16) launch_as<bf16>(job, parts);
+  if (job.dtype == DType::kF16) launch_as<f16>(job, parts);
+  if (job.dtype == DType::kF32) launch_as<float>(job, parts);
   row_total_kernel<<<static_cast<unsigned>((job.columns + 31) / 32), kSumThreads, 0, stream_of(job.stream)>>>(job,
                                                                                                               parts);
   check_launch("row_total_kernel");

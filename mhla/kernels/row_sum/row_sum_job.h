@@ -8,11 +8,12 @@
 namespace mhla {
 
 struct RowSumJob {
-  const void* x = nullptr;
+  const void *x = nullptr, *pre = nullptr;  // with pre: x is dout
+  void* dpre = nullptr;
   float *sum = nullptr, *parts = nullptr;  // parts [row_sum_parts, columns]
   DType dtype = DType::kF32;
   std::int64_t rows = 0, columns = 0;
-  bool aligned = false;  // every row to 16 bytes
+  bool aligned = false;  // every row of all to 16 bytes
   void* stream = nullptr;
 };
 
