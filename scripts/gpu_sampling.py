@@ -52,7 +52,7 @@ def of_mhla(case, attention, options):
     else:
         words += ["--classes", "207", "--sampler", "ddim", "--per-class"]
     seconds = {}
-    for batches in (1, 1 + options.batches):
+    for batches in (1, 1, 1 + options.batches):  # the first only brings the files into memory
         out = options.folder / "samples"
         shutil.rmtree(out, ignore_errors=True)
         made = subprocess.run([str(word) for word in [*words, batches * batch, "--out", out]], check=True, stdout=subprocess.PIPE, text=True)
