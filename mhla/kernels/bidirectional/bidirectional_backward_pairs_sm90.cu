@@ -1,5 +1,6 @@
-// Backward of the bidirectional form over all pairs of tokens by one warpgroup (bidirectional_backward_sm90_short.cuh).
-#include "mhla/kernels/bidirectional/bidirectional_backward_sm90_short.cuh"
+// Backward of the bidirectional form over all pairs of tokens by warpgroups: heads one after the other, or where query
+// heads share keys a group of them at a time.
+#include "mhla/kernels/bidirectional/bidirectional_backward_sm90_heads.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"
 
 namespace mhla::sm90 {
@@ -8,9 +9,17 @@ void launch_short_gradients(const Problem& p, const Arguments& a, const Gradient
   with_spec<false>(a, [&](auto spec) {
     using S = decltype(spec);
     if constexpr (S::kRows == 4) {  // as on_warpgroups() says
-      constexpr int bytes = short_backward_shared_bytes();
-      launch_next("sm90 short_gradient_kernel", short_gradient_kernel<S>, static_cast<unsigned>(p.B * p.Hkv),
-                  kPairThreads, bytes, stream, a, g, pair_shape(p, p.Hkv));
+      const PairShape shape = pair_shape(p, p.Hkv);
+      const std::int64_t heads = p.B * p.Hkv;
+      if (a.group == 1) {
+        constexpr int bytes = head_shared_bytes(), threads = kHeadGroups * 128;
+        const auto kernel = head_gradient_kernel<S, kHeadGroups>;
+        launch_next("sm90 head_gradient_kernel", kernel, blocks_for(kernel, threads, bytes, heads), threads, bytes,
+                    stream, a, g, shape, static_cast<int>(heads));
+      } else {
+        launch_next("sm90 short_gradient_kernel", short_gradient_kernel<S>, static_cast<unsigned>(heads), kPairThreads,
+                    short_backward_shared_bytes(), stream, a, g, shape);
+      }
     }
   });
 }

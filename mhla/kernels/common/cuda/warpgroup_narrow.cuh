@@ -1,5 +1,5 @@
 // Products of a warpgroup with 32 columns. Their right side are narrow panels: rows of 32 values, 64 bytes, whose
-// 16-byte pieces are swizzled among four pairs of rows.
+// 16-byte pieces are swizzled among four pairs of rows; or 32 rows of a panel of 64 values.
 //   NarrowSums  [64 x 32]: as Accumulator in warpgroup.cuh, four tiles of 8 columns
 #pragma once
 
@@ -48,6 +48,15 @@ __device__ inline void multiply_narrow_rows(NarrowSums& c, const std::uint32_t (
       "1;\n}"
       : MHLA_NARROW_SUMS(c)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
+}
+
+// c (+)= A B^T over 16 columns of two panels of 64 values: 64 rows of A from `a` on, 32 rows of B from `b` on.
+__device__ inline void multiply_half_panels(NarrowSums& c, std::uint64_t a, std::uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 " MHLA_16_SUMS ", %16, %17, add, 1, 1, 0, 0;\n}"
+      : MHLA_NARROW_SUMS(c)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
 
 #undef MHLA_NARROW_SUMS
