@@ -1,5 +1,7 @@
 #include "mhla/kernels/grid_conv/grid_conv.h"
 
+#include <algorithm>
+
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
 #include "mhla/kernels/grid_conv/grid_conv_job.h"
@@ -54,13 +56,14 @@ GridConvJob job_of(const GridConvParams& p, const char* entry, void* stream) {
 }  // namespace
 
 std::string grid_conv_fit(const GridConvParams& p) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 36;  // elements: the blocks of threads fit a grid
+  constexpr std::int64_t kMost = std::int64_t{1} << 36, kMostOfImage = std::int64_t{1} << 30;  // elements
   if (p.v.device == kCpu) return "the kernels are of GPUs";
   if (!cuda_built()) return "built without CUDA";
   if (!is_kernel_dtype(p.v.dtype)) return "expected f32, bf16 or f16";
   if (p.kernel != 3 && p.kernel != 5) return str("a kernel of ", p.kernel, ", expected 3 or 5");
   if (p.v.shape[2] % 4 != 0) return str(p.v.shape[2], " channels, expected a multiple of 4");
-  if (p.v.numel() > kMost) return "too many tokens";
+  if (p.v.numel() > kMost || p.rows * p.columns * std::max(p.v.stride[1], p.v.shape[2]) > kMostOfImage)
+    return "too many tokens";
   return "";
 }
 
@@ -75,7 +78,7 @@ void grid_conv(const GridConvParams& params, const View& out, const RunOptions& 
 }
 
 std::int64_t grid_conv_workspace(const GridConvParams& p) {
-  return conv_parts(conv_strips(p.v.shape[0], p.rows, p.columns)) * (p.kernel * p.kernel + 1) * p.v.shape[2] *
+  return conv_parts(conv_walks(p.v.shape[0], p.rows, p.columns)) * (p.kernel * p.kernel + 1) * p.v.shape[2] *
          static_cast<std::int64_t>(sizeof(float));
 }
 

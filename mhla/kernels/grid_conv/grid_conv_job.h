@@ -20,15 +20,16 @@ struct GridConvJob {
   void* stream = nullptr;
 };
 
-inline constexpr int kConvStrip = 4;  // tokens of a row, and rows, that a thread works on at a time
+// A warp walks down kConvBand rows of a strip of kConvStrip columns. Sums over all tokens come in parts, one for each
+// block of kConvWarps warps: walks and parts are cut by the shape alone.
+inline constexpr int kConvStrip = 4, kConvBand = 8, kConvWarps = 4, kConvParts = 512;
 
-// Strips of all images, and the parts that sums over them come in: by their number alone.
-constexpr std::int64_t conv_strips(std::int64_t images, std::int64_t rows, std::int64_t columns) {
-  return images * rows * ((columns + kConvStrip - 1) / kConvStrip);
+constexpr std::int64_t conv_walks(std::int64_t images, std::int64_t rows, std::int64_t columns) {
+  return images * ((rows + kConvBand - 1) / kConvBand) * ((columns + kConvStrip - 1) / kConvStrip);
 }
-constexpr std::int64_t conv_parts(std::int64_t strips) {
-  const std::int64_t parts = (strips + 63) / 64;
-  return parts < 256 ? parts : 256;
+constexpr std::int64_t conv_parts(std::int64_t walks) {
+  const std::int64_t parts = (walks + kConvWarps - 1) / kConvWarps;
+  return parts < kConvParts ? parts : kConvParts;
 }
 
 void grid_conv_cuda(const GridConvJob& job);

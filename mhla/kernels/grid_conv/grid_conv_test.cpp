@@ -30,12 +30,13 @@ TEST(GridConv, SaysWhatItDoesNotTake) {
   EXPECT_EQ(grid_conv_fit(problem(6, 3)), "6 channels, expected a multiple of 4");
 }
 
-TEST(GridConv, PartsFollowTheNumberOfTokensAlone) {
-  EXPECT_EQ(conv_strips(2, 3, 5), 12);
+TEST(GridConv, PartsFollowTheShapeAlone) {
+  EXPECT_EQ(conv_walks(2, 3, 5), 4);     // a band of rows, two strips of columns
+  EXPECT_EQ(conv_walks(1, 17, 16), 12);  // three bands, four strips
   EXPECT_EQ(conv_parts(0), 0);
-  EXPECT_EQ(conv_parts(64), 1);
-  EXPECT_EQ(conv_parts(65), 2);
-  EXPECT_EQ(conv_parts(1 << 20), 256);
+  EXPECT_EQ(conv_parts(4), 1);
+  EXPECT_EQ(conv_parts(5), 2);
+  EXPECT_EQ(conv_parts(1 << 20), 512);
 }
 
 }  // namespace
