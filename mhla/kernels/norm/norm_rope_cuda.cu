@@ -39,7 +39,7 @@ __device__ inline void turn_row(const NormRopeJob& p, std::int64_t row, const in
 template <class S, After kAfter>
 __global__ void __launch_bounds__(kThreads) norm_rope_kernel(NormRopeJob p) {
   constexpr int kAtOnce = kRowsAtOnce<S>;
-  __shared__ float shared[2][kThreads / 32];
+  __shared__ GroupShared shared;
   int turn = 0;
   Values<S> weight;
   load<S>(p.weight, 0, p.X, weight);
