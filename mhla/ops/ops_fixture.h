@@ -31,7 +31,8 @@ inline at::Tensor as_f32(const at::Tensor& x) { return x.detach().to(at::kFloat)
 
 // How far tensors differ, in f64 and relative to the norm of `want`.
 inline double off(const at::Tensor& got, const at::Tensor& want) {
-  return ((got.cpu().to(at::kDouble) - want).norm() / want.norm()).item<double>();
+  const at::Tensor here = want.cpu().to(at::kDouble);
+  return ((got.cpu().to(at::kDouble) - here).norm() / here.norm()).item<double>();
 }
 
 inline AttentionInputs inputs_of(const CaseInputs& in) {
