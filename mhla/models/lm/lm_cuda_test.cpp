@@ -79,10 +79,16 @@ TEST_P(LanguageModelsOnAGpu, StreamWhatTheyComputeAtOnce) {
   const torch::Tensor once = cpu(gpu_->forward(tokens.to(torch::kCUDA)));
   EXPECT_LE(relative_distance(once, cpu_->forward(tokens)), 1e-4);
   EXPECT_LE(streamed(gpu_, tokens, once), 1e-5);
-  // In bf16 every layer rounds; two ways to the same sum differ by a rounding in some of them, and a decode step
-  // divides by the norm of a row after the product instead of before it.
+  // In bf16 every layer rounds, and a decode step divides by the norm of a row after the product instead of before it:
+  // the logits of a step are as far from those of f32 as the logits of one pass are at worst, within a factor.
   gpu_->cast(torch::kBFloat16);
-  EXPECT_LE(streamed(gpu_, tokens, cpu(gpu_->forward(tokens.to(torch::kCUDA)))), 0.04);
+  const torch::Tensor rounded = cpu(gpu_->forward(tokens.to(torch::kCUDA)));
+  double rounding = 0;
+  for (std::int64_t b = 0; b < tokens.size(0); ++b)
+    for (std::int64_t t = 0; t < tokens.size(1); ++t)
+      rounding = std::max(rounding, relative_distance(rounded[b][t], once[b][t]));
+  EXPECT_LE(rounding, 0.1);
+  EXPECT_LE(streamed(gpu_, tokens, once), 1.5 * rounding);
 }
 
 // In bf16 a sequence of up to 64 has the bits it has alone, up to the last norm; the head is a product of PyTorch's.
