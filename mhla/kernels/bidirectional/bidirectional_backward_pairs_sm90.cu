@@ -12,8 +12,8 @@ void launch_short_gradients(const Problem& p, const Arguments& a, const Gradient
       const PairShape shape = pair_shape(p, p.Hkv);
       const std::int64_t heads = p.B * p.Hkv;
       if (a.group == 1) {
-        constexpr int bytes = head_shared_bytes(), threads = kHeadGroups * 128;
-        const auto kernel = head_gradient_kernel<S, kHeadGroups>;
+        constexpr int bytes = head_shared_bytes(), threads = kHeadThreads;
+        const auto kernel = head_gradient_kernel<S>;
         launch_next("sm90 head_gradient_kernel", kernel, blocks_for(kernel, threads, bytes, heads), threads, bytes,
                     stream, a, g, shape, static_cast<int>(heads));
       } else {

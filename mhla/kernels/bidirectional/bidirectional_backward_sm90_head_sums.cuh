@@ -10,18 +10,25 @@ namespace mhla::sm90 {
 
 inline constexpr int kMaxSquares = kMaxPairTiles / 4;  // of 64 tokens
 
+// Where relu is flat: a byte for 8 columns of a row.
+using FlatBits = std::uint8_t[kMaxPairTiles * 16][8];
+
 // Shared memory after the six panels.
 struct HeadSums {
   PairTable table;
   float z[kMaxPairTiles][64];       // of tiles of keys
   float mixed[kMaxPairTiles][64];   // z~ of tiles of queries, each for the warp that has them
-  std::uint64_t done[kMaxSquares];  // barriers: everyone is done with 64 rows of q and dout
+  FlatBits q_flat, k_flat[2];       // k of even and odd heads
+  bool whole;                       // all tiles have 16 tokens
+  std::uint64_t done[kMaxSquares];  // barriers: everyone is done with 64 rows of q and dout,
+  std::uint64_t summed, weighed;    // z is there, w and c are there
 };
 
 // threadIdx.x, read where it is needed: everything derived from it would otherwise stay in registers from head to head.
 __device__ inline int thread_here() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  __builtin_assume(thread >= 0 && thread < kMaxSquares * 128);  // division is a shift
   return thread;
 }
 
@@ -29,6 +36,12 @@ __device__ inline int thread_here() {
 __device__ inline int anew(int x) {
   asm volatile("" : "+r"(x));
   return x;
+}
+
+// Arrives for a warp: everything it did before is seen by those who wait.
+__device__ inline void warp_arrive(std::uint32_t barrier) {
+  __syncwarp();
+  if (thread_here() % 32 == 0) barrier_arrive(barrier);
 }
 
 // Panels of head n of a block of threads.
@@ -45,11 +58,10 @@ struct HeadPanels {
   __device__ static char* slot(char* shared, int i) { return shared + i * ShortPanels::kBytes; }
 };
 
-// z of every tile of keys, a warp each; a barrier must follow.
+// z of the tile of keys of this warp.
 __device__ inline void sum_keys(const char* keys, int tiles, HeadSums& sums) {
-  const int thread = thread_here(), column = thread % 32 * 2;
-#pragma unroll 1
-  for (int tile = thread / 32; tile < tiles; tile += static_cast<int>(blockDim.x) / 32) {
+  const int thread = thread_here(), tile = thread / 32, column = thread % 32 * 2;
+  if (tile < tiles) {
     float2 sum = {};
 #pragma unroll
     for (int row = 0; row < 16; ++row) {
@@ -59,6 +71,7 @@ __device__ inline void sum_keys(const char* keys, int tiles, HeadSums& sums) {
     }
     *reinterpret_cast<float2*>(&sums.z[tile][column]) = sum;
   }
+  warp_arrive(shared_address(&sums.summed));
 }
 // z~ of the tile of this warp, for this warp.
 __device__ inline void mix_sums(HeadSums& sums, int tiles, int own) {
@@ -75,7 +88,9 @@ __device__ inline void mix_sums(HeadSums& sums, int tiles, int own) {
 }
 
 // a = sum m x k~ of the 64 queries of a warpgroup, and z~. x of the next 64 keys is made while those before are added.
-__device__ inline void sum_queries(const HeadPanels& panels, HeadSums& sums, int square, int tiles, Accumulator& acc) {
+// Heads of a block of threads have parity 0 and 1 in turn.
+__device__ inline void sum_queries(const HeadPanels& panels, HeadSums& sums, int square, int tiles, int parity,
+                                   Accumulator& acc) {
   const PairTable& table = sums.table;
   const int own = square * 4 + thread_here() / 32 % 4, rows = panel_rows(tiles);
   const std::uint64_t k = panel_descriptor(shared_address(panels.k)), v = panel_descriptor(shared_address(panels.v));
@@ -88,12 +103,11 @@ __device__ inline void sum_queries(const HeadPanels& panels, HeadSums& sums, int
     }
   };
   const auto weigh = [&](Accumulator& x, int j) {
-    const bool whole = whole_square(table, j);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       const float m = table.mix[own][4 * j + step];
       each_of_step(step, [&](int tile, int i, int) { x[tile][i] *= m; });
-      if (!whole) {
+      if (!sums.whole) {
         const int count = table.counts[4 * j + step];
         each_of_step(step, [&](int tile, int i, int column) { x[tile][i] = column < count ? x[tile][i] : 0.0f; });
       }
@@ -104,7 +118,7 @@ __device__ inline void sum_queries(const HeadPanels& panels, HeadSums& sums, int
     warpgroup_begin();
     multiply(x, 0);
     warpgroup_commit();
-    mix_sums(sums, tiles, own);
+    sum_keys(panels.k, tiles, sums);
     warpgroup_wait<0>();
     settle_sums(x);
     weigh(x, 0);
@@ -128,6 +142,8 @@ __device__ inline void sum_queries(const HeadPanels& panels, HeadSums& sums, int
   warpgroup_begin();
   multiply_square_rows(acc, weights, k + (rows / 64 - 1) * 4 * kNextRows);
   warpgroup_commit();
+  barrier_wait(shared_address(&sums.summed), parity);
+  mix_sums(sums, tiles, own);
   warpgroup_wait<0>();
   settle_sums(acc);
 }
@@ -135,23 +151,22 @@ __device__ inline void sum_queries(const HeadPanels& panels, HeadSums& sums, int
 // What the products of 64 keys have in common.
 struct KeySquare {
   std::uint64_t k, v, q, dout;  // panels as products want them
-  int own, last, lane;          // tile of this warp, or the last there is
+  int square;
 
-  __device__ KeySquare(const HeadPanels& panels, int square, int tiles)
-      : k(panel_descriptor(shared_address(panels.k + square * 64 * kPanelRowBytes))),
-        v(panel_descriptor(shared_address(panels.v + square * 64 * kPanelRowBytes))),
+  __device__ KeySquare(const HeadPanels& panels, int number)
+      : k(panel_descriptor(shared_address(panels.k + number * 64 * kPanelRowBytes))),
+        v(panel_descriptor(shared_address(panels.v + number * 64 * kPanelRowBytes))),
         q(panel_descriptor(shared_address(panels.q))),
         dout(panel_descriptor(shared_address(panels.dout))),
-        own(square * 4 + thread_here() / 32 % 4),
-        last(min(own, tiles - 1)),
-        lane(thread_here() % 32) {}
+        square(number) {}
+  __device__ int own() const { return square * 4 + thread_here() / 32 % 4; }  // tile of this warp
 
   // s and x of 16 queries, columns 16 step to 16 step + 15, to m w s and m w (x + c); their share of dmix.
-  template <int kTiles>
-  __device__ float weigh(const PairTable& table, bool whole, int step, int queries, float (&s)[kTiles][4],
-                         float (&x)[kTiles][4]) const {
-    const float m = table.mix[queries][last];
-    if (!whole) {
+  __device__ float weigh(const HeadSums& sums, int step, int queries, NarrowSums& s, NarrowSums& x) const {
+    const PairTable& table = sums.table;
+    const int lane = thread_here() % 32;
+    const float m = table.mix[queries][own()];  // 0 behind the last tile
+    if (!sums.whole) {
       const int count = table.counts[queries];
       each_of_step(step, [&](int tile, int i, int column) {
         s[tile][i] = column < count ? s[tile][i] : 0.0f, x[tile][i] = column < count ? x[tile][i] : 0.0f;
@@ -174,71 +189,15 @@ struct KeySquare {
   }
 };
 
-// dk and dv of the 64 keys of a warpgroup; dmix of the head to `maybe_parts` [tiles][tiles]. s and x of the next 64
-// queries are made, and weighed, while the products of those before run. Calls done(j) when queries 64 j to 64 j + 63
-// are not read any more.
-template <class Done>
-__device__ inline void sum_squares(const PairTable& table, const HeadPanels& panels, int square, int tiles,
-                                   float* maybe_parts, Accumulator& dk, Accumulator& dv, const Done& done) {
-  const KeySquare keys(panels, square, tiles);
-  const int squares = panel_rows(tiles) / 64;
-  std::uint32_t to_keys[4][4], to_values[4][4];
-  const auto multiply = [&](Accumulator& s, Accumulator& x, int j) {
-    multiply_squares(s, keys.k, keys.q + j * 4 * kNextRows);
-    multiply_squares(x, keys.v, keys.dout + j * 4 * kNextRows);
-    warpgroup_commit();
-  };
-  const auto add = [&](int j) {
-    multiply_square_rows(dk, to_keys, keys.q + j * 4 * kNextRows);
-    multiply_square_rows(dv, to_values, keys.dout + j * 4 * kNextRows);
-    warpgroup_commit();
-  };
-  const auto weigh = [&](Accumulator& s, Accumulator& x, int j) {
-    settle_sums(s), settle_sums(x);
-    const bool whole = whole_square(table, j);
-    float d_mix[4];
-#pragma unroll
-    for (int step = 0; step < 4; ++step) d_mix[step] = keys.weigh(table, whole, step, 4 * j + step, s, x);
-    if (maybe_parts == nullptr) return;
-    const float sum = four_sums(d_mix);
-    if (keys.lane < 4 && 4 * j + keys.lane < tiles && keys.own < tiles) {
-      maybe_parts[(4 * j + keys.lane) * tiles + keys.own] = sum;
-    }
-  };
-  {
-    Accumulator s, x;
-    warpgroup_begin();
-    multiply(s, x, 0);
-    warpgroup_wait<0>();
-    weigh(s, x, 0);
-    square_fragments(x, to_keys), square_fragments(s, to_values);
-  }
-  settle_sums(dk), settle_sums(dv);
-  for (int j = 1; j < squares; ++j) {
-    Accumulator s, x;
-    warpgroup_begin();
-    multiply(s, x, j);
-    add(j - 1);
-    warpgroup_wait<1>();
-    weigh(s, x, j);
-    warpgroup_wait<0>();
-    settle_sums(dk), settle_sums(dv);
-    done(j - 1);
-    square_fragments(x, to_keys), square_fragments(s, to_values);
-  }
-  warpgroup_begin();
-  add(squares - 1);
-  warpgroup_wait<0>();
-  settle_sums(dk), settle_sums(dv);
-  done(squares - 1);
-}
-
-// The same 32 queries at a time, for four warpgroups: a thread has 128 registers then, and while one group weighs the
-// products of others run.
-template <class Done>
-__device__ inline void sum_half_squares(const PairTable& table, const HeadPanels& panels, int square, int tiles,
-                                        float* maybe_parts, Accumulator& dk, Accumulator& dv, const Done& done) {
-  const KeySquare keys(panels, square, tiles);
+// dk and dv of the 64 keys of a warpgroup; dmix of the head to `maybe_parts` [tiles][tiles]. Of 32 queries at a time s
+// and x are made and weighed, then added. (Warpgroups that hand their products to the tensor cores in turn are no
+// faster than those left alone.) Calls copy(half) when they are weighed, and done(j) when queries 64 j to 64 j + 63 are
+// not read any more.
+template <class Copy, class Done>
+__device__ inline void sum_squares(HeadSums& sums, const HeadPanels& panels, int square, int tiles, int parity,
+                                   float* maybe_parts, Accumulator& dk, Accumulator& dv, const Copy& copy,
+                                   const Done& done) {
+  const KeySquare keys(panels, square);
   const int halves = panel_rows(tiles) / 32;
   settle_sums(dk), settle_sums(dv);
 #pragma unroll 1
@@ -253,14 +212,14 @@ __device__ inline void sum_half_squares(const PairTable& table, const HeadPanels
       multiply_half_panels(x, keys.v + columns, keys.dout + rows + columns, step > 0);
     }
     warpgroup_commit();
+    if (half == 0) barrier_wait(shared_address(&sums.weighed), parity);
     warpgroup_wait<0>();
     settle_sums(s), settle_sums(x);
-    const bool whole = whole_square(table, half / 2);
     float d_mix[4] = {};
     std::uint32_t to_keys[2][4], to_values[2][4];
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      d_mix[step] = keys.weigh(table, whole, step, 2 * half + step, s, x);
+      d_mix[step] = keys.weigh(sums, step, 2 * half + step, s, x);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int tile = 2 * step + i / 2;
@@ -277,9 +236,10 @@ __device__ inline void sum_half_squares(const PairTable& table, const HeadPanels
     warpgroup_commit();
     if (maybe_parts != nullptr) {
       const float sum = four_sums(d_mix);
-      const int queries = 2 * half + keys.lane;
-      if (keys.lane < 2 && queries < tiles && keys.own < tiles) maybe_parts[queries * tiles + keys.own] = sum;
+      const int lane = thread_here() % 32, queries = 2 * half + lane, own = keys.own();
+      if (lane < 2 && queries < tiles && own < tiles) maybe_parts[queries * tiles + own] = sum;
     }
+    copy(half);
     warpgroup_wait<0>();
     settle_sums(dk), settle_sums(dv);
     if (half % 2 == 1) done(half / 2);
