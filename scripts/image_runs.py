@@ -53,10 +53,11 @@ class Work(runs.Work):
         self.judges_over = threading.Event()
 
     def expected(self, name):
-        """Seconds of a run from its start to its line, by those that are over: the slowest of as many steps, or as much
-        longer; 0 where none is over."""
-        steps = image_arms.steps_of(name, self.options)
-        return max((row["seconds"] * max(1.0, steps / row["steps"]) for row in self.known.values() if "steps" in row), default=0.0)
+        """Seconds of a run from its start to its line, by those that are over: the slowest of as many steps and jobs, or as
+        much longer; 0 where none is over."""
+        steps, jobs = image_arms.steps_of(name, self.options), self.options.jobs
+        over = [row for row in self.known.values() if "steps" in row]
+        return max((row["seconds"] * max(1.0, steps / row["steps"]) * jobs / row.get("jobs", jobs) for row in over), default=0.0)
 
     def wait_for_judges(self):
         while not self.judges_over.wait(1.0):
@@ -214,6 +215,7 @@ def run(work, arm, name, seed, common):
         "images_per_s": sorted(row["images_per_s"] for row in steps)[len(steps) // 2], "samples": sampled["images"] + sampled["kept"],
         "sampled_per_s": sampled["images_per_s"], "guidance": options.guidance, "judges": {judge: values(found) for judge, found in judges.items()},
         "nearest": nearest["value"], "copies": nearest["copies"], "seconds": time.time() - begun, "stages": stages,
+        "jobs": options.jobs,
     })
     shutil.rmtree(few)
     if not options.keep_images:
