@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""image_table.py RESULTS [--against ARM]: the tables of docs/experiments/dit_t32.md from the results.jsonl of image_runs.py.
+"""image_table.py RESULTS [--against ARM] [--svg FILE]: the tables of docs/experiments/dit_t32.md from the results.jsonl of
+image_runs.py, or from the JSON of its --summary. --svg draws the curves of fast adaptation.
 
 Several seeds of an arm are one row: the mean, and the least and the most. The difference in the held-out error is
 paired, image by image and seed by seed; its standard error is that of the mean over images, averaged over seeds.
@@ -7,10 +8,12 @@ Python 3 only, without packages.
 """
 
 import argparse
+import json
 import math
 import pathlib
 import statistics
 
+import curves
 import image_arms
 import runs
 
@@ -58,24 +61,41 @@ def table(rows, names, against):
     return "\n".join(lines) + "\n"
 
 
-def curves(rows):
-    """Held-out error by step: a row for each run that starts from another, and its controls."""
-    names = [name for name in image_arms.PARTS["adapt"] if any(arm == name for arm, _ in rows)]
-    if not names:
-        return ""
-    by_step = {name: {} for name in names}
+def rows_of(path):
+    """{(run, seed): row} of lines, or of a summary."""
+    rows = json.loads(path.read_text())["runs"] if path.suffix == ".json" else runs.rows_of(path)
+    return {(row["run"], row["seed"]): row for row in rows}
+
+
+def adaptation(rows):
+    """{arm: {step: held-out error}}, the mean of its seeds: the runs that start from another, and their controls."""
+    found = {name: {} for name in image_arms.PARTS["adapt"] if any(arm == name for arm, _ in rows)}
     for (arm, _), row in rows.items():
-        for point in row["curve"] if arm in by_step else []:
-            by_step[arm].setdefault(point["step"], []).append(point["mse"] if point["step"] == 0 else point["ema_mse"])
-    steps = sorted({step for points in by_step.values() for step in points})
-    lines = ["| steps | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 1)]
+        for point in row["curve"] if arm in found else []:
+            found[arm].setdefault(point["step"], []).append(point["mse"] if point["step"] == 0 else point["ema_mse"])
+    return {arm: {step: statistics.mean(values) for step, values in sorted(points.items())} for arm, points in found.items()}
+
+
+def by_step(rows):
+    found = adaptation(rows)
+    if not found:
+        return ""
+    steps = sorted({step for points in found.values() for step in points})
+    lines = ["| steps | " + " | ".join(found) + " |", "|" + "---|" * (len(found) + 1)]
     for step in steps:
-        lines.append(f"| {step} | " + " | ".join(f"{statistics.mean(by_step[name][step]):.5f}" if step in by_step[name] else "" for name in names) + " |")
+        lines.append(f"| {step} | " + " | ".join(f"{points[step]:.5f}" if step in points else "" for points in found.values()) + " |")
     return "\n".join(lines) + "\n"
 
 
+def drawn(rows):
+    shown = {name: list(points.items()) for name, points in adaptation(rows).items()}
+    least = min(value for points in shown.values() for _, value in points)
+    return curves.drawn(shown, "held-out denoising error", "steps of fine-tuning", round(least, 3) - 0.001, 0.05, value="{:.4f}", mark="{:.3f}",
+                        legend=(430, 22))  # fmt: skip
+
+
 def tables(path, against="softmax"):
-    all_rows = {(row["run"], row["seed"]): row for row in runs.rows_of(path)}
+    all_rows = rows_of(path)
     judges = all_rows.pop(("judges", ""), None)
     out = []
     if judges:
@@ -89,8 +109,8 @@ def tables(path, against="softmax"):
     others = [name for name in dict.fromkeys(arm for arm, _ in all_rows) if not any(name in names for names in GROUPS.values())]
     if others:
         out.append(f"## Other arms\n\n{table(all_rows, others, against)}")
-    if curves(all_rows):
-        out.append(f"## Fast adaptation: held-out error by step, averaged weights (step 0: as converted)\n\n{curves(all_rows)}")
+    if by_step(all_rows):
+        out.append(f"## Fast adaptation: held-out error by step, averaged weights (step 0: as converted)\n\n{by_step(all_rows)}")
     return "\n".join(out)
 
 
@@ -98,7 +118,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=pathlib.Path)
     parser.add_argument("--against", default="softmax", help="arm that the others are compared with")
+    parser.add_argument("--svg", type=pathlib.Path, help="draw the curves of fast adaptation")
     options = parser.parse_args()
+    if options.svg:
+        options.svg.write_text(drawn(rows_of(options.results)))
     print(tables(options.results, options.against), end="")
 
 

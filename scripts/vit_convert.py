@@ -42,6 +42,7 @@ import timm
 import torch
 import torch.nn.functional as F
 
+import curves
 import mhla
 from gpu_timing import Recorded
 
@@ -226,25 +227,11 @@ def softmax_model(trainer: Trainer, options: argparse.Namespace) -> torch.nn.Mod
 
 def drawn(result: dict) -> str:
     """The test accuracy during fine-tuning, and A."""
-    curves = {"mhla, converted": (result["mhla"], "#2166ac"), "softmax, the same epoch": (result["softmax"], "#b2182b")}
-    curves = {name: ([(step, test) for step, _, test in points], color) for name, (points, color) in curves.items()}
-    last, A = max(step for points, _ in curves.values() for step, _ in points), result["A"]
-    low = min(value for points, _ in curves.values() for _, value in points) - 2
-    high = min(100.0, max(value for points, _ in curves.values() for _, value in points) + 4)
-    at = lambda step, value: (60 + 520 * step / last, 250 - 220 * (value - low) / (high - low))
-    parts = [f'<line x1="60" y1="{at(0, A)[1]:.1f}" x2="580" y2="{at(0, A)[1]:.1f}" stroke="#777" stroke-dasharray="5 4"/>',
-             f'<text x="580" y="{at(0, A)[1] - 6:.1f}" text-anchor="end" fill="#555">A = {A:.2f} % (softmax, trained)</text>']  # fmt: skip
-    for i, (name, (points, color)) in enumerate(curves.items()):
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*p) for p in points))
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
-        parts.append(f'<text x="300" y="{205 + 20 * i}" fill="{color}">{name}: {points[-1][1]:.2f} %</text>')
-    marks = [round(low + (high - low) * i / 4, 1) for i in range(5)]
-    parts += [f'<text x="52" y="{at(0, m)[1] + 4:.1f}" text-anchor="end" fill="#555">{m}</text>' for m in marks]
-    parts += [f'<text x="{at(s, low)[0]:.0f}" y="270" text-anchor="middle" fill="#555">{s}</text>' for s in (0, last // 2, last)]
-    parts.append('<text x="320" y="290" text-anchor="middle" fill="#555">steps of fine-tuning (one epoch)</text>')
-    parts.append('<text x="60" y="20" fill="#333">test accuracy in %, Fashion-MNIST</text>')
-    return ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 600 300" font-family="sans-serif" font-size="13">'
-            f'<rect width="600" height="300" fill="#fff"/>{"".join(parts)}</svg>\n')  # fmt: skip
+    shown = {"mhla, converted": result["mhla"], "softmax, the same epoch": result["softmax"]}
+    shown = {name: [(step, test) for step, _, test in points] for name, points in shown.items()}
+    values = [value for points in shown.values() for _, value in points]
+    return curves.drawn(shown, "test accuracy in %, Fashion-MNIST", "steps of fine-tuning (one epoch)", min(values) - 2,
+                        min(100.0, max(values) + 4), value="{:.2f} %", lines=[(result["A"], f"A = {result['A']:.2f} % (softmax, trained)")])  # fmt: skip
 
 
 def main() -> None:

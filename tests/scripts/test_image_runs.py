@@ -107,6 +107,19 @@ class ImageRuns(unittest.TestCase):
         done = self.run_script("linear", "--seeds", "0", "--jobs", "1", "--minutes", "5")
         self.assertIn("left: linear 0", done.stderr)
         self.assertEqual(self.trained(), ["mhla-0"])
+        rows = [{**row, "jobs": 60} if row["run"] == "mhla" else row for row in rows]  # 60 at once: one takes a minute
+        (self.place / "runs" / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self.assertEqual(self.run_script("linear", "--seeds", "0", "--jobs", "1", "--minutes", "5").returncode, 0)
+        self.assertEqual(self.trained(), ["mhla-0", "linear-0"])
+
+    def test_tables_and_curves_of_the_documents(self):
+        results, svg = ROOT / "docs" / "experiments" / "dit_t32_cifar.json", self.place / "curves.svg"
+        done = subprocess.run([sys.executable, ROOT / "scripts" / "image_table.py", results, "--svg", svg], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("| softmax-to-mhla | 1 | 0.03684 |", done.stdout)
+        self.assertIn("| 0 | 0.10373 | 0.03578 |", done.stdout)
+        self.assertEqual(svg.read_text().count("<polyline"), 6)
+        self.assertEqual(svg.read_text(), (ROOT / "docs" / "images" / "dit_t32_adapt.svg").read_text())
 
 
 if __name__ == "__main__":
