@@ -291,12 +291,14 @@ class Backward {
       write_query_gradients(u, tile, ahead.first(), den_rows, s, dn);
       if (!wants_grads_) continue;
       if (direct_ && paper) set_zero(G + row_.tail, row_.used - row_.tail);
-      for (std::int64_t t = 0; t < tile.count && p_.normalized(); ++t) {
-        if (paper)
-          add_scaled(dn[t], den_queries + t * kRow, p_.D, target + row_.tail);
-        else
-          target[row_.tail + g * row_.position_stride + w0 + t] = dn[t];
+      if (paper) {            // first the sum of the tile: one sum over a thousand tokens loses digits
+        float* sum = s.grad;  // no longer needed
+        set_zero(sum, kRow);
+        for (std::int64_t t = 0; t < tile.count; ++t) add_scaled(dn[t], den_queries + t * kRow, p_.D, sum);
+        add_scaled(1.0f, sum, p_.D, target + row_.tail);
       }
+      for (std::int64_t t = 0; t < tile.count && official; ++t)
+        target[row_.tail + g * row_.position_stride + w0 + t] = dn[t];
       summary_product(s.right, s.left, tile.count, p_.E, p_.D, direct_ ? Sum::kStart : Sum::kAdd, target,
                       ahead.prefetch());
       if (!direct_ && closes) std::memcpy(G, s.block, static_cast<std::size_t>(row_.used) * sizeof(float));
