@@ -321,6 +321,18 @@ void add_odd_sizes(std::vector<Case>& cases, Form form) {
   if (form == Form::kBidirectional) cases.back().den = true;
 }
 
+// Long blocks with head sizes that leave columns of the Hopper kernels' panels empty, and a map that is not 0 there.
+void add_empty_columns(std::vector<Case>& cases, Form form) {
+  for (const auto& [D, E] : {std::pair<std::int64_t, std::int64_t>{40, 56}, {104, 96}}) {
+    Case c = on_line(form, 300, 128, D, E);
+    c.feature_map = FeatureMap::kElu1, c.normalizer = Normalizer::kPaper;
+    c.H = c.Hkv = 4, c.per_head = true;  // enough entries of dmix for a mean
+    cases.push_back(c);
+    c.normalizer = Normalizer::kNone;
+    if (form == Form::kCausal) cases.push_back(c);  // of all blocks, sums without a normaliser do not fit into f16
+  }
+}
+
 // More blocks than mixing has rows for at a time, of cards with little shared memory and with more.
 void add_many_blocks(std::vector<Case>& cases, Form form) {
   cases.push_back(on_line(form, 1600, 4, 16, 16));
@@ -347,6 +359,7 @@ std::vector<Case> fast_path_shapes(Form form) {
   add_model_lines(cases, form);
   if (form == Form::kBidirectional) add_den_grids(cases), add_large_blocks(cases);
   add_odd_sizes(cases, form);
+  add_empty_columns(cases, form);
   add_many_blocks(cases, form);
   return selected(std::move(cases));
 }

@@ -128,7 +128,12 @@ __global__ void __launch_bounds__(CausalTiles<S>::kThreads, CausalTiles<S>::kBlo
         query_ring.release(query_at);
         query_at.next();
 #pragma unroll
-        for (int step = 0; step < 4 * T::kPanels; ++step) feature_fragment(S::map(p), q[step]);
+        for (int step = 0; step < 4 * T::kPanels; ++step) {
+          feature_fragment(S::map(p), q[step]);
+          // Not every map is 0 at 0, and the keys go through it with their empty columns, too.
+          if (step * 16 >= S::D(p)) q[step][0] = q[step][1] = 0;
+          if (step * 16 + 8 >= S::D(p)) q[step][2] = q[step][3] = 0;
+        }
         Accumulator acc[T::kPanels] = {};
         float den[2] = {};  // this lane's share of those of its two rows
         if (index > 0) {
