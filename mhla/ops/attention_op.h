@@ -266,6 +266,12 @@ struct Differentiable : torch::autograd::Function<Differentiable<Form>> {
   }
 };
 
+[[noreturn]] inline void refuse_second_derivative(const char* entry) {
+  fail(entry,
+       ": the gradient of a gradient is not implemented; call backward() without create_graph=True, or detach the "
+       "gradients first");
+}
+
 template <class Form>
 struct NoSecondDerivative : torch::autograd::Function<NoSecondDerivative<Form>> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext*, const at::Tensor& dout,
@@ -280,9 +286,7 @@ struct NoSecondDerivative : torch::autograd::Function<NoSecondDerivative<Form>> 
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
                                                  const torch::autograd::variable_list&) {
-    fail(Form::kBackwardEntry,
-         ": the gradient of a gradient is not implemented; call backward() without create_graph=True, or detach the "
-         "gradients first");
+    refuse_second_derivative(Form::kBackwardEntry);
   }
 };
 

@@ -114,10 +114,7 @@ struct PackedFunction : torch::autograd::Function<PackedFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& given) {
-    if (at::GradMode::is_enabled())
-      fail(Bidirectional::kBackwardEntry,
-           ": the gradient of a gradient is not implemented; call backward() without create_graph=True, or detach the "
-           "gradients first");
+    if (at::GradMode::is_enabled()) refuse_second_derivative(Bidirectional::kBackwardEntry);
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const std::vector<std::int64_t> sizes = context->saved_data["heads"].toIntVector();
     const PackedHeads heads{sizes[0], sizes[1], sizes[2], sizes[3]};
