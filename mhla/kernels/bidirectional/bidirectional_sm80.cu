@@ -74,7 +74,7 @@ class Forward {
       if (p.N <= kMostFusedTokens) plan_ = fused_plan(p.M, p.D, tiles_, most);
       pairs_ = over_pairs(p.M, p.C, tiles_, most);
       if (hopper && boxes_take(p.q) && boxes_take(p.k) && boxes_take(p.v) && boxes_take(p.out)) {
-        boxes_ = sm90::box_plan(p.M, p.N, p.D, tiles_, sm90::block_boxes(p.layout, p.N), sm90::box_warps(tiles_), most);
+        boxes_ = sm90::box_plan(p.M, p.N, p.D, tiles_, sm90::block_boxes(p.layout, p.N), most);
       }
       if (short_ || boxes_.fits || pairs_ || plan_.stages > 0) return;
     }

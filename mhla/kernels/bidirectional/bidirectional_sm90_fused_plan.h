@@ -1,6 +1,6 @@
-// Plan of the fused kernel of Hopper (bidirectional_sm90_fused.cuh): a head's summaries in shared memory, as
-// fused_plan() has them, beside a ring of slots that the copy engine fills. It takes blocks of equal size whose tokens
-// come in boxes of 16: `across` tokens of a row of the grid, `down` rows.
+// Plans of the fused kernels of Hopper (bidirectional_sm90_fused.cuh and its backward twin): a head's summaries in
+// shared memory, as fused_plan() has them, beside a ring of slots that the copy engine fills. It takes blocks of equal
+// size whose tokens come in boxes of 16: `across` tokens of a row of the grid, `down` rows.
 #pragma once
 
 #include "mhla/kernels/bidirectional/bidirectional_sm80_plan.h"
@@ -52,6 +52,16 @@ constexpr BoxWarps box_warps(sm80::Tiles t) {
   return {};
 }
 
+// Backward: as many warps as dS~ has tiles of 16 rows and half its columns, and slots for two tiles of queries.
+inline constexpr int kBoxGradientTokens = 64;
+constexpr BoxWarps box_gradient_warps(sm80::Tiles t) {
+  if (t.rows == 2) return {2, 1, 4, 8, 3};
+  if (t.rows == 4) return {2, 2, 4, 12, 1};
+  if (t.rows == 5) return {1, 5, 2, 10, 1};
+  return {};
+}
+inline constexpr int kBoxScratchBytes = 1280;  // TileScratch
+
 // A summary in shared memory: D rows of S, then z padded to 16 values; an odd number of 16-byte units, so that the rows
 // of 16 blocks lie in different banks.
 constexpr int box_summary_bytes(int D, sm80::Tiles t) {
@@ -64,13 +74,14 @@ struct BoxPlan {
   int block_bytes = 0;  // of one summary
   // Shared memory: the ring at 0, then
   int summaries_at = 0;
-  int mix_at = 0;       // mix as fragments
+  int mix_at = 0;       // mix as fragments; backward: and its transpose
+  int scratch_at = 0;   // backward: what a tile of queries shares
   int trash_at = 0;     // a row that nobody reads
   int barriers_at = 0;  // of the slots: full, empty
   int shared_bytes = 0;
 };
-constexpr BoxPlan box_plan(std::int64_t M, std::int64_t N, std::int64_t D, sm80::Tiles t, const BlockBoxes& boxes,
-                           const BoxWarps& w, int most) {
+constexpr BoxPlan box_layout(std::int64_t M, std::int64_t N, std::int64_t D, sm80::Tiles t, const BlockBoxes& boxes,
+                             const BoxWarps& w, int mixes, int scratch, int most) {
   BoxPlan p;
   const int padded = static_cast<int>((M < sm80::kMaxFusedBlocks + 1 ? M : sm80::kMaxFusedBlocks + 1) + 15) / 16 * 16;
   if (padded > sm80::kMaxFusedBlocks || N > sm80::kMostFusedTokens || N == 0 || boxes.across == 0 || w.slots == 0)
@@ -78,11 +89,22 @@ constexpr BoxPlan box_plan(std::int64_t M, std::int64_t N, std::int64_t D, sm80:
   p.block_bytes = box_summary_bytes(static_cast<int>(D), t);
   p.summaries_at = w.slots * 2 * kBoxTokens * sm80::pitch_of(t);
   p.mix_at = p.summaries_at + padded * p.block_bytes;
-  p.trash_at = p.mix_at + padded * padded * 2;
+  p.scratch_at = p.mix_at + mixes * padded * padded * 2;
+  p.trash_at = p.scratch_at + scratch;
   p.barriers_at = p.trash_at + sm80::pitch_of(t);
   p.shared_bytes = p.barriers_at + 16 * w.slots;
   p.fits = p.shared_bytes <= most;
   return p;
+}
+// `most`: shared memory that a block of threads may have.
+constexpr BoxPlan box_plan(std::int64_t M, std::int64_t N, std::int64_t D, sm80::Tiles t, const BlockBoxes& boxes,
+                           int most) {
+  return box_layout(M, N, D, t, boxes, box_warps(t), 1, 0, most);
+}
+constexpr BoxPlan box_gradient_plan(std::int64_t M, std::int64_t N, std::int64_t C, std::int64_t D, sm80::Tiles t,
+                                    const BlockBoxes& boxes, int most) {
+  if (C % kBoxGradientTokens != 0) return {};
+  return box_layout(M, N, D, t, boxes, box_gradient_warps(t), 2, kBoxScratchBytes, most);
 }
 
 }  // namespace mhla::sm90

@@ -1,0 +1,379 @@
+// Backward of the bidirectional form on Hopper where a head's summaries fit shared memory and blocks come in boxes
+// (bidirectional_sm90_boxes.cuh), blocks of whole tiles of 64 tokens (bidirectional/README.md, eq. 6 to 10). A head
+// from beginning to end, its summaries always in the same place:
+//   S from k and v, mixed in place: S~
+//   queries, a tile at a time: w = scale / den, c = -(num . dout) / den, dq~ = w (dout S~^T + c z~),
+//     dS~ = (w q~)^T dout and dz~ = (w q~)^T c in registers; they take the place of S~ behind the last tile of a block
+//   mixed back in place: dS
+//   keys: dk~ = v dS^T + dz, dv = k~ dS
+// For dmix = dS~ S^T both go to memory on the way, as they lie in shared memory. Gradients leave as boxes from the
+// slots their tokens came in.
+#pragma once
+
+#include "mhla/kernels/bidirectional/bidirectional_sm90_boxes.cuh"
+#include "mhla/kernels/common/cuda/sm80_mix_gradient.cuh"
+
+namespace mhla::sm90 {
+
+struct BoxGradientArguments {
+  GridBoxes q, k, v, dout, dq, dk, dv;
+  Arguments p;  // summaries and mixed: [units][M] S, dS~ of BoxPlan::block_bytes each, null without dmix
+  BoxPlan plan;
+  BoxGrid grid;
+};
+
+// Bytes of shared memory to memory; wait_boxes_read() as for boxes.
+__device__ inline void store_bytes(void* to, std::uint32_t from, int bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+
+__device__ inline void named_barrier(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ inline std::uint32_t shared_word_at(std::uint32_t at) {
+  std::uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+  return x;
+}
+__device__ inline void set_shared_word_at(std::uint32_t at, std::uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+
+// Work of the warps on a tile of queries. For dq a warp has a box, or one of kShares of its columns; for dS~ 16 rows
+// of it and the left or right half of its columns.
+template <class S, class T>
+struct QueryTiles {
+  static constexpr int kBoxes = 4, kShares = T::kWarps / kBoxes, kOwn = (S::kColumns + kShares - 1) / kShares;
+  static constexpr int kLeft = (S::kColumns + 1) / 2, kRight = S::kColumns / 2;
+  static_assert(T::kWarps == 2 * S::kRows && kShares >= 1 && kShares <= 2 && T::kSlots >= 2 * kBoxes);
+  static_assert(kBoxTokens * kBoxes == kBoxGradientTokens);
+};
+// Named barriers: 0 all, 1 meet(), then groups of warps that summarise, then pairs of warps.
+inline constexpr int kGroupBarrier = 2, kPairBarrier = 6;
+
+// What a tile shares beside its slots: sums of shares and c, in BoxPlan::scratch_at.
+struct TileScratch {
+  float2 sums[2][kBoxGradientTokens];  // q~ z~ and num . dout
+  Bf16 terms[kBoxGradientTokens];      // c
+};
+static_assert(sizeof(TileScratch) <= kBoxScratchBytes);
+
+// dq of this warp's columns of a box, packed, and w q~ in place of q.
+template <class S, class T>
+struct BoxQueryGradient {
+  using W = QueryTiles<S, T>;
+  std::uint32_t dq[W::kOwn][2];
+
+  __device__ void compute(const Arguments& p, std::uint32_t tile, const char* summary, TileScratch& scratch, int box,
+                          int share) {
+    const int lane = threadIdx.x % 32, D = S::D(p), d0 = share * W::kOwn * 8;
+    float acc[W::kOwn][4] = {};
+    multiply_box_rows<S>(p, acc, tile + T::kBox, shared_address(summary), d0);  // dout S~^T
+    const std::uint32_t q = tile + lane / 4 * S::kPitch + d0 * 2 + lane % 4 * 4;
+    const std::uint32_t z = shared_address(summary) + D * S::kPitch + d0 * 2 + lane % 4 * 4;
+    const auto there = [&](int j) { return d0 + j * 8 < D; };
+    float den[2] = {}, dot[2] = {};
+    std::uint32_t raw[W::kOwn][2];
+#pragma unroll
+    for (int j = 0; j < W::kOwn; ++j) {
+      if (!there(j)) break;
+      const float2 zz = unpack_bf16(shared_word_at(z + j * 16));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        raw[j][half] = shared_word_at(q + half * 8 * S::kPitch + j * 16);
+        const float2 x = unpack_bf16(feature_pair(S::map(p), raw[j][half]));
+        den[half] = fmaf(x.x, zz.x, fmaf(x.y, zz.y, den[half]));
+        dot[half] = fmaf(x.x, acc[j][2 * half], fmaf(x.y, acc[j][2 * half + 1], dot[half]));
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) den[half] = quad_sum(den[half]), dot[half] = quad_sum(dot[half]);
+    if constexpr (W::kShares > 1) {
+      const int row = box * kBoxTokens + lane / 4;
+      if (lane % 4 == 0) {
+        scratch.sums[share][row] = {den[0], dot[0]}, scratch.sums[share][row + 8] = {den[1], dot[1]};
+      }
+      named_barrier(kPairBarrier + box, 64);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 one = scratch.sums[0][row + half * 8], two = scratch.sums[1][row + half * 8];
+        den[half] = one.x + two.x, dot[half] = one.y + two.y;
+      }
+    }
+    float w[2], c[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float total = p.eps + den[half];
+      w[half] = p.normalized ? p.scale / total : p.scale, c[half] = p.normalized ? -dot[half] / total : 0.0f;
+      if (lane % 4 == 0 && share == 0) {
+        scratch.terms[box * kBoxTokens + lane / 4 + half * 8] = __float2bfloat16_rn(c[half]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < W::kOwn; ++j) {
+      if (!there(j)) break;
+      const float2 zz = unpack_bf16(shared_word_at(z + j * 16));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 x = unpack_bf16(feature_pair(S::map(p), raw[j][half]));
+        set_shared_word_at(q + half * 8 * S::kPitch + j * 16, pack_bf16(x.x * w[half], x.y * w[half]));
+        const float left = fmaf(c[half], zz.x, acc[j][2 * half]), right = fmaf(c[half], zz.y, acc[j][2 * half + 1]);
+        dq[j][half] = through_slope(S::map(p), raw[j][half], pack_bf16(left * w[half], right * w[half]));
+      }
+    }
+  }
+
+  // In place of w q~.
+  __device__ void store(const Arguments& p, std::uint32_t tile, int share) const {
+    const int lane = threadIdx.x % 32, d0 = share * W::kOwn * 8;
+#pragma unroll
+    for (int j = 0; j < W::kOwn; ++j) {
+      if (d0 + j * 8 >= S::D(p)) break;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        set_shared_word_at(tile + (lane / 4 + half * 8) * S::kPitch + (d0 + j * 8) * 2 + lane % 4 * 4, dq[j][half]);
+      }
+    }
+  }
+};
+
+// 16 rows of dS~ from `row`, the columns of one half.
+template <class S, class T>
+struct BoxSummaryGradient {
+  using W = QueryTiles<S, T>;
+  float acc[W::kLeft][4] = {};
+  float z[4] = {};  // every column
+
+  // += (w q~)^T [dout c] over a box.
+  __device__ void add(const Arguments& p, std::uint32_t tile, const Bf16* terms, int row, bool right) {
+    const int lane = threadIdx.x % 32, D = S::D(p);
+    const int column = row + 8 < D ? row + lane / 8 % 2 * 8 : row < D ? row : 0;  // rows past D go to the trash
+    std::uint32_t a[4];
+    load_matrices_transposed(a, tile + (lane % 8 + lane / 16 * 8) * S::kPitch + column * 2);
+    const std::uint32_t dout = tile + T::kBox + lane % 16 * S::kPitch;
+    if (right) {
+      multiply_rows<W::kRight>(reinterpret_cast<float(&)[W::kRight][4]>(acc), a, dout + W::kLeft * 16);
+    } else {
+      multiply_rows<W::kLeft>(acc, a, dout);
+      const std::uint32_t at = shared_address(terms) + lane % 4 * 4;
+      multiply_add(z, a, shared_word_at(at), shared_word_at(at + 16));
+    }
+  }
+
+  __device__ void store(const Arguments& p, char* to, char* trash, int row, bool right) const {
+    const int lane = threadIdx.x % 32, D = S::D(p), d = row + lane % 16, upper = row + lane / 4;
+    const std::uint32_t at = shared_address(d < D ? to + d * S::kPitch : trash);
+    if (right) {
+      store_tile<W::kRight>(reinterpret_cast<const float(&)[W::kRight][4]>(acc), at + W::kLeft * 16);
+      return;
+    }
+    store_tile<W::kLeft>(acc, at);
+    auto* sums = reinterpret_cast<Bf16*>(to + D * S::kPitch);
+    if (lane % 4 == 0 && upper < D) sums[upper] = __float2bfloat16_rn(z[0]);
+    if (lane % 4 == 0 && upper + 8 < D) sums[upper + 8] = __float2bfloat16_rn(z[2]);
+  }
+};
+
+// The warp that copies: one lane.
+template <class T>
+__device__ inline void copy_gradient_boxes(const BoxGradientArguments& a, const BoxRing<T>& ring) {
+  const Arguments& p = a.p;
+  typename BoxRing<T>::Place at;
+  for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
+    const Unit u(p, p.first_unit + unit);
+    bring_keys(ring, at, a.grid, a.k, a.v, u.head, u.batch);
+    for (int block = 0; block < a.grid.blocks; ++block) {
+      for (int h = 0; h < p.group; ++h) {
+        for (int box = 0; box < a.grid.per_block(); ++box) {
+          bring_pair(ring, at, a.q, a.dout, BoxPlace(a.grid, block, box), u.head * p.group + h, u.batch);
+        }
+      }
+    }
+    for (int box = 0; box < a.grid.boxes(); ++box) {
+      bring_pair(ring, at, a.k, a.v, BoxPlace(a.grid, box), u.head, u.batch);
+    }
+  }
+}
+
+// dq of all queries of a head, and dS~ in place of S~.
+template <class S, class T>
+__device__ inline void query_boxes(const BoxGradientArguments& a, const BoxRing<T>& ring,
+                                   typename BoxRing<T>::Place& phase, const Unit& u, char* summaries, Bf16* maybe_to,
+                                   char* trash, TileScratch& scratch) {
+  using W = QueryTiles<S, T>;
+  const Arguments& p = a.p;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32, box = warp % W::kBoxes,
+            share = warp / W::kBoxes, row = warp % S::kRows * 16;
+  const bool active = share < W::kShares, right = warp >= S::kRows;
+  const int bytes = a.plan.block_bytes;
+  const auto write = [&](int block) {  // behind a barrier: all of dS~ is there
+    if (maybe_to != nullptr && threadIdx.x == 0) {
+      store_bytes(maybe_to + std::int64_t{block} * (bytes / 2), shared_address(summaries + block * bytes), bytes);
+    }
+  };
+  for (int block = 0; block < a.grid.blocks; ++block) {
+    char* summary = summaries + block * bytes;
+    BoxSummaryGradient<S, T> gradient;
+    for (int h = 0; h < p.group; ++h) {
+      for (int first = 0; first < a.grid.per_block(); first += W::kBoxes) {
+        auto own = phase;
+        own.step(box);
+        BoxQueryGradient<S, T> query;
+        if (active) {
+          ring.wait(own);
+          query.compute(p, ring.at(own), summary, scratch, box, share);
+        }
+        meet<T>();  // w q~ and c are there
+        if (h == 0 && first == 0 && block > 0) write(block - 1);
+        auto at = phase;
+#pragma unroll
+        for (int i = 0; i < W::kBoxes; ++i, at.step(1)) {
+          gradient.add(p, ring.at(at), scratch.terms + i * kBoxTokens, row, right);
+        }
+        meet<T>();  // nobody reads them any more
+        if (active) {
+          query.store(p, ring.at(own), share);
+          publish_shared();
+          if constexpr (W::kShares > 1) {
+            named_barrier(kPairBarrier + box, 64);
+          } else {
+            __syncwarp();
+          }
+          if (share == 0 && lane == 0) {
+            const BoxPlace place(a.grid, block, first + box);
+            store_grid_box(a.dq, ring.at(own), place.x, place.y, u.head * p.group + h, u.batch);
+            wait_boxes_read();
+            ring.release(own, T::kReleases);
+          }
+        }
+        phase.step(W::kBoxes);
+      }
+    }
+    gradient.store(p, summary, trash, row, right);
+    publish_shared();
+  }
+  meet<T>();
+  write(a.grid.blocks - 1);
+  if (threadIdx.x == 0) wait_boxes_read();
+  meet<T>();
+}
+
+// dk and dv of all keys of a head: a slot has two warps, one for each.
+template <class S, class T>
+__device__ inline void key_boxes(const BoxGradientArguments& a, const BoxRing<T>& ring,
+                                 typename BoxRing<T>::Place& phase, const Unit& u, const char* summaries) {
+  const Arguments& p = a.p;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32, pair = warp / 2, D = S::D(p);
+  auto at = phase;
+  at.step(pair);
+  for (int box = pair; box < a.grid.boxes(); box += T::kPairs, at.step(T::kPairs)) {
+    const BoxPlace place(a.grid, box);
+    const char* summary = summaries + place.block * a.plan.block_bytes;
+    const std::uint32_t k = ring.at(at), v = k + T::kBox;
+    float acc[S::kColumns][4];
+    ring.wait(at);
+    if (warp % 2 == 0) {  // dk, in place of v
+      const std::uint32_t own = lane / 4 * S::kPitch + lane % 4 * 4,
+                          z = shared_address(summary) + D * S::kPitch + lane % 4 * 4;
+      std::uint32_t raw[S::kColumns][2];
+#pragma unroll
+      for (int j = 0; j < S::kColumns; ++j) {
+        if (j * 8 >= D) break;
+        raw[j][0] = shared_word_at(k + own + j * 16), raw[j][1] = shared_word_at(k + own + 8 * S::kPitch + j * 16);
+        const float2 zz = p.normalized ? unpack_bf16(shared_word_at(z + j * 16)) : float2{};
+        acc[j][0] = acc[j][2] = zz.x, acc[j][1] = acc[j][3] = zz.y;
+      }
+      named_barrier(kPairBarrier + pair, 64);  // nobody reads k for its slope any more
+      multiply_box_rows<S>(p, acc, v, shared_address(summary), 0);
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < S::kColumns; ++j) {
+        if (j * 8 >= D) break;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          set_shared_word_at(v + own + half * 8 * S::kPitch + j * 16,
+                             through_slope(S::map(p), raw[j][half], pack_bf16(acc[j][2 * half], acc[j][2 * half + 1])));
+        }
+      }
+    } else {  // dv, in place of k
+      float none[4];
+#pragma unroll
+      for (auto& tile : acc) tile[0] = tile[1] = tile[2] = tile[3] = 0;
+      read_out_box<S, false>(p, acc, none, k, summary);
+      named_barrier(kPairBarrier + pair, 64);
+      store_tile<S::kColumns>(acc, k + lane % 16 * S::kPitch);
+    }
+    publish_shared();
+    __syncwarp();
+    if (lane == 0) {
+      if (warp % 2 == 0) {
+        store_grid_box(a.dk, v, place.x, place.y, u.head, u.batch);
+      } else {
+        store_grid_box(a.dv, k, place.x, place.y, u.head, u.batch);
+      }
+      wait_boxes_read();
+      ring.release(at, T::kW.in_group);
+    }
+  }
+  phase.move(a.grid.boxes());
+}
+
+template <class S, class T>
+__global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
+    box_gradient_kernel(const __grid_constant__ BoxGradientArguments a) {
+  after_previous();
+  extern __shared__ __align__(128) char shared[];
+  const Arguments& p = a.p;
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32;
+  const int bytes = a.plan.block_bytes, tiles = (p.M + 15) / 16;
+  const BoxRing<T> ring{shared_address(shared), shared_address(shared + a.plan.barriers_at)};
+  char *const summaries = shared + a.plan.summaries_at, *const trash = shared + a.plan.trash_at;
+  auto* mix = reinterpret_cast<uint4*>(shared + a.plan.mix_at);
+  uint4* const back = mix + tiles * tiles * 32;
+  auto& scratch = *reinterpret_cast<TileScratch*>(shared + a.plan.scratch_at);
+  if (threadIdx.x == 0) ring.init();
+  publish_shared();
+  // Blocks that do not exist are multiplied with zeros, columns past E and D go to the product for dmix.
+  for (int at = threadIdx.x; at < tiles * bytes; at += T::kThreads) reinterpret_cast<uint4*>(summaries)[at] = uint4{};
+  __syncthreads();
+  if (warp == T::kWarps) {
+    if (lane == 0) copy_gradient_boxes(a, ring);
+    return;
+  }
+  typename BoxRing<T>::Place phase;
+  for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
+    const Unit u(p, p.first_unit + unit);
+    const std::int64_t head = std::int64_t{unit} * p.M * (bytes / 2);
+    if (unit == blockIdx.x || p.mix_head) fill_mix<T>(p, u.head, mix, false), fill_mix<T>(p, u.head, back, true);
+    if (unit != blockIdx.x) meet<T>();  // all are done with the head before
+    const int group = warp / T::kW.in_group;
+    const bool first = warp % T::kW.in_group == 0 && lane == 0;  // of its group
+    summarise_boxes<S, T>(p, a.grid, ring, phase, summaries, bytes, trash, [&](int block) {
+      if (p.summaries == nullptr) return;
+      publish_shared();
+      if constexpr (T::kW.in_group > 1) {
+        named_barrier(kGroupBarrier + group, T::kW.in_group * 32);
+      } else {
+        __syncwarp();
+      }
+      if (first) {
+        store_bytes(p.summaries + head + std::int64_t{block} * (bytes / 2), shared_address(summaries + block * bytes),
+                    bytes);
+      }
+    });
+    if (first) wait_boxes_read();
+    meet<T>();
+    mix_all<S, T>(p, summaries, bytes, mix);
+    meet<T>();
+    query_boxes<S, T>(a, ring, phase, u, summaries, p.mixed == nullptr ? nullptr : p.mixed + head, trash, scratch);
+    mix_all<S, T>(p, summaries, bytes, back);
+    meet<T>();
+    key_boxes<S, T>(a, ring, phase, u, summaries);
+  }
+}
+
+}  // namespace mhla::sm90
