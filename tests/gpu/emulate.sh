@@ -9,12 +9,13 @@ CXX=${CXX:-g++}
 dir=build/emulate
 mkdir -p "$dir"
 objects=
+newest=$(ls -t tests/gpu/emulator/*.* | head -1)
 for source in "$@" tests/gpu/emulator/*.cpp mhla/core/dtype.cpp mhla/core/view.cpp mhla/core/device_buffer.cpp \
   mhla/kernels/common/layout.cpp mhla/kernels/common/cuda/sm80_fit.cpp; do
   object=$dir/$(echo "$source" | tr / _).o
   objects="$objects $object"
-  case $source in tests/* | mhla/core/*) [ "$object" -nt "$source" ] && continue ;; esac
+  case $source in tests/* | mhla/core/*) [ "$object" -nt "$source" ] && [ "$object" -nt "$newest" ] && continue ;; esac
   $CXX $emulator_flags -include cuda_runtime.h -x c++ -c "$source" -o "$object"
 done
 # shellcheck disable=SC2086
-$CXX $objects -pthread -o "$dir/$(basename "$1" | sed 's/\.[^.]*$//')"
+$CXX $objects -pthread -rdynamic -o "$dir/$(basename "$1" | sed 's/\.[^.]*$//')"

@@ -47,7 +47,7 @@ else
   compile_device="$NVCC -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -lineinfo -I. -arch=sm_$arch"
 fi
 
-# One line per object: newer sources only, headers by the compiler's own list.
+# One line per object: those whose sources are newer, by the compiler's own list.
 {
   for source in $host; do
     echo "$dir/$(echo "$source" | tr / _).o|$CXX $flags $lists -c $source"
@@ -56,17 +56,16 @@ fi
     echo "$dir/$(echo "$source" | tr / _).o|$compile_device -c $source"
   done
 } > "$dir/plan"
-newest=$(find mhla tests/gpu -name '*.h' -o -name '*.cuh' | xargs ls -t | head -1)
 cut -d'|' -f1 "$dir/plan" > "$dir/objects"
+old() { # whether an object is older than what it was made of
+  [ ! -e "$1" ] || [ ! -e "$1.d" ] || [ -n "$(sed 's/^[^:]*://; s/\\$//' "$1.d" | xargs ls -t "$1" 2>&1 | sed -n "1{\\|^$1\$|!p;}")" ]
+}
 while IFS='|' read -r object command; do
-  source=${command##* }
-  if [ ! -e "$object" ] || [ "$source" -nt "$object" ] || [ "$newest" -nt "$object" ]; then
-    echo "$command -o $object"
-  fi
+  if old "$object"; then echo "$command -MMD -MF $object.d -o $object"; fi
 done < "$dir/plan" | xargs -P "${JOBS:-$(nproc)}" -I{} sh -c '{}'
 # shellcheck disable=SC2046
 if [ "$kind" = emulator ]; then
-  $CXX $(cat "$dir/objects") -pthread -o "$dir/smoke"
+  $CXX $(cat "$dir/objects") -pthread -rdynamic -o "$dir/smoke"
 else
   $NVCC -arch=sm_$arch $(cat "$dir/objects") -Xcompiler -pthread -o "$dir/smoke"
 fi

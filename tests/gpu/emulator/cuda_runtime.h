@@ -66,6 +66,6 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
         const auto& own = *static_cast<const EmulatedCall<P...>*>(data);
         std::apply(own.kernel, own.arguments);
       },
-      &call);
+      &call, emulator::kernel_name(reinterpret_cast<void*>(kernel)));
   return cudaSuccess;
 }

@@ -10,6 +10,7 @@
 //   MHLA_EMULATOR_COPIES  late | early    late: a copy arrives when somebody waits for it, and spoils its place until then
 //   MHLA_EMULATOR_SUMS    late | early    when a wgmma reads shared memory: when somebody waits for it, or at once
 //   MHLA_EMULATOR_BLOCKS  multiprocessors, so blocks of a persistent kernel: 2
+//   MHLA_EMULATOR_TRACE   1: a line per launch (names of kernels: link with -rdynamic)
 // What is wrong is thrown as std::runtime_error from the launch: a deadlock, an address outside of the shared memory
 // that the launch asked for, lanes of a warp at different instructions. Sums of a wgmma are NaN until they were waited
 // for, shared memory is NaN until it is written.
@@ -58,6 +59,8 @@ extern int multiprocessors;
 // Runs `body` in every thread of a grid, `shared_bytes` of dynamic shared memory each block.
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*body)(const void* job), const void* job,
          const char* name = "kernel");
+
+const char* kernel_name(void* kernel);  // as far as the linker tells
 
 // Ends the launch with an error. Does not return.
 [[noreturn]] void wrong(const char* format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,5 +1,7 @@
 #include "tests/gpu/emulator/fibers.h"
 
+#include <cxxabi.h>
+#include <dlfcn.h>
 #include <sys/mman.h>
 
 #include <cstdarg>
@@ -65,6 +67,7 @@ int count_of_environment() {
 }  // namespace
 
 Order order = order_of_environment();
+const bool trace = is("MHLA_EMULATOR_TRACE", "1", false);
 bool late_copies = is("MHLA_EMULATOR_COPIES", "late", true), late_sums = is("MHLA_EMULATOR_SUMS", "late", true);
 int multiprocessors = count_of_environment();
 
@@ -213,8 +216,8 @@ std::string report() {
 }
 
 [[noreturn]] void throw_failure() {
-  char at[160];
-  std::snprintf(at, sizeof(at), "%s, block (%u, %u, %u): ", name_of_kernel, blockIdx.x, blockIdx.y,
+  char at[300];
+  std::snprintf(at, sizeof(at), "%.200s, block (%u, %u, %u): ", name_of_kernel, blockIdx.x, blockIdx.y,
                 blockIdx.z);
   const std::string text = at + failure;
   failure.clear();
@@ -272,10 +275,25 @@ void wrong(const char* format, ...) {
   std::abort();
 }
 
+const char* kernel_name(void* kernel) {
+  static std::string name;
+  Dl_info found{};
+  if (dladdr(kernel, &found) == 0 || found.dli_sname == nullptr || found.dli_saddr != kernel) return "kernel";
+  int status = 0;
+  char* const plain = abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, &status);
+  name = plain != nullptr ? plain : found.dli_sname;
+  std::free(plain);
+  return name.c_str();
+}
+
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*body)(const void*), const void* job,
          const char* name) {
   threads = static_cast<int>(block.x * block.y * block.z), body_of_block = body, job_of_block = job;
   name_of_kernel = name;
+  if (trace) {
+    std::fprintf(stderr, "emulator: %s: %u x %u x %u blocks of %d threads, %zu bytes\n", name, grid.x, grid.y, grid.z,
+                 threads, shared_bytes);
+  }
   gridDim = grid, blockDim = block;
   if (threads > kMostThreads) wrong("%d threads, at most %d", threads, kMostThreads);
   const int blocks = static_cast<int>(grid.x * grid.y * grid.z);
