@@ -7,7 +7,7 @@ namespace {
 static_assert(sizeof(BlockTokens) <= kBlockTableBytes);
 
 __device__ inline void group_barrier(int group, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(threads) : "memory");
+  named_barrier(group + 1, threads);
 }
 
 // Columns [x, x + 16 * kWide) of all blocks: mixed in registers, written in place. mix: fragments in shared memory.
