@@ -22,27 +22,6 @@ struct BoxGradientArguments {
   BoxGrid grid;
 };
 
-// Bytes of shared memory to memory; wait_boxes_read() as for boxes.
-__device__ inline void store_bytes(void* to, std::uint32_t from, int bytes) {
-  asm volatile(
-      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-      "cp.async.bulk.commit_group;" ::"l"(to),
-      "r"(from), "r"(bytes)
-      : "memory");
-}
-
-__device__ inline void named_barrier(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-__device__ inline std::uint32_t shared_word_at(std::uint32_t at) {
-  std::uint32_t x;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-  return x;
-}
-__device__ inline void set_shared_word_at(std::uint32_t at, std::uint32_t x) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
-
 // Work of the warps on a tile of queries. For dq a warp has a box, or one of kShares of its columns; for dS~ 16 rows
 // of it and the left or right half of its columns.
 template <class S, class T>
@@ -81,10 +60,10 @@ struct BoxQueryGradient {
 #pragma unroll
     for (int j = 0; j < W::kOwn; ++j) {
       if (!there(j)) break;
-      const float2 zz = unpack_bf16(shared_word_at(z + j * 16));
+      const float2 zz = unpack_bf16(shared_word(z + j * 16));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        raw[j][half] = shared_word_at(q + half * 8 * S::kPitch + j * 16);
+        raw[j][half] = shared_word(q + half * 8 * S::kPitch + j * 16);
         const float2 x = unpack_bf16(feature_pair(S::map(p), raw[j][half]));
         den[half] = fmaf(x.x, zz.x, fmaf(x.y, zz.y, den[half]));
         dot[half] = fmaf(x.x, acc[j][2 * half], fmaf(x.y, acc[j][2 * half + 1], dot[half]));
@@ -116,11 +95,11 @@ struct BoxQueryGradient {
 #pragma unroll
     for (int j = 0; j < W::kOwn; ++j) {
       if (!there(j)) break;
-      const float2 zz = unpack_bf16(shared_word_at(z + j * 16));
+      const float2 zz = unpack_bf16(shared_word(z + j * 16));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float2 x = unpack_bf16(feature_pair(S::map(p), raw[j][half]));
-        set_shared_word_at(q + half * 8 * S::kPitch + j * 16, pack_bf16(x.x * w[half], x.y * w[half]));
+        set_shared_word(q + half * 8 * S::kPitch + j * 16, pack_bf16(x.x * w[half], x.y * w[half]));
         const float left = fmaf(c[half], zz.x, acc[j][2 * half]), right = fmaf(c[half], zz.y, acc[j][2 * half + 1]);
         dq[j][half] = through_slope(S::map(p), raw[j][half], pack_bf16(left * w[half], right * w[half]));
       }
@@ -135,7 +114,7 @@ struct BoxQueryGradient {
       if (d0 + j * 8 >= S::D(p)) break;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        set_shared_word_at(tile + (lane / 4 + half * 8) * S::kPitch + (d0 + j * 8) * 2 + lane % 4 * 4, dq[j][half]);
+        set_shared_word(tile + (lane / 4 + half * 8) * S::kPitch + (d0 + j * 8) * 2 + lane % 4 * 4, dq[j][half]);
       }
     }
   }
@@ -160,7 +139,7 @@ struct BoxSummaryGradient {
     } else {
       multiply_rows<W::kLeft>(acc, a, dout);
       const std::uint32_t at = shared_address(terms) + lane % 4 * 4;
-      multiply_add(z, a, shared_word_at(at), shared_word_at(at + 16));
+      multiply_add(z, a, shared_word(at), shared_word(at + 16));
     }
   }
 
@@ -283,8 +262,8 @@ __device__ inline void key_boxes(const BoxGradientArguments& a, const BoxRing<T>
 #pragma unroll
       for (int j = 0; j < S::kColumns; ++j) {
         if (j * 8 >= D) break;
-        raw[j][0] = shared_word_at(k + own + j * 16), raw[j][1] = shared_word_at(k + own + 8 * S::kPitch + j * 16);
-        const float2 zz = p.normalized ? unpack_bf16(shared_word_at(z + j * 16)) : float2{};
+        raw[j][0] = shared_word(k + own + j * 16), raw[j][1] = shared_word(k + own + 8 * S::kPitch + j * 16);
+        const float2 zz = p.normalized ? unpack_bf16(shared_word(z + j * 16)) : float2{};
         acc[j][0] = acc[j][2] = zz.x, acc[j][1] = acc[j][3] = zz.y;
       }
       named_barrier(kPairBarrier + pair, 64);  // nobody reads k for its slope any more
@@ -295,8 +274,8 @@ __device__ inline void key_boxes(const BoxGradientArguments& a, const BoxRing<T>
         if (j * 8 >= D) break;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          set_shared_word_at(v + own + half * 8 * S::kPitch + j * 16,
-                             through_slope(S::map(p), raw[j][half], pack_bf16(acc[j][2 * half], acc[j][2 * half + 1])));
+          set_shared_word(v + own + half * 8 * S::kPitch + j * 16,
+                          through_slope(S::map(p), raw[j][half], pack_bf16(acc[j][2 * half], acc[j][2 * half + 1])));
         }
       }
     } else {  // dv, in place of k

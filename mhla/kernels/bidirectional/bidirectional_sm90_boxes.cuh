@@ -137,10 +137,6 @@ struct SlotPlace {
   }
 };
 
-__device__ inline void barrier_arrive(std::uint32_t barrier, int count) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-
 template <class S, BoxWarps kWarps_>
 struct BoxTiles {
   static constexpr BoxWarps kW = kWarps_;
@@ -206,7 +202,7 @@ __device__ inline void bring_keys(const BoxRing<T>& ring, typename BoxRing<T>::P
 // All warps but the one that copies.
 template <class T>
 __device__ inline void meet() {
-  asm volatile("bar.sync 1, %0;" ::"n"(T::kWarps * 32) : "memory");
+  named_barrier(1, T::kWarps * 32);
 }
 
 // Summaries of all blocks from the slots from `phase` on. stored(block) behind every one, by the warps of its group.

@@ -59,4 +59,13 @@ __device__ inline void store_grid_box(const GridBoxes& to, std::uint32_t from, i
       : "memory");
 }
 
+// Bytes of shared memory to memory, multiples of 16; the same.
+__device__ inline void store_bytes(void* to, std::uint32_t from, int bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+
 }  // namespace mhla::sm90
