@@ -28,13 +28,11 @@ class Backward {
     }
     if (hopper && !p.has_den()) boxes_ = boxes_plan(t);
     if (boxes_.fits) {
-      const std::int64_t values = boxes_.block_bytes / 2;
-      at_once_ = p.dmix.given() ? units_at_once(units_, 4 * p.M * values) : units_;
-      rounds_ = units_ > 0 ? (units_ + at_once_ - 1) / at_once_ : 0;
       if (!p.dmix.given()) return;
-      summaries_ = ws.take<Bf16>(at_once_ * p.M * values, "summaries");
-      mixed_ = ws.take<Bf16>(at_once_ * p.M * values, "gradients of mixed summaries");
-      mix_ = MixGradient(p.M, p.Hm, units_, values, rounds_);
+      Arguments a = arguments_of(p, hopper);
+      a.units = static_cast<int>(units_);
+      summaries_ = ws.take<Bf16>(sm90::box_gradient_blocks(a, boxes_) * p.M * (boxes_.block_bytes / 2), "summaries");
+      mix_.rounds = 1, mix_.splits = p.Hm > 1 ? p.B : units_, mix_.round_size = units_ * 256;
       parts_ = ws.take<float>(mix_.floats(), "parts of dmix");
       return;
     }
@@ -76,13 +74,8 @@ class Backward {
   }
 
   void fused(Arguments a, const Gradients& g, cudaStream_t stream) const {
-    a.summaries = summaries_, a.mixed = mixed_;
-    for (std::int64_t round = 0; round < rounds_; ++round) {
-      a.first_unit = static_cast<int>(round * at_once_);
-      a.units = static_cast<int>(std::min(at_once_, units_ - round * at_once_));
-      sm90::launch_box_gradients(p_, a, boxes_, stream);
-      if (g.dmix != nullptr) mix_.launch_products(a, g, boxes_.block_bytes / 2, round, p_.Hm, stream);
-    }
+    a.summaries = summaries_;
+    sm90::launch_box_gradients(p_, a, parts_, boxes_, stream);
     if (g.dmix != nullptr) mix_.launch_sum(a, g, units_, p_.Hm, stream);
   }
 

@@ -6,8 +6,9 @@
 //     dS~ = (w q~)^T dout and dz~ = (w q~)^T c in registers; they take the place of S~ behind the last tile of a block
 //   mixed back in place: dS
 //   keys: dk~ = v dS^T + dz, dv = k~ dS
-// For dmix = dS~ S^T both go to memory on the way, as they lie in shared memory. Gradients leave as boxes from the
-// slots their tokens came in.
+// For dmix = dS~ S^T, S goes to memory on the way, as it lies in shared memory, and comes back behind the queries: a
+// head's S is all that a block of threads keeps there, so it mostly stays in the second-level cache. Gradients leave as
+// boxes from the slots their tokens came in.
 #pragma once
 
 #include "mhla/kernels/bidirectional/bidirectional_sm90_boxes.cuh"
@@ -17,10 +18,22 @@ namespace mhla::sm90 {
 
 struct BoxGradientArguments {
   GridBoxes q, k, v, dout, dq, dk, dv;
-  Arguments p;  // summaries and mixed: [units][M] S, dS~ of BoxPlan::block_bytes each, null without dmix
+  GridBoxes kept;      // rows of S in p.summaries: [blocks of threads][M] of BoxPlan::block_bytes
+  float* maybe_parts;  // of dmix: [units][16][16], or [heads][sequences][16][16] where heads have their own
+  Arguments p;
   BoxPlan plan;
   BoxGrid grid;
 };
+
+// Rows of S as boxes: all columns that are mixed, 16 rows at a time.
+inline GridBoxes kept_summaries(const Arguments& p, const BoxPlan& plan, int blocks, int pitch) {
+  const std::int64_t rows = std::int64_t{blocks} * p.M, values = plan.block_bytes / 2;
+  ConstView x;
+  x.data = p.summaries, x.dtype = DType::kBF16, x.rank = 4;
+  x.shape[0] = x.shape[2] = 1, x.shape[1] = rows, x.shape[3] = values - 8;  // what lies behind z is not mixed
+  x.stride[0] = rows * values, x.stride[1] = x.stride[2] = values, x.stride[3] = 1;
+  return grid_boxes(x, rows, pitch, kBoxTokens, 1);
+}
 
 // Work of the warps on a tile of queries. For dq a warp has a box, or one of kShares of its columns; for dS~ 16 rows
 // of it and the left or right half of its columns.
@@ -39,7 +52,7 @@ struct TileScratch {
   float2 sums[2][kBoxGradientTokens];  // q~ z~ and num . dout
   Bf16 terms[kBoxGradientTokens];      // c
 };
-static_assert(sizeof(TileScratch) <= kBoxScratchBytes);
+static_assert(sizeof(TileScratch) <= 1280);
 
 // dq of this warp's columns of a box, packed, and w q~ in place of q.
 template <class S, class T>
@@ -157,19 +170,38 @@ struct BoxSummaryGradient {
   }
 };
 
-// The warp that copies: one lane.
-template <class T>
-__device__ inline void copy_gradient_boxes(const BoxGradientArguments& a, const BoxRing<T>& ring) {
+// Products for dmix: a slot takes 16 kSteps columns of S of all blocks, and 8 more for a pitch that suits its banks.
+template <class S>
+struct PartTiles {
+  static constexpr int kPitch = 2 * S::kPitch - 16, kBytes = 16 * kPitch, kSteps = (kPitch / 2 - 8) / 16;
+  __device__ static int columns(const Arguments& p) { return S::D(p) * (S::kPitch / 2) + (S::D(p) + 15) / 16 * 16; }
+  __device__ static int slots(const Arguments& p) { return (columns(p) + 16 * kSteps - 1) / (16 * kSteps); }
+};
+
+// The warp that copies: one lane. `written`: barrier of the groups whose S is in memory.
+template <class S, class T>
+__device__ inline void copy_gradient_boxes(const BoxGradientArguments& a, const BoxRing<T>& ring,
+                                           std::uint32_t written) {
   const Arguments& p = a.p;
   typename BoxRing<T>::Place at;
-  for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
-    const Unit u(p, p.first_unit + unit);
+  int parity = 0;
+  for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x, parity ^= 1) {
+    const Unit u(p, unit);
     bring_keys(ring, at, a.grid, a.k, a.v, u.head, u.batch);
     for (int block = 0; block < a.grid.blocks; ++block) {
       for (int h = 0; h < p.group; ++h) {
         for (int box = 0; box < a.grid.per_block(); ++box) {
           bring_pair(ring, at, a.q, a.dout, BoxPlace(a.grid, block, box), u.head * p.group + h, u.batch);
         }
+      }
+    }
+    if (a.maybe_parts != nullptr) {
+      barrier_wait(written, parity);
+      publish_written();
+      for (int i = 0; i < PartTiles<S>::slots(p); ++i, at.step(1)) {
+        ring.begin_bytes(at, PartTiles<S>::kBytes);
+        copy_grid_box(ring.at(at), a.kept, ring.full(at), static_cast<int>(blockIdx.x) * p.M, 0, 0, 0,
+                      i * 16 * PartTiles<S>::kSteps);
       }
     }
     for (int box = 0; box < a.grid.boxes(); ++box) {
@@ -181,21 +213,15 @@ __device__ inline void copy_gradient_boxes(const BoxGradientArguments& a, const 
 // dq of all queries of a head, and dS~ in place of S~.
 template <class S, class T>
 __device__ inline void query_boxes(const BoxGradientArguments& a, const BoxRing<T>& ring,
-                                   typename BoxRing<T>::Place& phase, const Unit& u, char* summaries, Bf16* maybe_to,
-                                   char* trash, TileScratch& scratch) {
+                                   typename BoxRing<T>::Place& phase, const Unit& u, char* summaries, char* trash,
+                                   TileScratch& scratch) {
   using W = QueryTiles<S, T>;
   const Arguments& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32, box = warp % W::kBoxes,
             share = warp / W::kBoxes, row = warp % S::kRows * 16;
   const bool active = share < W::kShares, right = warp >= S::kRows;
-  const int bytes = a.plan.block_bytes;
-  const auto write = [&](int block) {  // behind a barrier: all of dS~ is there
-    if (maybe_to != nullptr && threadIdx.x == 0) {
-      store_bytes(maybe_to + std::int64_t{block} * (bytes / 2), shared_address(summaries + block * bytes), bytes);
-    }
-  };
   for (int block = 0; block < a.grid.blocks; ++block) {
-    char* summary = summaries + block * bytes;
+    char* summary = summaries + block * a.plan.block_bytes;
     BoxSummaryGradient<S, T> gradient;
     for (int h = 0; h < p.group; ++h) {
       for (int first = 0; first < a.grid.per_block(); first += W::kBoxes) {
@@ -207,7 +233,6 @@ __device__ inline void query_boxes(const BoxGradientArguments& a, const BoxRing<
           query.compute(p, ring.at(own), summary, scratch, box, share);
         }
         meet<T>();  // w q~ and c are there
-        if (h == 0 && first == 0 && block > 0) write(block - 1);
         auto at = phase;
 #pragma unroll
         for (int i = 0; i < W::kBoxes; ++i, at.step(1)) {
@@ -233,12 +258,50 @@ __device__ inline void query_boxes(const BoxGradientArguments& a, const BoxRing<
       }
     }
     gradient.store(p, summary, trash, row, right);
-    publish_shared();
+  }
+}
+
+// dS~ S^T of a head to 16 x 16 values: a slot has two warps, for every second step of its columns.
+template <class S, class T>
+__device__ inline void part_of_mix(const BoxGradientArguments& a, const BoxRing<T>& ring,
+                                   typename BoxRing<T>::Place& phase, const char* summaries, float* sums, float* to) {
+  using P = PartTiles<S>;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32, pair = warp / 2,
+            columns = P::columns(a.p), slots = P::slots(a.p);
+  const std::uint32_t left = shared_address(summaries) + lane % 16 * a.plan.block_bytes + lane / 16 * 16;
+  float acc[2][4] = {};
+  auto at = phase;
+  at.step(pair);
+  for (int i = pair; i < slots; i += T::kPairs, at.step(T::kPairs)) {
+    const std::uint32_t right = ring.at(at) + (lane % 8 + lane / 16 * 8) * P::kPitch + lane / 8 % 2 * 16;
+    ring.wait(at);
+#pragma unroll
+    for (int step = warp % 2; step < P::kSteps; step += 2) {
+      const int column = (i * P::kSteps + step) * 16;
+      if (column >= columns) break;
+      std::uint32_t x[4], y[4];
+      load_matrices(x, left + column * 2);
+      load_matrices(y, right + step * 32);
+      multiply_add(acc[0], x, y[0], y[1]);
+      multiply_add(acc[1], x, y[2], y[3]);
+    }
+    __syncwarp();
+    if (lane == 0) ring.release(at, T::kW.in_group);
+  }
+  phase.move(slots);
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums[warp * 256 + (lane / 4 + i / 2 * 8) * 16 + j * 8 + lane % 4 * 2 + i % 2] = acc[j][i];
+    }
   }
   meet<T>();
-  write(a.grid.blocks - 1);
-  if (threadIdx.x == 0) wait_boxes_read();
-  meet<T>();
+  for (int i = threadIdx.x; i < 256; i += T::kWarps * 32) {
+    float sum = sums[i];
+    for (int other = 1; other < T::kWarps; ++other) sum += sums[other * 256 + i];
+    to[i] = sum;
+  }
 }
 
 // dk and dv of all keys of a head: a slot has two warps, one for each.
@@ -314,25 +377,25 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
   auto* mix = reinterpret_cast<uint4*>(shared + a.plan.mix_at);
   uint4* const back = mix + tiles * tiles * 32;
   auto& scratch = *reinterpret_cast<TileScratch*>(shared + a.plan.scratch_at);
-  if (threadIdx.x == 0) ring.init();
+  const std::uint32_t written = ring.barriers + 16 * T::kSlots;
+  if (threadIdx.x == 0) ring.init(), barrier_init(written, T::kW.groups);
   publish_shared();
   // Blocks that do not exist are multiplied with zeros, columns past E and D go to the product for dmix.
   for (int at = threadIdx.x; at < tiles * bytes; at += T::kThreads) reinterpret_cast<uint4*>(summaries)[at] = uint4{};
   __syncthreads();
   if (warp == T::kWarps) {
-    if (lane == 0) copy_gradient_boxes(a, ring);
+    if (lane == 0) copy_gradient_boxes<S>(a, ring, written);
     return;
   }
   typename BoxRing<T>::Place phase;
   for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
-    const Unit u(p, p.first_unit + unit);
-    const std::int64_t head = std::int64_t{unit} * p.M * (bytes / 2);
+    const Unit u(p, unit);
     if (unit == blockIdx.x || p.mix_head) fill_mix<T>(p, u.head, mix, false), fill_mix<T>(p, u.head, back, true);
     if (unit != blockIdx.x) meet<T>();  // all are done with the head before
     const int group = warp / T::kW.in_group;
     const bool first = warp % T::kW.in_group == 0 && lane == 0;  // of its group
     summarise_boxes<S, T>(p, a.grid, ring, phase, summaries, bytes, trash, [&](int block) {
-      if (p.summaries == nullptr) return;
+      if (a.maybe_parts == nullptr) return;
       publish_shared();
       if constexpr (T::kW.in_group > 1) {
         named_barrier(kGroupBarrier + group, T::kW.in_group * 32);
@@ -340,15 +403,26 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
         __syncwarp();
       }
       if (first) {
-        store_bytes(p.summaries + head + std::int64_t{block} * (bytes / 2), shared_address(summaries + block * bytes),
-                    bytes);
+        store_bytes(p.summaries + (std::int64_t{blockIdx.x} * p.M + block) * (bytes / 2),
+                    shared_address(summaries + block * bytes), bytes);
       }
     });
     if (first) wait_boxes_read();
     meet<T>();
     mix_all<S, T>(p, summaries, bytes, mix);
     meet<T>();
-    query_boxes<S, T>(a, ring, phase, u, summaries, p.mixed == nullptr ? nullptr : p.mixed + head, trash, scratch);
+    if (first && a.maybe_parts != nullptr) {
+      wait_boxes_written();
+      publish_written();
+      barrier_arrive(written);
+    }
+    query_boxes<S, T>(a, ring, phase, u, summaries, trash, scratch);
+    meet<T>();
+    if (a.maybe_parts != nullptr) {
+      const int part = p.mix_head ? u.head * (p.units / p.Hkv) + u.batch : unit;
+      part_of_mix<S, T>(a, ring, phase, summaries, reinterpret_cast<float*>(&scratch),
+                        a.maybe_parts + std::int64_t{part} * 256);
+    }
     mix_all<S, T>(p, summaries, bytes, back);
     meet<T>();
     key_boxes<S, T>(a, ring, phase, u, summaries);

@@ -160,11 +160,12 @@ struct BoxRing {
   }
   __device__ std::uint32_t full(const Place& at) const { return barriers + at.slot * 8; }
   __device__ std::uint32_t at(const Place& place) const { return slots + place.slot * T::kSlot; }
-  // The lane that copies: a slot for so many boxes.
-  __device__ void begin(const Place& at, int boxes) const {
+  // The lane that copies: a slot for so many bytes, or boxes.
+  __device__ void begin_bytes(const Place& at, int bytes) const {
     barrier_wait(barriers + (T::kSlots + at.slot) * 8, at.parity ^ 1);
-    barrier_expect(full(at), boxes * T::kBox);
+    barrier_expect(full(at), bytes);
   }
+  __device__ void begin(const Place& at, int boxes) const { begin_bytes(at, boxes * T::kBox); }
   // Those that read.
   __device__ void wait(const Place& at) const { barrier_wait(full(at), at.parity); }
   __device__ void release(const Place& at, int count) const {  // by one lane of a warp

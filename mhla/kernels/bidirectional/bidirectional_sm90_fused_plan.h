@@ -60,7 +60,10 @@ constexpr BoxWarps box_gradient_warps(sm80::Tiles t) {
   if (t.rows == 5) return {1, 5, 2, 10, 1};
   return {};
 }
-inline constexpr int kBoxScratchBytes = 1280;  // TileScratch
+inline constexpr int kMostGradientBlocks = 16;        // dmix is one tile
+constexpr int box_scratch_bytes(const BoxWarps& w) {  // TileScratch, then a tile of dmix of every warp
+  return w.warps() * 1024 > 1280 ? w.warps() * 1024 : 1280;
+}
 
 // A summary in shared memory: D rows of S, then z padded to 16 values; an odd number of 16-byte units, so that the rows
 // of 16 blocks lie in different banks.
@@ -75,9 +78,9 @@ struct BoxPlan {
   // Shared memory: the ring at 0, then
   int summaries_at = 0;
   int mix_at = 0;       // mix as fragments; backward: and its transpose
-  int scratch_at = 0;   // backward: what a tile of queries shares
+  int scratch_at = 0;   // backward: what a tile of queries shares, then tiles of dmix
   int trash_at = 0;     // a row that nobody reads
-  int barriers_at = 0;  // of the slots: full, empty
+  int barriers_at = 0;  // of the slots: full, empty; backward: S is in memory
   int shared_bytes = 0;
 };
 constexpr BoxPlan box_layout(std::int64_t M, std::int64_t N, std::int64_t D, sm80::Tiles t, const BlockBoxes& boxes,
@@ -92,7 +95,7 @@ constexpr BoxPlan box_layout(std::int64_t M, std::int64_t N, std::int64_t D, sm8
   p.scratch_at = p.mix_at + mixes * padded * padded * 2;
   p.trash_at = p.scratch_at + scratch;
   p.barriers_at = p.trash_at + sm80::pitch_of(t);
-  p.shared_bytes = p.barriers_at + 16 * w.slots;
+  p.shared_bytes = p.barriers_at + 16 * w.slots + 16;
   p.fits = p.shared_bytes <= most;
   return p;
 }
@@ -103,8 +106,9 @@ constexpr BoxPlan box_plan(std::int64_t M, std::int64_t N, std::int64_t D, sm80:
 }
 constexpr BoxPlan box_gradient_plan(std::int64_t M, std::int64_t N, std::int64_t C, std::int64_t D, sm80::Tiles t,
                                     const BlockBoxes& boxes, int most) {
-  if (C % kBoxGradientTokens != 0) return {};
-  return box_layout(M, N, D, t, boxes, box_gradient_warps(t), 2, kBoxScratchBytes, most);
+  if (C % kBoxGradientTokens != 0 || M > kMostGradientBlocks) return {};
+  const BoxWarps w = box_gradient_warps(t);
+  return box_layout(M, N, D, t, boxes, w, 2, box_scratch_bytes(w), most);
 }
 
 }  // namespace mhla::sm90

@@ -226,12 +226,8 @@ struct MixGradient {
     round_size = Hm * splits * tiles * tiles * rows * rows;
   }
   [[nodiscard]] std::int64_t floats() const { return rounds * round_size; }  // of all parts
-  // dS~ and S of the units of `a`: D E + D values of every block, or X.
-  void launch_products(const Arguments& a, const Gradients& g, std::int64_t round, std::int64_t matrices,
-                       cudaStream_t stream) const {
-    launch_products(a, g, a.D * a.E + a.D, round, matrices, stream);
-  }
-  void launch_products(const Arguments& a, Gradients g, int X, std::int64_t round, std::int64_t matrices,
+  // dS~ and S of the units of `a`.
+  void launch_products(const Arguments& a, Gradients g, std::int64_t round, std::int64_t matrices,
                        cudaStream_t stream) const {
     const int rows = product_rows(a.M), tiles = (a.M + rows - 1) / rows,
               bytes = kProductStages * product_stage_bytes(rows);
@@ -241,7 +237,8 @@ struct MixGradient {
     g.parts += round * round_size;
     const dim3 grid(static_cast<unsigned>(tiles * tiles), static_cast<unsigned>(splits),
                     static_cast<unsigned>(matrices));
-    launch_next("mix_product_kernel", kernel, grid, 128, bytes, stream, a, g, X, static_cast<int>(splits));
+    launch_next("mix_product_kernel", kernel, grid, 128, bytes, stream, a, g, a.D * a.E + a.D,
+                static_cast<int>(splits));
   }
   void launch_sum(const Arguments& a, const Gradients& g, std::int64_t heads, std::int64_t matrices,
                   cudaStream_t stream) const {

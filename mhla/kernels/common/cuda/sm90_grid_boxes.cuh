@@ -42,11 +42,12 @@ GridBoxes grid_boxes(const AnyView& x, std::int64_t width, int pitch, int across
 
 // A box to shared memory, which arrives at `barrier`: from token x of row y of a head on.
 __device__ inline void copy_grid_box(std::uint32_t to, const GridBoxes& from, std::uint32_t barrier, int x, int y,
-                                     int head, int batch) {
+                                     int head, int batch, int column = 0) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
       "[%2];" ::"r"(to),
-      "l"(&from.map), "r"(barrier), "r"(0), "r"(x), "r"(y), "r"(head * from.head_step), "r"(batch * from.batch_step)
+      "l"(&from.map), "r"(barrier), "r"(column), "r"(x), "r"(y), "r"(head * from.head_step),
+      "r"(batch * from.batch_step)
       : "memory");
 }
 
@@ -67,5 +68,8 @@ __device__ inline void store_bytes(void* to, std::uint32_t from, int bytes) {
       "r"(from), "r"(bytes)
       : "memory");
 }
+
+// What the copy engine has written to memory is there for what it is asked for next, behind a barrier too.
+__device__ inline void publish_written() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 }  // namespace mhla::sm90

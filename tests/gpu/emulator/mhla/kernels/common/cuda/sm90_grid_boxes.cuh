@@ -25,12 +25,14 @@ GridBoxes grid_boxes(const AnyView& x, std::int64_t width, int pitch, int across
 }
 
 inline void copy_grid_box(std::uint32_t to, const GridBoxes& from, std::uint32_t barrier, int x, int y, int head,
-                          int batch) {
-  emulator::load_box(to, from.map, barrier, {0, x, y, head * from.head_step, batch * from.batch_step});
+                          int batch, int column = 0) {
+  emulator::load_box(to, from.map, barrier, {column, x, y, head * from.head_step, batch * from.batch_step});
 }
 inline void store_grid_box(const GridBoxes& to, std::uint32_t from, int x, int y, int head, int batch) {
   emulator::store_box(to.map, from, {0, x, y, head * to.head_step, batch * to.batch_step});
 }
 inline void store_bytes(void* to, std::uint32_t from, int bytes) { emulator::store_bytes(to, from, bytes); }
+
+inline void publish_written() {}
 
 }  // namespace mhla::sm90
