@@ -181,31 +181,32 @@ struct PartTiles {
 // The warp that copies: one lane. `written`: barrier of the groups whose S is in memory.
 template <class S, class T>
 __device__ inline void copy_gradient_boxes(const BoxGradientArguments& a, const BoxRing<T>& ring,
-                                           std::uint32_t written) {
+                                           const std::uint32_t* places, std::uint32_t written) {
   const Arguments& p = a.p;
   typename BoxRing<T>::Place at;
+  const int per_block = a.grid.per_block(), slots = PartTiles<S>::slots(p);
   int parity = 0;
   for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x, parity ^= 1) {
     const Unit u(p, unit);
-    bring_keys(ring, at, a.grid, a.k, a.v, u.head, u.batch);
+    bring_keys(ring, at, a.grid, places, a.k, a.v, u.head, u.batch);
     for (int block = 0; block < a.grid.blocks; ++block) {
       for (int h = 0; h < p.group; ++h) {
-        for (int box = 0; box < a.grid.per_block(); ++box) {
-          bring_pair(ring, at, a.q, a.dout, BoxPlace(a.grid, block, box), u.head * p.group + h, u.batch);
+        for (int box = 0; box < per_block; ++box) {
+          bring_pair(ring, at, a.q, a.dout, places[block * per_block + box], u.head * p.group + h, u.batch);
         }
       }
     }
     if (a.maybe_parts != nullptr) {
       barrier_wait(written, parity);
       publish_written();
-      for (int i = 0; i < PartTiles<S>::slots(p); ++i, at.step(1)) {
+      for (int i = 0; i < slots; ++i, at.step(1)) {
         ring.begin_bytes(at, PartTiles<S>::kBytes);
         copy_grid_box(ring.at(at), a.kept, ring.full(at), static_cast<int>(blockIdx.x) * p.M, 0, 0, 0,
                       i * 16 * PartTiles<S>::kSteps);
       }
     }
     for (int box = 0; box < a.grid.boxes(); ++box) {
-      bring_pair(ring, at, a.k, a.v, BoxPlace(a.grid, box), u.head, u.batch);
+      bring_pair(ring, at, a.k, a.v, places[box], u.head, u.batch);
     }
   }
 }
@@ -213,8 +214,8 @@ __device__ inline void copy_gradient_boxes(const BoxGradientArguments& a, const 
 // dq of all queries of a head, and dS~ in place of S~.
 template <class S, class T>
 __device__ inline void query_boxes(const BoxGradientArguments& a, const BoxRing<T>& ring,
-                                   typename BoxRing<T>::Place& phase, const Unit& u, char* summaries, char* trash,
-                                   TileScratch& scratch) {
+                                   typename BoxRing<T>::Place& phase, const std::uint32_t* places, const Unit& u,
+                                   char* summaries, char* trash, TileScratch& scratch) {
   using W = QueryTiles<S, T>;
   const Arguments& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32, box = warp % W::kBoxes,
@@ -248,7 +249,7 @@ __device__ inline void query_boxes(const BoxGradientArguments& a, const BoxRing<
             __syncwarp();
           }
           if (share == 0 && lane == 0) {
-            const BoxPlace place(a.grid, block, first + box);
+            const BoxPlace place(places[block * a.grid.per_block() + first + box]);
             store_grid_box(a.dq, ring.at(own), place.x, place.y, u.head * p.group + h, u.batch);
             wait_boxes_read();
             ring.release(own, T::kReleases);
@@ -307,13 +308,14 @@ __device__ inline void part_of_mix(const BoxGradientArguments& a, const BoxRing<
 // dk and dv of all keys of a head: a slot has two warps, one for each.
 template <class S, class T>
 __device__ inline void key_boxes(const BoxGradientArguments& a, const BoxRing<T>& ring,
-                                 typename BoxRing<T>::Place& phase, const Unit& u, const char* summaries) {
+                                 typename BoxRing<T>::Place& phase, const std::uint32_t* places, const Unit& u,
+                                 const char* summaries) {
   const Arguments& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32, pair = warp / 2, D = S::D(p);
   auto at = phase;
   at.step(pair);
   for (int box = pair; box < a.grid.boxes(); box += T::kPairs, at.step(T::kPairs)) {
-    const BoxPlace place(a.grid, box);
+    const BoxPlace place(places[box]);
     const char* summary = summaries + place.block * a.plan.block_bytes;
     const std::uint32_t k = ring.at(at), v = k + T::kBox;
     float acc[S::kColumns][4];
@@ -378,13 +380,15 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
   uint4* const back = mix + tiles * tiles * 32;
   auto& scratch = *reinterpret_cast<TileScratch*>(shared + a.plan.scratch_at);
   const std::uint32_t written = ring.barriers + 16 * T::kSlots;
+  auto* places = reinterpret_cast<std::uint32_t*>(shared + a.plan.places_at);
+  fill_places(a.grid, places);
   if (threadIdx.x == 0) ring.init(), barrier_init(written, T::kW.groups);
   publish_shared();
   // Blocks that do not exist are multiplied with zeros, columns past E and D go to the product for dmix.
   for (int at = threadIdx.x; at < tiles * bytes; at += T::kThreads) reinterpret_cast<uint4*>(summaries)[at] = uint4{};
   __syncthreads();
   if (warp == T::kWarps) {
-    if (lane == 0) copy_gradient_boxes<S>(a, ring, written);
+    if (lane == 0) copy_gradient_boxes<S>(a, ring, places, written);
     return;
   }
   typename BoxRing<T>::Place phase;
@@ -394,6 +398,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
     if (unit != blockIdx.x) meet<T>();  // all are done with the head before
     const int group = warp / T::kW.in_group;
     const bool first = warp % T::kW.in_group == 0 && lane == 0;  // of its group
+    BOX_TIME(0);
     summarise_boxes<S, T>(p, a.grid, ring, phase, summaries, bytes, trash, [&](int block) {
       if (a.maybe_parts == nullptr) return;
       publish_shared();
@@ -409,23 +414,29 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
     });
     if (first) wait_boxes_read();
     meet<T>();
+    BOX_TIME(1);
     mix_all<S, T>(p, summaries, bytes, mix);
     meet<T>();
+    BOX_TIME(2);
     if (first && a.maybe_parts != nullptr) {
       wait_boxes_written();
       publish_written();
       barrier_arrive(written);
     }
-    query_boxes<S, T>(a, ring, phase, u, summaries, trash, scratch);
+    query_boxes<S, T>(a, ring, phase, places, u, summaries, trash, scratch);
     meet<T>();
+    BOX_TIME(3);
     if (a.maybe_parts != nullptr) {
       const int part = p.mix_head ? u.head * (p.units / p.Hkv) + u.batch : unit;
       part_of_mix<S, T>(a, ring, phase, summaries, reinterpret_cast<float*>(&scratch),
                         a.maybe_parts + std::int64_t{part} * 256);
     }
+    BOX_TIME(4);
     mix_all<S, T>(p, summaries, bytes, back);
     meet<T>();
-    key_boxes<S, T>(a, ring, phase, u, summaries);
+    BOX_TIME(5);
+    key_boxes<S, T>(a, ring, phase, places, u, summaries);
+    BOX_TIME(6);
   }
 }
 

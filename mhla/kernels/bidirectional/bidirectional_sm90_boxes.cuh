@@ -8,6 +8,10 @@
 #include "mhla/kernels/common/cuda/sm90_grid_boxes.cuh"
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
+#ifndef BOX_TIME
+#define BOX_TIME(i)
+#endif
+
 namespace mhla::sm90 {
 
 // The blocks of a grid as boxes of 16 tokens.
@@ -22,15 +26,22 @@ inline BoxGrid box_grid(const Problem& p, const BlockBoxes& b) {
           static_cast<int>(b.per_row)};
 }
 
-// Where box i of a head lies.
+// Where a box of a head lies, as one word of a table: divisions would hold up the warp that copies.
 struct BoxPlace {
   int block, x, y;
-  __device__ BoxPlace(const BoxGrid& g, int box) : BoxPlace(g, box / g.per_block(), box % g.per_block()) {}
-  __device__ BoxPlace(const BoxGrid& g, int block_, int box) : block(block_) {
-    const int row = block / g.per_row, first = box * kBoxTokens, line = first / g.columns;
-    x = (block - row * g.per_row) * g.columns + first - line * g.columns, y = row * g.rows + line;
-  }
+  __device__ explicit BoxPlace(std::uint32_t word) : block(word >> 22), x(word & 0x7ff), y(word >> 11 & 0x7ff) {}
 };
+static_assert(sm80::kMostFusedTokens <= 0x800 && sm80::kMaxFusedBlocks <= 0x400);
+
+// The table of all boxes, by all threads; a barrier must follow.
+__device__ inline void fill_places(const BoxGrid& g, std::uint32_t* places) {
+  for (int i = threadIdx.x; i < g.boxes(); i += blockDim.x) {
+    const int block = i / g.per_block(), row = block / g.per_row, first = (i - block * g.per_block()) * kBoxTokens,
+              line = first / g.columns;
+    const int x = (block - row * g.per_row) * g.columns + first - line * g.columns, y = row * g.rows + line;
+    places[i] = static_cast<std::uint32_t>(x | y << 11 | block << 22);
+  }
+}
 
 // Sums of 16 kPer rows of a block's summary.
 template <class S, int kPer>
@@ -176,7 +187,8 @@ struct BoxRing {
 // The lane that copies: boxes of two tensors to a slot.
 template <class T>
 __device__ inline void bring_pair(const BoxRing<T>& ring, typename BoxRing<T>::Place& at, const GridBoxes& x,
-                                  const GridBoxes& y, const BoxPlace& place, int head, int batch) {
+                                  const GridBoxes& y, std::uint32_t word, int head, int batch) {
+  const BoxPlace place(word);
   ring.begin(at, 2);
   copy_grid_box(ring.at(at), x, ring.full(at), place.x, place.y, head, batch);
   copy_grid_box(ring.at(at) + T::kBox, y, ring.full(at), place.x, place.y, head, batch);
@@ -186,12 +198,15 @@ __device__ inline void bring_pair(const BoxRing<T>& ring, typename BoxRing<T>::P
 // Keys and values of a head, a block for every group of warps at a time.
 template <class T>
 __device__ inline void bring_keys(const BoxRing<T>& ring, typename BoxRing<T>::Place& at, const BoxGrid& grid,
-                                  const GridBoxes& k, const GridBoxes& v, int head, int batch) {
+                                  const std::uint32_t* places, const GridBoxes& k, const GridBoxes& v, int head,
+                                  int batch) {
+  const int per_block = grid.per_block();
   for (int first = 0; first < grid.blocks; first += T::kW.groups) {
-    for (int box = 0; box < grid.per_block(); ++box) {
+    for (int box = 0; box < per_block; ++box) {
+#pragma unroll
       for (int group = 0; group < T::kW.groups; ++group) {
         if (first + group < grid.blocks) {
-          bring_pair(ring, at, k, v, BoxPlace(grid, first + group, box), head, batch);
+          bring_pair(ring, at, k, v, places[(first + group) * per_block + box], head, batch);
         } else {
           ring.begin(at, 0), at.step(1);
         }

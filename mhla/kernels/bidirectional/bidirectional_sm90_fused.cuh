@@ -15,19 +15,19 @@ struct BoxArguments {
 
 // The warp that copies: one lane. A slot takes k and v of a box, or q of two boxes.
 template <class T>
-__device__ inline void copy_boxes(const BoxArguments& a, const BoxRing<T>& ring) {
+__device__ inline void copy_boxes(const BoxArguments& a, const BoxRing<T>& ring, const std::uint32_t* places) {
   const Arguments& p = a.p;
   typename BoxRing<T>::Place at;
   const int boxes = a.grid.boxes();
   for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
     const Unit u(p, unit);
-    bring_keys(ring, at, a.grid, a.k, a.v, u.head, u.batch);
+    bring_keys(ring, at, a.grid, places, a.k, a.v, u.head, u.batch);
     for (int h = 0; h < p.group; ++h) {
       for (int box = 0; box < boxes; box += 2, at.step(1)) {
         const int count = min(2, boxes - box);
         ring.begin(at, count);
         for (int i = 0; i < count; ++i) {
-          const BoxPlace place(a.grid, box + i);
+          const BoxPlace place(places[box + i]);
           copy_grid_box(ring.at(at) + i * T::kBox, a.q, ring.full(at), place.x, place.y, u.head * p.group + h, u.batch);
         }
       }
@@ -44,7 +44,9 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks) box_fused_kernel(co
   const BoxRing<T> ring{shared_address(shared), shared_address(shared + a.plan.barriers_at)};
   char* const summaries = shared + a.plan.summaries_at;
   auto* mix = reinterpret_cast<uint4*>(shared + a.plan.mix_at);
+  auto* places = reinterpret_cast<std::uint32_t*>(shared + a.plan.places_at);
   if (threadIdx.x == 0) ring.init();
+  fill_places(a.grid, places);
   publish_shared();
   // Blocks that do not exist are multiplied with zeros: they must be finite.
   for (int at = p.M * a.plan.block_bytes / 16 + static_cast<int>(threadIdx.x);
@@ -53,7 +55,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks) box_fused_kernel(co
   }
   __syncthreads();
   if (warp == T::kWarps) {
-    if (lane == 0) copy_boxes(a, ring);
+    if (lane == 0) copy_boxes(a, ring, places);
     return;
   }
   const int pair = warp / 2, boxes = a.grid.boxes(), slots = (boxes + 1) / 2;  // of a query head
@@ -62,10 +64,13 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks) box_fused_kernel(co
     const Unit u(p, unit);
     if (unit == blockIdx.x || p.mix_head) fill_mix<T>(p, u.head, mix, false);
     if (unit != blockIdx.x) meet<T>();  // all are done with the head before
+    BOX_TIME(0);
     summarise_boxes<S, T>(p, a.grid, ring, phase, summaries, a.plan.block_bytes, shared + a.plan.trash_at, [](int) {});
     meet<T>();
+    BOX_TIME(1);
     mix_all<S, T>(p, summaries, a.plan.block_bytes, mix);
     meet<T>();
+    BOX_TIME(2);
     auto at = phase;
     at.step(pair);
     for (int i = pair; i < p.group * slots; i += T::kPairs, at.step(T::kPairs)) {
@@ -73,7 +78,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks) box_fused_kernel(co
       ring.wait(at);
       if (box < boxes) {
         const std::uint32_t tile = ring.at(at) + warp % 2 * T::kBox;
-        const BoxPlace place(a.grid, box);
+        const BoxPlace place(places[box]);
         float acc[S::kColumns][4] = {}, den[4] = {};
         read_out_box<S, true>(p, acc, den, tile, summaries + place.block * a.plan.block_bytes);
         float factors[2];
@@ -96,6 +101,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks) box_fused_kernel(co
       if (lane == 0) ring.release(at, T::kW.in_group);
     }
     phase.move(p.group * slots);
+    BOX_TIME(3);
   }
 }
 

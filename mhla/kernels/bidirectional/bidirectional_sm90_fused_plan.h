@@ -79,6 +79,7 @@ struct BoxPlan {
   int summaries_at = 0;
   int mix_at = 0;       // mix as fragments; backward: and its transpose
   int scratch_at = 0;   // backward: what a tile of queries shares, then tiles of dmix
+  int places_at = 0;    // where the boxes lie
   int trash_at = 0;     // a row that nobody reads
   int barriers_at = 0;  // of the slots: full, empty; backward: S is in memory
   int shared_bytes = 0;
@@ -93,7 +94,8 @@ constexpr BoxPlan box_layout(std::int64_t M, std::int64_t N, std::int64_t D, sm8
   p.summaries_at = w.slots * 2 * kBoxTokens * sm80::pitch_of(t);
   p.mix_at = p.summaries_at + padded * p.block_bytes;
   p.scratch_at = p.mix_at + mixes * padded * padded * 2;
-  p.trash_at = p.scratch_at + scratch;
+  p.places_at = p.scratch_at + scratch;
+  p.trash_at = p.places_at + static_cast<int>(sm80::kMostFusedTokens) / kBoxTokens * 4;
   p.barriers_at = p.trash_at + sm80::pitch_of(t);
   p.shared_bytes = p.barriers_at + 16 * w.slots + 16;
   p.fits = p.shared_bytes <= most;
