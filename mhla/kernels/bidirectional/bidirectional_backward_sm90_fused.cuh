@@ -211,10 +211,46 @@ __device__ inline void copy_gradient_boxes(const BoxGradientArguments& a, const 
   }
 }
 
+// The warp that stores: one lane.
+template <class S, class T>
+__device__ inline void store_gradients(const BoxGradientArguments& a, const BoxRing<T>& ring,
+                                       const std::uint32_t* places) {
+  using W = QueryTiles<S, T>;
+  const Arguments& p = a.p;
+  BoxStores<T> stores{ring};
+  typename BoxRing<T>::Place at;
+  const int per_block = a.grid.per_block(), keys = summary_slots<T>(a.grid),
+            parts = a.maybe_parts == nullptr ? 0 : PartTiles<S>::slots(p);
+  for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
+    const Unit u(p, unit);
+    at.move(keys);
+    for (int block = 0; block < a.grid.blocks; ++block) {
+      for (int h = 0; h < p.group; ++h) {
+        for (int box = 0; box < per_block; ++box, at.step(1)) {
+          const BoxPlace place(places[block * per_block + box]);
+          stores.wait();
+          store_grid_box(a.dq, ring.at(at), place.x, place.y, u.head * p.group + h, u.batch);
+          stores.stored(at);
+          if (box % W::kBoxes == W::kBoxes - 1) stores.finish();
+        }
+      }
+    }
+    at.move(parts);
+    for (int box = 0; box < a.grid.boxes(); ++box, at.step(1)) {
+      const BoxPlace place(places[box]);
+      stores.wait();
+      store_grid_box(a.dk, ring.at(at) + T::kBox, place.x, place.y, u.head, u.batch);
+      store_grid_box(a.dv, ring.at(at), place.x, place.y, u.head, u.batch);
+      stores.stored(at);
+    }
+    stores.finish();
+  }
+}
+
 // dq of all queries of a head, and dS~ in place of S~.
 template <class S, class T>
 __device__ inline void query_boxes(const BoxGradientArguments& a, const BoxRing<T>& ring,
-                                   typename BoxRing<T>::Place& phase, const std::uint32_t* places, const Unit& u,
+                                   typename BoxRing<T>::Place& phase, typename BoxRing<T>::Place& leaving,
                                    char* summaries, char* trash, TileScratch& scratch) {
   using W = QueryTiles<S, T>;
   const Arguments& p = a.p;
@@ -241,21 +277,14 @@ __device__ inline void query_boxes(const BoxGradientArguments& a, const BoxRing<
         }
         meet<T>();  // nobody reads them any more
         if (active) {
+          auto done = leaving;
+          done.step(box);
           query.store(p, ring.at(own), share);
           publish_shared();
-          if constexpr (W::kShares > 1) {
-            named_barrier(kPairBarrier + box, 64);
-          } else {
-            __syncwarp();
-          }
-          if (share == 0 && lane == 0) {
-            const BoxPlace place(places[block * a.grid.per_block() + first + box]);
-            store_grid_box(a.dq, ring.at(own), place.x, place.y, u.head * p.group + h, u.batch);
-            wait_boxes_read();
-            ring.release(own, T::kReleases);
-          }
+          __syncwarp();
+          if (lane == 0) ring.hand_over(done, 2 / W::kShares);
         }
-        phase.step(W::kBoxes);
+        phase.step(W::kBoxes), leaving.step(W::kBoxes);
       }
     }
     gradient.store(p, summary, trash, row, right);
@@ -308,15 +337,14 @@ __device__ inline void part_of_mix(const BoxGradientArguments& a, const BoxRing<
 // dk and dv of all keys of a head: a slot has two warps, one for each.
 template <class S, class T>
 __device__ inline void key_boxes(const BoxGradientArguments& a, const BoxRing<T>& ring,
-                                 typename BoxRing<T>::Place& phase, const std::uint32_t* places, const Unit& u,
-                                 const char* summaries) {
+                                 typename BoxRing<T>::Place& phase, typename BoxRing<T>::Place& leaving,
+                                 const std::uint32_t* places, const char* summaries) {
   const Arguments& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32, pair = warp / 2, D = S::D(p);
-  auto at = phase;
-  at.step(pair);
-  for (int box = pair; box < a.grid.boxes(); box += T::kPairs, at.step(T::kPairs)) {
-    const BoxPlace place(places[box]);
-    const char* summary = summaries + place.block * a.plan.block_bytes;
+  auto at = phase, done = leaving;
+  at.step(pair), done.step(pair);
+  for (int box = pair; box < a.grid.boxes(); box += T::kPairs, at.step(T::kPairs), done.step(T::kPairs)) {
+    const char* summary = summaries + BoxPlace(places[box]).block * a.plan.block_bytes;
     const std::uint32_t k = ring.at(at), v = k + T::kBox;
     float acc[S::kColumns][4];
     ring.wait(at);
@@ -353,17 +381,9 @@ __device__ inline void key_boxes(const BoxGradientArguments& a, const BoxRing<T>
     }
     publish_shared();
     __syncwarp();
-    if (lane == 0) {
-      if (warp % 2 == 0) {
-        store_grid_box(a.dk, v, place.x, place.y, u.head, u.batch);
-      } else {
-        store_grid_box(a.dv, k, place.x, place.y, u.head, u.batch);
-      }
-      wait_boxes_read();
-      ring.release(at, T::kW.in_group);
-    }
+    if (lane == 0) ring.hand_over(done);
   }
-  phase.move(a.grid.boxes());
+  phase.move(a.grid.boxes()), leaving.move(a.grid.boxes());
 }
 
 template <class S, class T>
@@ -379,7 +399,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
   auto* mix = reinterpret_cast<uint4*>(shared + a.plan.mix_at);
   uint4* const back = mix + tiles * tiles * 32;
   auto& scratch = *reinterpret_cast<TileScratch*>(shared + a.plan.scratch_at);
-  const std::uint32_t written = ring.barriers + 16 * T::kSlots;
+  const std::uint32_t written = ring.barriers + 24 * T::kSlots;
   auto* places = reinterpret_cast<std::uint32_t*>(shared + a.plan.places_at);
   fill_places(a.grid, places);
   if (threadIdx.x == 0) ring.init(), barrier_init(written, T::kW.groups);
@@ -387,11 +407,13 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
   // Blocks that do not exist are multiplied with zeros, columns past E and D go to the product for dmix.
   for (int at = threadIdx.x; at < tiles * bytes; at += T::kThreads) reinterpret_cast<uint4*>(summaries)[at] = uint4{};
   __syncthreads();
-  if (warp == T::kWarps) {
-    if (lane == 0) copy_gradient_boxes<S>(a, ring, places, written);
+  if (warp >= T::kWarps) {
+    if (lane == 0) {
+      warp == T::kWarps ? copy_gradient_boxes<S>(a, ring, places, written) : store_gradients<S>(a, ring, places);
+    }
     return;
   }
-  typename BoxRing<T>::Place phase;
+  typename BoxRing<T>::Place phase, leaving;
   for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
     const Unit u(p, unit);
     if (unit == blockIdx.x || p.mix_head) fill_mix<T>(p, u.head, mix, false), fill_mix<T>(p, u.head, back, true);
@@ -410,6 +432,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
       if (first) {
         store_bytes(p.summaries + (std::int64_t{blockIdx.x} * p.M + block) * (bytes / 2),
                     shared_address(summaries + block * bytes), bytes);
+        commit_boxes();
       }
     });
     if (first) wait_boxes_read();
@@ -423,7 +446,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
       publish_written();
       barrier_arrive(written);
     }
-    query_boxes<S, T>(a, ring, phase, places, u, summaries, trash, scratch);
+    query_boxes<S, T>(a, ring, phase, leaving, summaries, trash, scratch);
     meet<T>();
     BOX_TIME(3);
     if (a.maybe_parts != nullptr) {
@@ -435,7 +458,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
     mix_all<S, T>(p, summaries, bytes, back);
     meet<T>();
     BOX_TIME(5);
-    key_boxes<S, T>(a, ring, phase, places, u, summaries);
+    key_boxes<S, T>(a, ring, phase, leaving, places, summaries);
     BOX_TIME(6);
   }
 }

@@ -151,14 +151,15 @@ struct SlotPlace {
 template <class S, BoxWarps kWarps_>
 struct BoxTiles {
   static constexpr BoxWarps kW = kWarps_;
-  static constexpr int kWarps = kW.warps(), kPairs = kW.pairs(), kSlots = kW.slots, kThreads = (kWarps + 1) * 32;
+  static constexpr int kWarps = kW.warps(), kPairs = kW.pairs(), kSlots = kW.slots, kThreads = (kWarps + 2) * 32;
   static constexpr int kBox = kBoxTokens * S::kPitch, kSlot = 2 * kBox;
   static constexpr int kReleases = 2 * kW.in_group;  // of a slot: 2 by a warp of a group, or in_group by one of a pair
   static_assert(kWarps % 2 == 0 && kSlots % kW.groups == 0 && kSlots % kPairs == 0);
   static_assert(kW.in_group * kW.per_warp >= S::kRows && kBox % 128 == 0);
 };
 
-// The slots and their barriers: full ones, then empty ones.
+// The slots and their barriers: full ones, then empty ones; then those of slots that are ready to leave, in the order
+// in which they leave.
 template <class T>
 struct BoxRing {
   using Place = SlotPlace<T::kSlots>;
@@ -167,6 +168,7 @@ struct BoxRing {
   __device__ void init() const {  // by one thread, before __syncthreads()
     for (int i = 0; i < T::kSlots; ++i) {
       barrier_init(barriers + i * 8, 1), barrier_init(barriers + (T::kSlots + i) * 8, T::kReleases);
+      barrier_init(barriers + (2 * T::kSlots + i) * 8, 2);
     }
   }
   __device__ std::uint32_t full(const Place& at) const { return barriers + at.slot * 8; }
@@ -182,6 +184,33 @@ struct BoxRing {
   __device__ void release(const Place& at, int count) const {  // by one lane of a warp
     barrier_arrive(barriers + (T::kSlots + at.slot) * 8, count);
   }
+  // What a slot holds may leave, behind publish_shared(): two such calls. `leaving`: its place in the order of these.
+  __device__ void hand_over(const Place& leaving, int count = 1) const {
+    barrier_arrive(barriers + (2 * T::kSlots + leaving.slot) * 8, count);
+  }
+};
+
+// The lane that stores: boxes leave their slots while warps go on, and slots become empty one after the other.
+template <class T>
+struct BoxStores {
+  using Place = typename BoxRing<T>::Place;
+  const BoxRing<T>& ring;
+  Place leaving, pending;
+  bool any = false;
+
+  __device__ void wait() {  // until the next slot is ready
+    barrier_wait(ring.barriers + (2 * T::kSlots + leaving.slot) * 8, leaving.parity);
+    leaving.step(1);
+  }
+  __device__ void stored(const Place& at) {  // its boxes have been asked for
+    commit_boxes();
+    if (any) wait_boxes_read_but<1>(), ring.release(pending, T::kReleases);
+    pending = at, any = true;
+  }
+  __device__ void finish() {
+    if (any) wait_boxes_read_but<0>(), ring.release(pending, T::kReleases);
+    any = false;
+  }
 };
 
 // The lane that copies: boxes of two tensors to a slot.
@@ -193,6 +222,11 @@ __device__ inline void bring_pair(const BoxRing<T>& ring, typename BoxRing<T>::P
   copy_grid_box(ring.at(at), x, ring.full(at), place.x, place.y, head, batch);
   copy_grid_box(ring.at(at) + T::kBox, y, ring.full(at), place.x, place.y, head, batch);
   at.step(1);
+}
+
+template <class T>
+__device__ inline int summary_slots(const BoxGrid& grid) {
+  return (grid.blocks + T::kW.groups - 1) / T::kW.groups * T::kW.groups * grid.per_block();
 }
 
 // Keys and values of a head, a block for every group of warps at a time.
@@ -243,7 +277,7 @@ __device__ inline void summarise_boxes(const Arguments& p, const BoxGrid& grid, 
     summary.store(summaries + block * block_bytes, trash, row, D);
     stored(block);
   }
-  phase.move((grid.blocks + T::kW.groups - 1) / T::kW.groups * T::kW.groups * grid.per_block());
+  phase.move(summary_slots<T>(grid));
 }
 
 // All summaries, in place, by all warps but the one that copies.

@@ -81,7 +81,7 @@ struct BoxPlan {
   int scratch_at = 0;   // backward: what a tile of queries shares, then tiles of dmix
   int places_at = 0;    // where the boxes lie
   int trash_at = 0;     // a row that nobody reads
-  int barriers_at = 0;  // of the slots: full, empty; backward: S is in memory
+  int barriers_at = 0;  // of the slots: full, empty, ready to leave; backward: S is in memory
   int shared_bytes = 0;
 };
 constexpr BoxPlan box_layout(std::int64_t M, std::int64_t N, std::int64_t D, sm80::Tiles t, const BlockBoxes& boxes,
@@ -97,7 +97,7 @@ constexpr BoxPlan box_layout(std::int64_t M, std::int64_t N, std::int64_t D, sm8
   p.places_at = p.scratch_at + scratch;
   p.trash_at = p.places_at + static_cast<int>(sm80::kMostFusedTokens) / kBoxTokens * 4;
   p.barriers_at = p.trash_at + sm80::pitch_of(t);
-  p.shared_bytes = p.barriers_at + 16 * w.slots + 16;
+  p.shared_bytes = p.barriers_at + 24 * w.slots + 8;
   p.fits = p.shared_bytes <= most;
   return p;
 }

@@ -23,11 +23,12 @@ struct Box {
   TensorMap map;
   std::uint32_t shared, barrier;
   int at[5];
-  int thread;
+  int thread, group;
 };
 
 std::deque<Copy> copies[kMostThreads];
 std::deque<Box> loads, stores;
+int groups[kMostThreads];  // of boxes, committed
 
 void arrive(const Copy& copy) {
   if (copy.kind == Copy::kArrive) return mbarrier_arrive(copy.barrier);
@@ -97,9 +98,9 @@ void store(const Box& box) {
   });
 }
 
-void store_those_of(int thread) {  // -1: all
+void store_those_of(int thread, int pending) {  // -1: all
   for (auto box = stores.begin(); box != stores.end();) {
-    if (thread >= 0 && box->thread != thread) {
+    if (thread >= 0 && (box->thread != thread || box->group >= groups[thread] - pending)) {
       ++box;
       continue;
     }
@@ -128,7 +129,7 @@ void copy_wait(int pending) {
 }
 
 void load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier, const int (&at)[5]) {
-  Box box{map, to, barrier, {at[0], at[1], at[2], at[3], at[4]}, this_thread()};
+  Box box{map, to, barrier, {at[0], at[1], at[2], at[3], at[4]}, this_thread(), 0};
   char* const place = place_of(to, bytes_of(map), 128, "box");
   if (!late_copies) return load(box);
   std::memset(place, 0xff, bytes_of(map));
@@ -136,7 +137,7 @@ void load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier, con
 }
 
 void store_box(const TensorMap& map, std::uint32_t from, const int (&at)[5]) {
-  const Box box{map, from, 0, {at[0], at[1], at[2], at[3], at[4]}, this_thread()};
+  const Box box{map, from, 0, {at[0], at[1], at[2], at[3], at[4]}, this_thread(), groups[this_thread()]};
   place_of(from, bytes_of(map), 128, "box");
   late_copies ? stores.push_back(box) : store(box);
 }
@@ -144,17 +145,19 @@ void store_bytes(void* to, std::uint32_t from, int bytes) {
   if (bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(to) % 16 != 0) wrong("bulk copy: %d bytes to %p", bytes, to);
   place_of(from, static_cast<std::size_t>(bytes), 16, "bulk copy");
   const TensorMap map{static_cast<char*>(to), {bytes / 2, 1, 1, 1, 1}, {2, 0, 0, 0, 0}, {bytes / 2, 1, 1, 1, 1}, 0};
-  const Box box{map, from, 0, {}, this_thread()};
+  const Box box{map, from, 0, {}, this_thread(), groups[this_thread()]};
   late_copies ? stores.push_back(box) : store(box);
 }
-void wait_boxes() { store_those_of(this_thread()); }
+void commit_boxes() { ++groups[this_thread()]; }
+void wait_boxes(int pending) { store_those_of(this_thread(), pending); }
 
 void begin_copies() {
   for (std::deque<Copy>& queue : copies) queue.clear();
   loads.clear(), stores.clear();
+  for (int& count : groups) count = 0;
 }
 
-void end_copies() { store_those_of(-1); }
+void end_copies() { store_those_of(-1, 0); }
 
 bool deliver_copies() {
   bool any = false;

@@ -51,22 +51,22 @@ __device__ inline void copy_grid_box(std::uint32_t to, const GridBoxes& from, st
       : "memory");
 }
 
-// A box from shared memory, behind publish_shared(); wait_boxes_read() as for store_box().
+// A box from shared memory, behind publish_shared(): part of what commit_boxes() ends.
 __device__ inline void store_grid_box(const GridBoxes& to, std::uint32_t from, int x, int y, int head, int batch) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];\n"
-      "cp.async.bulk.commit_group;" ::"l"(&to.map),
-      "r"(from), "r"(0), "r"(x), "r"(y), "r"(head * to.head_step), "r"(batch * to.batch_step)
-      : "memory");
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&to.map),
+               "r"(from), "r"(0), "r"(x), "r"(y), "r"(head * to.head_step), "r"(batch * to.batch_step)
+               : "memory");
 }
 
 // Bytes of shared memory to memory, multiples of 16; the same.
 __device__ inline void store_bytes(void* to, std::uint32_t from, int bytes) {
-  asm volatile(
-      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-      "cp.async.bulk.commit_group;" ::"l"(to),
-      "r"(from), "r"(bytes)
-      : "memory");
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+__device__ inline void commit_boxes() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int kPending>  // until all that this thread committed was read, but for the last so many
+__device__ inline void wait_boxes_read_but() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 // What the copy engine has written to memory is there for what it is asked for next, behind a barrier too.

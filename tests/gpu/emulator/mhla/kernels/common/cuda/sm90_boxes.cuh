@@ -31,6 +31,7 @@ inline void copy_box(std::uint32_t to, const TokenBoxes& from, std::uint32_t bar
 }
 inline void store_box(const TokenBoxes& to, std::uint32_t from, int column, int head, int token, int batch) {
   emulator::store_box(to.map, from, {column, head * to.head_step, token, batch * to.batch_step, 0});
+  emulator::commit_boxes();
 }
 inline void wait_boxes_read() { emulator::wait_boxes(); }
 inline void wait_boxes_written() { emulator::wait_boxes(); }

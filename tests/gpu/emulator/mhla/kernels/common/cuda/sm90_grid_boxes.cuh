@@ -33,6 +33,11 @@ inline void store_grid_box(const GridBoxes& to, std::uint32_t from, int x, int y
 }
 inline void store_bytes(void* to, std::uint32_t from, int bytes) { emulator::store_bytes(to, from, bytes); }
 
+inline void commit_boxes() { emulator::commit_boxes(); }
+template <int kPending>
+inline void wait_boxes_read_but() {
+  emulator::wait_boxes(kPending);
+}
 inline void publish_written() {}
 
 }  // namespace mhla::sm90
