@@ -11,7 +11,7 @@ void with_gradient_kernel(const Arguments& a, const F& f) {
   with_spec<false>(a, [&](auto spec) {
     using S = decltype(spec);
     if constexpr (S::kRows < 8) {
-      using T = BoxTiles<S, box_gradient_warps(S::kTiles)>;
+      using T = BoxTiles<S, box_gradient_warps(S::kTiles), 2>;
       f(box_gradient_kernel<S, T>, T::kThreads);
     }
   });

@@ -69,11 +69,12 @@ struct BoxQueryGradient {
     const std::uint32_t z = shared_address(summary) + D * S::kPitch + d0 * 2 + lane % 4 * 4;
     const auto there = [&](int j) { return d0 + j * 8 < D; };
     float den[2] = {}, dot[2] = {};
-    std::uint32_t raw[W::kOwn][2];
+    std::uint32_t raw[W::kOwn][2], sums[W::kOwn];
 #pragma unroll
     for (int j = 0; j < W::kOwn; ++j) {
       if (!there(j)) break;
-      const float2 zz = unpack_bf16(shared_word(z + j * 16));
+      sums[j] = shared_word(z + j * 16);
+      const float2 zz = unpack_bf16(sums[j]);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         raw[j][half] = shared_word(q + half * 8 * S::kPitch + j * 16);
@@ -99,8 +100,8 @@ struct BoxQueryGradient {
     float w[2], c[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float total = p.eps + den[half];
-      w[half] = p.normalized ? p.scale / total : p.scale, c[half] = p.normalized ? -dot[half] / total : 0.0f;
+      const float inverse = 1.0f / (p.eps + den[half]);
+      w[half] = p.normalized ? p.scale * inverse : p.scale, c[half] = p.normalized ? -dot[half] * inverse : 0.0f;
       if (lane % 4 == 0 && share == 0) {
         scratch.terms[box * kBoxTokens + lane / 4 + half * 8] = __float2bfloat16_rn(c[half]);
       }
@@ -108,7 +109,7 @@ struct BoxQueryGradient {
 #pragma unroll
     for (int j = 0; j < W::kOwn; ++j) {
       if (!there(j)) break;
-      const float2 zz = unpack_bf16(shared_word(z + j * 16));
+      const float2 zz = unpack_bf16(sums[j]);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float2 x = unpack_bf16(feature_pair(S::map(p), raw[j][half]));
@@ -420,7 +421,6 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
     if (unit != blockIdx.x) meet<T>();  // all are done with the head before
     const int group = warp / T::kW.in_group;
     const bool first = warp % T::kW.in_group == 0 && lane == 0;  // of its group
-    BOX_TIME(0);
     summarise_boxes<S, T>(p, a.grid, ring, phase, summaries, bytes, trash, [&](int block) {
       if (a.maybe_parts == nullptr) return;
       publish_shared();
@@ -437,10 +437,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
     });
     if (first) wait_boxes_read();
     meet<T>();
-    BOX_TIME(1);
     mix_all<S, T>(p, summaries, bytes, mix);
     meet<T>();
-    BOX_TIME(2);
     if (first && a.maybe_parts != nullptr) {
       wait_boxes_written();
       publish_written();
@@ -448,18 +446,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks)
     }
     query_boxes<S, T>(a, ring, phase, leaving, summaries, trash, scratch);
     meet<T>();
-    BOX_TIME(3);
     if (a.maybe_parts != nullptr) {
       const int part = p.mix_head ? u.head * (p.units / p.Hkv) + u.batch : unit;
       part_of_mix<S, T>(a, ring, phase, summaries, reinterpret_cast<float*>(&scratch),
                         a.maybe_parts + std::int64_t{part} * 256);
     }
-    BOX_TIME(4);
     mix_all<S, T>(p, summaries, bytes, back);
     meet<T>();
-    BOX_TIME(5);
     key_boxes<S, T>(a, ring, phase, leaving, places, summaries);
-    BOX_TIME(6);
   }
 }
 

@@ -12,7 +12,7 @@ void launch_box_fused(const Problem& p, const Arguments& arguments, const BoxPla
   with_spec<false>(arguments, [&](auto spec) {
     using S = decltype(spec);
     if constexpr (S::kRows < 8) {
-      using T = BoxTiles<S, box_warps(S::kTiles)>;
+      using T = BoxTiles<S, box_warps(S::kTiles), 1>;
       const auto kernel = box_fused_kernel<S, T>;
       launch_next("sm90 box_fused_kernel", kernel, blocks_for(kernel, T::kThreads, plan.shared_bytes, arguments.units),
                   T::kThreads, plan.shared_bytes, stream, a);

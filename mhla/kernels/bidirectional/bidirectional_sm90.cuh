@@ -20,9 +20,9 @@ void launch_short_gradients(const Problem& p, const Arguments& a, const Gradient
 
 // Where box_plan() fits: forward, all of a.units, from beginning to end.
 void launch_box_fused(const Problem& p, const Arguments& a, const BoxPlan& plan, cudaStream_t stream);
-// Where box_gradient_plan() fits and all of dq, dk and dv are wanted: these. With a.summaries, plan.block_bytes for each
-// of M blocks of box_gradient_blocks() heads, also parts of dmix: [units][16][16], or [heads][sequences][16][16] where
-// heads have their own matrix.
+// Where box_gradient_plan() fits and all of dq, dk and dv are wanted: these. With a.summaries, plan.block_bytes for
+// each of M blocks of box_gradient_blocks() heads, also parts of dmix: [units][16][16], or [heads][sequences][16][16]
+// where heads have their own matrix.
 int box_gradient_blocks(const Arguments& a, const BoxPlan& plan);
 void launch_box_gradients(const Problem& p, const Arguments& a, float* maybe_parts, const BoxPlan& plan,
                           cudaStream_t stream);

@@ -1,16 +1,14 @@
 // What the fused kernels of Hopper share, forward and backward (bidirectional_sm90_fused_plan.h): one warp asks the
 // copy engine for boxes of 16 tokens of one head after the other through a ring of slots, as far ahead as slots are
-// empty; the others summarise, mix and read out, with a barrier between these phases. Through a phase a slot always has
-// the same readers, or a barrier between two readings, so nobody waits for a parity that is two rounds old.
+// empty; backward, another one for boxes on their way back to memory. The others summarise, mix and read out, with a
+// barrier between these phases. Through a phase a slot always has the same readers, or a barrier between two readings,
+// so nobody waits for a parity that is two rounds old.
 #pragma once
 
+#include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_fused_plan.h"
 #include "mhla/kernels/common/cuda/sm90_grid_boxes.cuh"
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
-
-#ifndef BOX_TIME
-#define BOX_TIME(i)
-#endif
 
 namespace mhla::sm90 {
 
@@ -98,7 +96,7 @@ struct BoxSummary {
 
 // Columns [x, x + 16 * kWide) of all blocks, mixed in registers, written in place. mix: fragments in shared memory.
 template <int kTiles, int kWide>
-__device__ inline void mix_box_columns(std::uint32_t S, int block_bytes, const uint4* mix, int x) {
+__device__ inline void mix_box_columns(std::uint32_t S, int block_bytes, const uint4* mix, int M, int x) {
   const int lane = threadIdx.x % 32;
   const std::uint32_t rows = S + lane % 16 * block_bytes + x * 2;
   float acc[kTiles][2 * kWide][4] = {};
@@ -120,17 +118,19 @@ __device__ inline void mix_box_columns(std::uint32_t S, int block_bytes, const u
       }
     }
   }
+  cut_blocks<kTiles>(acc, M);
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) store_tile<2 * kWide>(acc[i], rows + i * 16 * block_bytes);
 }
 
-template <int kTiles, int kWarps>
-__device__ inline void mix_boxes(std::uint32_t S, int block_bytes, const uint4* mix, int columns) {
-  constexpr int kWide = kTiles == 1 ? 4 : kTiles == 2 ? 2 : 1, kStep = 16 * kWide;
-  const int warp = threadIdx.x / 32, whole = columns / kStep * kStep;
-  for (int x = warp * kStep; x < whole; x += kWarps * kStep) mix_box_columns<kTiles, kWide>(S, block_bytes, mix, x);
-  for (int x = whole + warp * 16; x < columns; x += kWarps * 16) mix_box_columns<kTiles, 1>(S, block_bytes, mix, x);
+// kMost: of kWide with one tile of blocks, as registers allow.
+template <int kTiles, int kMost, int kWarps>
+__device__ inline void mix_boxes(std::uint32_t S, int block_bytes, const uint4* mix, int M, int columns) {
+  constexpr int kWide = kTiles == 1 ? kMost : kTiles == 2 ? 2 : 1, kStep = 16 * kWide;
+  const int warp = threadIdx.x / 32, whole = columns / (kStep * kWarps) * (kStep * kWarps);  // the rest is shared too
+  for (int x = warp * kStep; x < whole; x += kWarps * kStep) mix_box_columns<kTiles, kWide>(S, block_bytes, mix, M, x);
+  for (int x = whole + warp * 16; x < columns; x += kWarps * 16) mix_box_columns<kTiles, 1>(S, block_bytes, mix, M, x);
 }
 
 // Where a phase begins in the ring of kSlots, and slots of it.
@@ -148,10 +148,11 @@ struct SlotPlace {
   }
 };
 
-template <class S, BoxWarps kWarps_>
+// kHelpers: warps that copy and store.
+template <class S, BoxWarps kWarps_, int kHelpers>
 struct BoxTiles {
   static constexpr BoxWarps kW = kWarps_;
-  static constexpr int kWarps = kW.warps(), kPairs = kW.pairs(), kSlots = kW.slots, kThreads = (kWarps + 2) * 32;
+  static constexpr int kWarps = kW.warps(), kPairs = kW.pairs(), kSlots = kW.slots, kThreads = (kWarps + kHelpers) * 32;
   static constexpr int kBox = kBoxTokens * S::kPitch, kSlot = 2 * kBox;
   static constexpr int kReleases = 2 * kW.in_group;  // of a slot: 2 by a warp of a group, or in_group by one of a pair
   static_assert(kWarps % 2 == 0 && kSlots % kW.groups == 0 && kSlots % kPairs == 0);
@@ -285,11 +286,12 @@ template <class S, class T>
 __device__ inline void mix_all(const Arguments& p, char* summaries, int block_bytes, const uint4* mix) {
   const int D = S::D(p), columns = D * (S::kPitch / 2) + (D + 15) / 16 * 16;
   const std::uint32_t at = shared_address(summaries);
+  constexpr int kMost = S::kRows == 2 ? 4 : 8;
   switch ((p.M + 15) / 16) {
-    case 1: mix_boxes<1, T::kWarps>(at, block_bytes, mix, columns); break;
-    case 2: mix_boxes<2, T::kWarps>(at, block_bytes, mix, columns); break;
-    case 3: mix_boxes<3, T::kWarps>(at, block_bytes, mix, columns); break;
-    default: mix_boxes<4, T::kWarps>(at, block_bytes, mix, columns); break;
+    case 1: mix_boxes<1, kMost, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
+    case 2: mix_boxes<2, kMost, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
+    case 3: mix_boxes<3, kMost, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
+    default: mix_boxes<4, kMost, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
   }
 }
 

@@ -35,30 +35,6 @@ __device__ inline void copy_boxes(const BoxArguments& a, const BoxRing<T>& ring,
   }
 }
 
-// The warp that stores: one lane.
-template <class T>
-__device__ inline void store_outputs(const BoxArguments& a, const BoxRing<T>& ring, const std::uint32_t* places) {
-  const Arguments& p = a.p;
-  BoxStores<T> stores{ring};
-  typename BoxRing<T>::Place at;
-  const int boxes = a.grid.boxes(), keys = summary_slots<T>(a.grid);
-  for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
-    const Unit u(p, unit);
-    at.move(keys);
-    for (int h = 0; h < p.group; ++h) {
-      for (int box = 0; box < boxes; box += 2, at.step(1)) {
-        stores.wait();
-        for (int i = 0; i < min(2, boxes - box); ++i) {
-          const BoxPlace place(places[box + i]);
-          store_grid_box(a.out, ring.at(at) + i * T::kBox, place.x, place.y, u.head * p.group + h, u.batch);
-        }
-        stores.stored(at);
-      }
-    }
-    stores.finish();
-  }
-}
-
 template <class S, class T>
 __global__ void __launch_bounds__(T::kThreads, T::kW.blocks) box_fused_kernel(const __grid_constant__ BoxArguments a) {
   after_previous();
@@ -78,26 +54,23 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks) box_fused_kernel(co
     reinterpret_cast<uint4*>(summaries)[at] = uint4{};
   }
   __syncthreads();
-  if (warp >= T::kWarps) {
-    if (lane == 0) warp == T::kWarps ? copy_boxes(a, ring, places) : store_outputs(a, ring, places);
+  if (warp == T::kWarps) {
+    if (lane == 0) copy_boxes(a, ring, places);
     return;
   }
   const int pair = warp / 2, boxes = a.grid.boxes(), slots = (boxes + 1) / 2;  // of a query head
-  typename BoxRing<T>::Place phase, leaving;
+  typename BoxRing<T>::Place phase;
   for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
     const Unit u(p, unit);
     if (unit == blockIdx.x || p.mix_head) fill_mix<T>(p, u.head, mix, false);
     if (unit != blockIdx.x) meet<T>();  // all are done with the head before
-    BOX_TIME(0);
     summarise_boxes<S, T>(p, a.grid, ring, phase, summaries, a.plan.block_bytes, shared + a.plan.trash_at, [](int) {});
     meet<T>();
-    BOX_TIME(1);
     mix_all<S, T>(p, summaries, a.plan.block_bytes, mix);
     meet<T>();
-    BOX_TIME(2);
-    auto at = phase, done = leaving;
-    at.step(pair), done.step(pair);
-    for (int i = pair; i < p.group * slots; i += T::kPairs, at.step(T::kPairs), done.step(T::kPairs)) {
+    auto at = phase;
+    at.step(pair);
+    for (int i = pair; i < p.group * slots; i += T::kPairs, at.step(T::kPairs)) {
       const int h = p.group == 1 ? 0 : i / slots, box = 2 * (i - h * slots) + warp % 2;
       ring.wait(at);
       if (box < boxes) {
@@ -116,12 +89,16 @@ __global__ void __launch_bounds__(T::kThreads, T::kW.blocks) box_fused_kernel(co
         __syncwarp();
         store_tile<S::kColumns>(acc, tile + lane % 16 * S::kPitch);
         publish_shared();
+        __syncwarp();
+        if (lane == 0) {
+          store_grid_box(a.out, tile, place.x, place.y, u.head * p.group + h, u.batch);
+          commit_boxes();
+          wait_boxes_read_but<0>();
+        }
       }
-      __syncwarp();
-      if (lane == 0) ring.hand_over(done);
+      if (lane == 0) ring.release(at, T::kW.in_group);
     }
-    phase.move(p.group * slots), leaving.move(p.group * slots);
-    BOX_TIME(3);
+    phase.move(p.group * slots);
   }
 }
 

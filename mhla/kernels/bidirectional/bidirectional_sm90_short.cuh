@@ -4,7 +4,7 @@
 #pragma once
 
 #include "mhla/kernels/bidirectional/bidirectional_sm80_pairs.cuh"
-#include "mhla/kernels/common/cuda/sm90_ring.cuh"
+#include "mhla/kernels/common/cuda/warpgroup.cuh"
 
 namespace mhla::sm90 {
 
@@ -92,31 +92,22 @@ __device__ inline bool whole_square(const PairTable& table, int j) {
 // Forward: a warpgroup per 64 queries, rounded up to a power of two, 128 registers a thread.
 constexpr int short_groups(int rows) { return rows <= 64 ? 1 : rows <= 128 ? 2 : 4; }
 constexpr int short_shared_bytes(int groups) {
-  return kPanelAlign + 2 * 3 * groups * 64 * kPanelRowBytes + static_cast<int>(sizeof(PairTable));
+  return 2 * kPanelAlign + 2 * 3 * groups * 64 * kPanelRowBytes + static_cast<int>(sizeof(PairTable));
 }
 
-// out of the 64 queries of a warpgroup: those of a warp stay in its registers, their place in shared memory takes the
-// outputs on their way.
+// out of the 64 queries of a warpgroup.
 template <class S>
 __device__ inline void short_readout(const Arguments& p, const PairHead& work, char* queries, const char* keys,
-                                     const char* values, int square) {
+                                     const char* values, const char* ones, int square) {
   const PairTable& table = work.table;
   const int rows = panel_rows(work.shape.tiles), own = square * 4 + threadIdx.x / 32 % 4;  // tile of this warp
+  const std::uint64_t q = panel_descriptor(shared_address(queries + square * 64 * kPanelRowBytes));
   const std::uint64_t k = panel_descriptor(shared_address(keys)), v = panel_descriptor(shared_address(values));
+  const std::uint64_t one = panel_descriptor(shared_address(ones));
   const float* mix = table.mix[own];
-  std::uint32_t q[4][4];
-  load_panel_rows<1>(q, shared_address(queries + square * 64 * kPanelRowBytes));
-#pragma unroll
-  for (int step = 0; step < 4; ++step) feature_fragment(S::map(p), q[step]);
   Accumulator acc = {};
-  float den[2] = {};
+  float den[4] = {};
   std::uint32_t weights[4][4];
-  const auto score = [&](Accumulator& s, int j) {
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      multiply_panel_columns(s, q[step], k + j * 4 * kNextRows + step * kNextColumns, step > 0);
-    }
-  };
   const auto weigh = [&](Accumulator& s, int j) {
     const bool whole = whole_square(table, j);
 #pragma unroll
@@ -127,16 +118,19 @@ __device__ inline void short_readout(const Arguments& p, const PairHead& work, c
         const int count = table.counts[4 * j + step];
         each_of_step(step, [&](int tile, int i, int column) { s[tile][i] = column < count ? s[tile][i] : 0.0f; });
       }
-      each_of_step(step, [&](int tile, int i, int) { den[i / 2] += s[tile][i]; });
     }
+  };
+  const auto add_values = [&](int j) {
+    multiply_square_rows(acc, weights, v + j * 4 * kNextRows);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) add_row_sums(den, weights[step], one);
   };
   {
     Accumulator s;
     warpgroup_begin();
-    score(s, 0);
+    multiply_squares(s, q, k);
     warpgroup_commit();
     warpgroup_wait<0>();
-    settle_sums(s);
     weigh(s, 0);
     square_fragments(s, weights);
   }
@@ -144,28 +138,23 @@ __device__ inline void short_readout(const Arguments& p, const PairHead& work, c
   for (int j = 1; j * 64 < rows; ++j) {  // the scores of one square of keys while those before weigh values
     Accumulator s;
     warpgroup_begin();
-    score(s, j);
+    multiply_squares(s, q, k + j * 4 * kNextRows);
     warpgroup_commit();
-    multiply_square_rows(acc, weights, v + (j - 1) * 4 * kNextRows);
+    add_values(j - 1);
     warpgroup_commit();
     warpgroup_wait<1>();
-    settle_sums(s);
     weigh(s, j);
     warpgroup_wait<0>();
     settle_sums(acc);
     square_fragments(s, weights);
   }
   warpgroup_begin();
-  multiply_square_rows(acc, weights, v + (rows / 64 - 1) * 4 * kNextRows);
+  add_values(rows / 64 - 1);
   warpgroup_commit();
   warpgroup_wait<0>();
   settle_sums(acc);
-  float factors[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float total = p.eps + quad_sum(den[half]);
-    factors[half] = p.normalized ? p.scale / total : p.scale;
-  }
+  warpgroup_barrier(square);  // nobody reads these queries any more
+  const float factors[2] = {output_factor(p, den[0]), output_factor(p, den[2])};
   write_square_rows<false>(acc, factors, table, own, queries + own * 16 * kPanelRowBytes,
                            p.out.at(work.batch, work.head), p.out.token, S::E(p));
 }
@@ -174,12 +163,15 @@ __device__ inline void short_readout(const Arguments& p, const PairHead& work, c
 template <class S, int kGroups>
 __global__ void __launch_bounds__(kGroups * 128, 4 / kGroups) short_kernel(Arguments p, PairShape shape, int heads) {
   after_previous();
-  extern __shared__ char unaligned[];  // [2] queries, keys, values; table
+  extern __shared__ char unaligned[];  // [2] queries, keys, values; ones; table
   constexpr int panel = kGroups * 64 * kPanelRowBytes;
   const int group = warpgroup_index();
-  char* stages = aligned_panels(unaligned);
-  PairHead work(p, shape, stages + 6 * panel);
+  char *stages = aligned_panels(unaligned), *ones = stages + 6 * panel;
+  PairHead work(p, shape, ones + kPanelAlign);
   work.fill_tokens();
+  for (int i = threadIdx.x; i < kPanelAlign / 4; i += kGroups * 128) {
+    reinterpret_cast<std::uint32_t*>(ones)[i] = 0x3f803f80u;
+  }
   const PanelMover<kGroups * 128, kGroups * 64> mover(work.table);
   const auto fetch = [&](int row, int slot) {
     if (row < heads) {
@@ -200,11 +192,12 @@ __global__ void __launch_bounds__(kGroups * 128, 4 / kGroups) short_kernel(Argum
     if (row == blockIdx.x || p.mix_head) work.fill_mix(work.head);
     copy_wait<0>();
     char *queries = stages + slot * 3 * panel, *keys = queries + panel;
+    mover.map(S::map(p), S::D(p), queries);
     mover.map(S::map(p), S::D(p), keys);
     publish_shared();
     __syncthreads();  // this head is there, and all are done with the one before
     fetch(row + gridDim.x, slot ^ 1);
-    if (group * 64 < panel_rows(shape.tiles)) short_readout<S>(p, work, queries, keys, keys + panel, group);
+    if (group * 64 < panel_rows(shape.tiles)) short_readout<S>(p, work, queries, keys, keys + panel, ones, group);
     if (p.mix_head) __syncthreads();  // the table changes with the head
   }
   copy_wait<0>();
