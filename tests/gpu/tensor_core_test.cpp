@@ -25,7 +25,7 @@ constexpr Way kWays[] = {
     {"one fused kernel", "bidirectional B=1 N=400 H=2 Hkv=1 D=40 E=40 layout=2d:20x20/5x5"},
     {"boxes of 8 x 2 tokens, heads share", "bidirectional B=1 N=384 H=2 Hkv=1 D=72 E=72 layout=2d:16x24/2x3"},
     {"boxes of a line, ragged heads", "bidirectional B=2 N=512 H=2 Hkv=2 D=32 E=24 layout=1d:64 map=elu1 per_head"},
-    {"boxes, more blocks than a tile", "bidirectional B=1 N=384 H=1 Hkv=1 D=64 E=48 layout=2d:16x24/4x6 norm=none"},
+    {"boxes, more blocks than a tile", "bidirectional B=1 N=384 H=2 Hkv=2 D=32 E=24 layout=2d:16x24/4x6 norm=none"},
     {"panels of 64", "bidirectional B=2 N=640 H=1 Hkv=1 D=64 E=64 layout=1d:200"},
     {"panels of 128", "bidirectional B=1 N=540 H=2 Hkv=1 D=128 E=120 layout=2d:18x30/2x2 map=elu1"},
     {"panels, own denominators", "bidirectional B=1 N=300 H=1 Hkv=1 D=64 E=56 layout=1d:100 den"},

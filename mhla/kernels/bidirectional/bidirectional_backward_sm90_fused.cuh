@@ -69,12 +69,11 @@ struct BoxQueryGradient {
     const std::uint32_t z = shared_address(summary) + D * S::kPitch + d0 * 2 + lane % 4 * 4;
     const auto there = [&](int j) { return d0 + j * 8 < D; };
     float den[2] = {}, dot[2] = {};
-    std::uint32_t raw[W::kOwn][2], sums[W::kOwn];
+    std::uint32_t raw[W::kOwn][2];
 #pragma unroll
     for (int j = 0; j < W::kOwn; ++j) {
       if (!there(j)) break;
-      sums[j] = shared_word(z + j * 16);
-      const float2 zz = unpack_bf16(sums[j]);
+      const float2 zz = unpack_bf16(shared_word(z + j * 16));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         raw[j][half] = shared_word(q + half * 8 * S::kPitch + j * 16);
@@ -100,8 +99,8 @@ struct BoxQueryGradient {
     float w[2], c[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float inverse = 1.0f / (p.eps + den[half]);
-      w[half] = p.normalized ? p.scale * inverse : p.scale, c[half] = p.normalized ? -dot[half] * inverse : 0.0f;
+      const float total = p.eps + den[half];
+      w[half] = p.normalized ? p.scale / total : p.scale, c[half] = p.normalized ? -dot[half] / total : 0.0f;
       if (lane % 4 == 0 && share == 0) {
         scratch.terms[box * kBoxTokens + lane / 4 + half * 8] = __float2bfloat16_rn(c[half]);
       }
@@ -109,7 +108,7 @@ struct BoxQueryGradient {
 #pragma unroll
     for (int j = 0; j < W::kOwn; ++j) {
       if (!there(j)) break;
-      const float2 zz = unpack_bf16(sums[j]);
+      const float2 zz = unpack_bf16(shared_word(z + j * 16));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float2 x = unpack_bf16(feature_pair(S::map(p), raw[j][half]));

@@ -124,10 +124,9 @@ __device__ inline void mix_box_columns(std::uint32_t S, int block_bytes, const u
   for (int i = 0; i < kTiles; ++i) store_tile<2 * kWide>(acc[i], rows + i * 16 * block_bytes);
 }
 
-// kMost: of kWide with one tile of blocks, as registers allow.
-template <int kTiles, int kMost, int kWarps>
+template <int kTiles, int kWarps>
 __device__ inline void mix_boxes(std::uint32_t S, int block_bytes, const uint4* mix, int M, int columns) {
-  constexpr int kWide = kTiles == 1 ? kMost : kTiles == 2 ? 2 : 1, kStep = 16 * kWide;
+  constexpr int kWide = kTiles == 1 ? 4 : kTiles == 2 ? 2 : 1, kStep = 16 * kWide;
   const int warp = threadIdx.x / 32, whole = columns / (kStep * kWarps) * (kStep * kWarps);  // the rest is shared too
   for (int x = warp * kStep; x < whole; x += kWarps * kStep) mix_box_columns<kTiles, kWide>(S, block_bytes, mix, M, x);
   for (int x = whole + warp * 16; x < columns; x += kWarps * 16) mix_box_columns<kTiles, 1>(S, block_bytes, mix, M, x);
@@ -286,12 +285,11 @@ template <class S, class T>
 __device__ inline void mix_all(const Arguments& p, char* summaries, int block_bytes, const uint4* mix) {
   const int D = S::D(p), columns = D * (S::kPitch / 2) + (D + 15) / 16 * 16;
   const std::uint32_t at = shared_address(summaries);
-  constexpr int kMost = S::kRows == 2 ? 4 : 8;
   switch ((p.M + 15) / 16) {
-    case 1: mix_boxes<1, kMost, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
-    case 2: mix_boxes<2, kMost, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
-    case 3: mix_boxes<3, kMost, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
-    default: mix_boxes<4, kMost, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
+    case 1: mix_boxes<1, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
+    case 2: mix_boxes<2, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
+    case 3: mix_boxes<3, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
+    default: mix_boxes<4, T::kWarps>(at, block_bytes, mix, p.M, columns); break;
   }
 }
 

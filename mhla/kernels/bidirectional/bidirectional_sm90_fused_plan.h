@@ -46,8 +46,8 @@ struct BoxWarps {
   constexpr int pairs() const { return warps() / 2; }
 };
 constexpr BoxWarps box_warps(sm80::Tiles t) {
-  if (t.rows == 2) return {2, 1, 8, 8, 3};
-  if (t.rows == 4) return {2, 2, 4, 8, 1};
+  if (t.rows == 2) return {2, 1, 4, 8, 3};
+  if (t.rows == 4) return {2, 2, 4, 12, 1};
   if (t.rows == 5) return {1, 5, 2, 10, 1};
   return {};
 }
