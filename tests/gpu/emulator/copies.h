@@ -1,5 +1,5 @@
-// Copies that take their time. Late ones arrive when somebody waits for them: at cp.async.wait_group for a thread's own,
-// at an mbarrier when nobody else can go on. Their place is NaN from the moment they were asked for.
+// Copies that take their time. Late ones arrive when somebody waits for them: at cp.async.wait_group for a thread's
+// own, at an mbarrier when nobody else can go on. Their place is NaN from the moment they were asked for.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct TensorMap {
 };
 void load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier, const int (&at)[4]);
 void store_box(const TensorMap& map, std::uint32_t from, const int (&at)[4]);  // and commits
-void wait_boxes();                                                            // this thread's
+void wait_boxes();                                                             // this thread's
 
 // 16-byte pieces of rows of 128, 64 or 32 bytes lie swizzled.
 constexpr std::uint32_t swizzled(std::uint32_t address, int row_bytes) {
