@@ -20,7 +20,8 @@ namespace emulator {
 
 namespace {
 
-constexpr std::size_t kMargin = 1024, kStatic = 64 << 20;  // written by nobody; where other __shared__ variables may lie
+constexpr std::size_t kMargin = 1024,
+                      kStatic = 64 << 20;  // written by nobody; where other __shared__ variables may lie
 std::size_t bytes_of_launch = 0;
 
 }  // namespace
