@@ -1,8 +1,8 @@
 // One candidate against the reference, and simple timings, in a program that needs nothing but this repository:
 // no GoogleTest, no Highway. smoke.sh builds it, for a GPU or for the emulator.
-//   smoke [CANDIDATE] check [quick] [seed]   every check of mhla/testing over fixed and random cases; a line per failure
-//   smoke [CANDIDATE] case|accuracy NAME     one case, as a failure names it: all checks or the first
-//   smoke [CANDIDATE] time [shape]           median milliseconds of the named shapes in bf16
+//   smoke [CANDIDATE] check [quick] [seed]   every check of mhla/testing over fixed and random cases; a line per
+//   failure smoke [CANDIDATE] case|accuracy NAME     one case, as a failure names it: all checks or the first smoke
+//   [CANDIDATE] time [shape]           median milliseconds of the named shapes in bf16
 // CANDIDATE: cuda unless given; in the emulator also sm80 and sm90, of which checks are cases that they take.
 #include <algorithm>
 #include <cstdio>

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Builds and runs tests/gpu/smoke.cpp with nothing but g++ and nvcc.
 #   tests/gpu/smoke.sh gpu [ARCH] -- ARGS      on a GPU (ARCH: 90a unless given); ARGS: check [quick] [seed] | time [shape]
-#   tests/gpu/smoke.sh emulator -- ARGS        on the CPU, kernels run thread by thread: x86-64, small cases only
+#   tests/gpu/smoke.sh emulator -- ARGS        on the CPU, kernels run thread by thread: x86-64, small cases only;
+#                                              `-- sm90 check quick`: the kernels of sm90 (or sm80); emulator/emulator.h
+#                                              lists what the environment sets
 # JOBS: compilers at once (all cores). Objects go to build/smoke-*.
 set -eu
 cd "$(dirname "$0")/../.."

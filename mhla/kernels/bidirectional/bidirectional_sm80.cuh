@@ -9,19 +9,6 @@ namespace mhla::sm80 {
 
 struct Gradients;
 
-// Mixed rows of blocks that do not exist: 0, where 0 times NaN made NaN. They are multiplied with zeros again.
-template <int kTiles, int kColumns>
-__device__ inline void cut_blocks(float (&acc)[kTiles][kColumns][4], int M) {
-  if (M > (kTiles - 1) * 16 + 15) return;
-#pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if ((kTiles - 1) * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + i / 2 * 8 >= M) acc[kTiles - 1][j][i] = 0;
-    }
-  }
-}
-
 // Forward where plan.stages > 0: all of a.units, from beginning to end.
 void launch_fused(const Arguments& a, const FusedPlan& plan, cudaStream_t stream);
 

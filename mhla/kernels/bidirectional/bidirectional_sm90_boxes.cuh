@@ -5,7 +5,6 @@
 // so nobody waits for a parity that is two rounds old.
 #pragma once
 
-#include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90_fused_plan.h"
 #include "mhla/kernels/common/cuda/sm90_grid_boxes.cuh"
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
@@ -93,6 +92,19 @@ struct BoxSummary {
     }
   }
 };
+
+// Mixed rows of blocks that do not exist: 0, where 0 times NaN made NaN. They are multiplied with zeros again.
+template <int kTiles, int kColumns>
+__device__ inline void cut_blocks(float (&acc)[kTiles][kColumns][4], int M) {
+  if (M > (kTiles - 1) * 16 + 15) return;
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((kTiles - 1) * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + i / 2 * 8 >= M) acc[kTiles - 1][j][i] = 0;
+    }
+  }
+}
 
 // Columns [x, x + 16 * kWide) of all blocks, mixed in registers, written in place. mix: fragments in shared memory.
 template <int kTiles, int kWide>

@@ -1,14 +1,14 @@
-// Runs CUDA kernels on the CPU, thread by thread: enough of the language and of the instructions for the kernels of both
-// forms, Hopper's included. Headers of this folder are found before the real ones (-I), so a plain C++ compiler builds
-// the .cu files. Each thread of a block is a fiber with a stack of its own; it runs until it has to wait for others.
-// Blocks run one after the other.
+// Runs CUDA kernels on the CPU, thread by thread: enough of the language and of the instructions for the kernels of
+// both forms, Hopper's included. Headers of this folder are found before the real ones (-I), so a plain C++ compiler
+// builds the .cu files. Each thread of a block is a fiber with a stack of its own; it runs until it has to wait for
+// others. Blocks run one after the other.
 //   fibers.cpp    threads, the barriers of blocks and warps, who waits for what when nobody can go on
 //   shared.h      shared memory and its addresses of 32 bits      mbarriers.cpp  barriers in shared memory
 //   copies.cpp    cp.async and boxes of a tensor map              products.cpp   ldmatrix, stmatrix, mma, wgmma
 // What the hardware leaves open is set by variables of the environment; kernels must not notice:
 //   MHLA_EMULATOR_ORDER   forward | backward | shuffled   order of threads and of blocks
-//   MHLA_EMULATOR_COPIES  late | early    late: a copy arrives when somebody waits for it, and spoils its place until then
-//   MHLA_EMULATOR_SUMS    late | early    when a wgmma reads shared memory: when somebody waits for it, or at once
+//   MHLA_EMULATOR_COPIES  late | early    late: a copy arrives when somebody waits for it, and spoils its place until
+//   then MHLA_EMULATOR_SUMS    late | early    when a wgmma reads shared memory: when somebody waits for it, or at once
 //   MHLA_EMULATOR_BLOCKS  multiprocessors, so blocks of a persistent kernel: 2
 //   MHLA_EMULATOR_TRACE   1: a line per launch (names of kernels: link with -rdynamic)
 // What is wrong is thrown as std::runtime_error from the launch: a deadlock, an address outside of the shared memory

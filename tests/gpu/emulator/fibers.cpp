@@ -110,8 +110,8 @@ void (*body_of_block)(const void*) = nullptr;
 const void* job_of_block = nullptr;
 
 std::byte* stack_of(int thread) {
-  static std::byte* const stacks = static_cast<std::byte*>(mmap(nullptr, kStack * kMostThreads, PROT_READ | PROT_WRITE,
-                                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  static std::byte* const stacks = static_cast<std::byte*>(
+      mmap(nullptr, kStack * kMostThreads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   return stacks + kStack * static_cast<std::size_t>(thread);
 }
 
@@ -217,8 +217,7 @@ std::string report() {
 
 [[noreturn]] void throw_failure() {
   char at[300];
-  std::snprintf(at, sizeof(at), "%.200s, block (%u, %u, %u): ", name_of_kernel, blockIdx.x, blockIdx.y,
-                blockIdx.z);
+  std::snprintf(at, sizeof(at), "%.200s, block (%u, %u, %u): ", name_of_kernel, blockIdx.x, blockIdx.y, blockIdx.z);
   const std::string text = at + failure;
   failure.clear();
   running = -1;
@@ -320,7 +319,8 @@ void wake(Wait kind, std::uint32_t where) {
 
 bool block_barrier(bool value, int id, int count) {
   if (id < 0 || id >= kBarriers) wrong("barrier %d, there are %d", id, kBarriers);
-  if (count % kWarpLanes != 0 || count > threads) wrong("barrier %d of %d threads in a block of %d", id, count, threads);
+  if (count % kWarpLanes != 0 || count > threads)
+    wrong("barrier %d of %d threads in a block of %d", id, count, threads);
   Barrier& barrier = barriers[id];
   if (barrier.arrived > 0 && barrier.count != count)
     wrong("barrier %d of %d threads, others came to one of %d", id, count, barrier.count);

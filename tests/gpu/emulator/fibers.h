@@ -11,10 +11,11 @@ enum class Wait : std::uint8_t { kNothing, kBlock, kWarp, kMbarrier, kProducts }
 
 inline constexpr int kMostThreads = 1024, kWarpLanes = 32, kGroupLanes = 128;
 
-int this_thread();       // -1 outside of a kernel
+int this_thread();  // -1 outside of a kernel
 int threads_of_block();
 
-// Leaves until somebody wakes it. `where` and `detail` tell waits apart: an address and a parity, a barrier and a count.
+// Leaves until somebody wakes it. `where` and `detail` tell waits apart: an address and a parity, a barrier and a
+// count.
 void wait_for(Wait kind, std::uint32_t where, int detail);
 // Those who wait there go on.
 void wake(Wait kind, std::uint32_t where);

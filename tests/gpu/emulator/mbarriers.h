@@ -1,4 +1,5 @@
-// Barriers in shared memory (mbarrier): 8 bytes, which turn their parity when the arrivals and bytes they expect have come.
+// Barriers in shared memory (mbarrier): 8 bytes, which turn their parity when the arrivals and bytes they expect have
+// come.
 #pragma once
 
 #include <cstdint>

@@ -67,7 +67,8 @@ void multiply_lanes(void* const (&lanes)[32]) {
     for (int w = 0; w < words; ++w) {
       for (int next = 0; next < 2; ++next) {
         a[g + w % 2 * 8][w / 2 * 8 + 2 * q + next] = value_of(static_cast<std::uint16_t>(own.a[w] >> 16 * next));
-        if (w % 2 == 0) b[w / 2 * 8 + 2 * q + next][g] = value_of(static_cast<std::uint16_t>(own.b[w / 2] >> 16 * next));
+        if (w % 2 == 0)
+          b[w / 2 * 8 + 2 * q + next][g] = value_of(static_cast<std::uint16_t>(own.b[w / 2] >> 16 * next));
       }
     }
   }
@@ -102,7 +103,7 @@ struct Issued {
 };
 
 struct GroupThread {
-  std::deque<Issued> queue;        // from product `first` on
+  std::deque<Issued> queue;  // from product `first` on
   std::int64_t first = 0, issued = 0;
   std::vector<std::int64_t> groups;  // products issued when each was committed
   std::vector<Sums> sums;
@@ -123,8 +124,8 @@ Sums& sums_at(GroupThread& thread, float* place) {
   wrong("wgmma: sums are lost");
 }
 
-// f(row, k, value) for the first `rows` rows and 16 products of a matrix that a descriptor describes; transposed: rows in
-// memory are those of k.
+// f(row, k, value) for the first `rows` rows and 16 products of a matrix that a descriptor describes; transposed: rows
+// in memory are those of k.
 template <class F>
 void read_matrix(std::uint64_t descriptor, bool transposed, int rows, const F& f) {
   const auto field = [&](int bit) { return static_cast<std::uint32_t>(descriptor >> bit & 0x3fff) << 4; };
@@ -149,7 +150,9 @@ void read_matrix(std::uint64_t descriptor, bool transposed, int rows, const F& f
 void execute(int group) {
   GroupThread* const threads = group_threads + group * kGroupLanes;
   const std::int64_t index = groups[group].executed;
-  const auto of = [&](int t) -> Issued& { return threads[t].queue[static_cast<std::size_t>(index - threads[t].first)]; };
+  const auto of = [&](int t) -> Issued& {
+    return threads[t].queue[static_cast<std::size_t>(index - threads[t].first)];
+  };
   const Issued& common = of(0);
   static float a[64][16], b[16][kMostColumns], c[64][kMostColumns];
   for (int t = 0; t < kGroupLanes; ++t) {
@@ -162,7 +165,8 @@ void execute(int group) {
     const int row = t / 32 * 16 + t % 32 / 4, q = t % 4;
     for (int w = 0; w < 4 && own.a_in_registers; ++w) {
       for (int next = 0; next < 2; ++next)
-        a[row + w % 2 * 8][w / 2 * 8 + 2 * q + next] = value_of(static_cast<std::uint16_t>(own.a_words[w] >> 16 * next));
+        a[row + w % 2 * 8][w / 2 * 8 + 2 * q + next] =
+            value_of(static_cast<std::uint16_t>(own.a_words[w] >> 16 * next));
     }
   }
   if (!common.a_in_registers)
@@ -225,8 +229,8 @@ void issue_product(const GroupProduct& p) {
   const int t = this_thread(), group = t / kGroupLanes;
   GroupThread& own = group_threads[t];
   const auto count = static_cast<std::size_t>(p.columns / 2);
-  Issued issued{p.columns, p.a_words != nullptr, p.a_transposed, p.b_transposed, p.add,
-                {},        p.a_matrix,           p.b_matrix,     p.c};
+  Issued issued{p.columns, p.a_words != nullptr, p.a_transposed, p.b_transposed, p.add, {}, p.a_matrix, p.b_matrix,
+                p.c};
   if (p.a_words != nullptr) std::memcpy(issued.a_words, p.a_words, sizeof(issued.a_words));
   bool known = false;
   for (Sums& sums : own.sums) {

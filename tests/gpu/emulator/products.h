@@ -14,9 +14,9 @@ void multiply_warp(float* c, const std::uint32_t* a, const std::uint32_t* b, int
 
 // wgmma m64 n`columns` k16, as this thread issues it.
 struct GroupProduct {
-  float* c;                      // columns / 2 sums of this thread
-  int columns;                   // 8 to 256
-  const std::uint32_t* a_words;  // four words of A in registers, or null: a_matrix
+  float* c;                          // columns / 2 sums of this thread
+  int columns;                       // 8 to 256
+  const std::uint32_t* a_words;      // four words of A in registers, or null: a_matrix
   std::uint64_t a_matrix, b_matrix;  // descriptors
   bool a_transposed, b_transposed;   // rows in memory are those of k: the last two operands of the instruction
   bool add;

@@ -4,24 +4,24 @@
 
 #include "tests/gpu/emulator/emulator.h"
 
-// One buffer with all the names that kernels give to it: `extern __shared__ ... char NAME[]` belongs to the namespace of
-// the kernel. .tbss: memory of an OS thread, as `thread_local` says.
+// One buffer with all the names that kernels give to it: `extern __shared__ ... char NAME[]` belongs to the namespace
+// of the kernel. .tbss: memory of an OS thread, as `thread_local` says.
 #define MHLA_NAME(mangled) ".globl " mangled "\n.type " mangled ", @tls_object\n" mangled ":\n"
-#define MHLA_NAMES_OF(space)                                                                        \
-  MHLA_NAME("_ZN4mhla" space "6memoryE")                                                            \
-  MHLA_NAME("_ZN4mhla" space "6sharedE")                                                            \
-  MHLA_NAME("_ZN4mhla" space "9unalignedE")                                                         \
+#define MHLA_NAMES_OF(space)                \
+  MHLA_NAME("_ZN4mhla" space "6memoryE")    \
+  MHLA_NAME("_ZN4mhla" space "6sharedE")    \
+  MHLA_NAME("_ZN4mhla" space "9unalignedE") \
   MHLA_NAME("_ZN4mhla" space "4keptE")
 #define MHLA_NAMES_IN(space) MHLA_NAMES_OF(space) MHLA_NAMES_OF(space "12_GLOBAL__N_1")
 asm(".section .tbss,\"awT\",@nobits\n.balign 1024\n" MHLA_NAME("emulator_shared_memory")  //
-    MHLA_NAMES_IN("4sm80") MHLA_NAMES_IN("4sm90") MHLA_NAMES_IN("4cuda") MHLA_NAMES_IN("")
-    ".zero 233472\n.text\n");
+    MHLA_NAMES_IN("4sm80") MHLA_NAMES_IN("4sm90") MHLA_NAMES_IN("4cuda") MHLA_NAMES_IN("") ".zero 233472\n.text\n");
 
 namespace emulator {
 
 namespace {
 
-constexpr std::size_t kMargin = 1024, kStatic = 1 << 20;  // written by nobody; where other __shared__ variables may lie
+constexpr std::size_t kMargin = 1024,
+                      kStatic = 64 << 20;  // written by nobody; where other __shared__ variables may lie
 std::size_t bytes_of_launch = 0;
 
 }  // namespace

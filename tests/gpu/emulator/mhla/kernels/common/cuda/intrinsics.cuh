@@ -32,7 +32,7 @@ inline float cut_to_tf32(float x) { return std::bit_cast<float>(std::bit_cast<st
 
 inline void multiply_tf32(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
   struct Mine {
-    float *c;
+    float* c;
     const float *a, *b;
   };
   Mine mine{c, a, b};

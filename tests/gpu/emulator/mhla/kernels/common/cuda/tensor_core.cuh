@@ -44,7 +44,9 @@ inline void set_shared_word(std::uint32_t at, std::uint32_t x) {
   std::memcpy(emulator::place_of(at, 4, 4, "st.shared"), &x, 4);
 }
 
-inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) { emulator::load_matrices(r, address, 4, false); }
+inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
+  emulator::load_matrices(r, address, 4, false);
+}
 inline void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
   emulator::load_matrices(r, address, 4, true);
 }

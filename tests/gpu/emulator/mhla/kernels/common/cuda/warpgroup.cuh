@@ -53,8 +53,7 @@ inline void add_row_sums(float (&c)[4], const std::uint32_t (&a)[4], std::uint64
 }
 
 inline void multiply_squares(Accumulator& c, std::uint64_t a, std::uint64_t b) {
-  for (int step = 0; step < 4; ++step)
-    multiply_panels(c, a + step * kNextColumns, b + step * kNextColumns, step > 0);
+  for (int step = 0; step < 4; ++step) multiply_panels(c, a + step * kNextColumns, b + step * kNextColumns, step > 0);
 }
 inline void multiply_square_rows(Accumulator& c, const std::uint32_t (&a)[4][4], std::uint64_t b) {
   for (int step = 0; step < 4; ++step) multiply_panel_rows(c, a[step], b + step * kNextRows);
