@@ -1,10 +1,9 @@
 // Forward of the bidirectional form in bf16: candidate `sm80`, and `sm90`, which has kernels of its own for short
 // sequences of heads that suit a warpgroup, for equal blocks that come in boxes and for long blocks
-// (bidirectional_sm90.cuh). Where a head's summaries fit
-// shared memory, one kernel does everything and memory sees q, k, v and out once (bidirectional_fused_sm80.cu). Where
-// they do not and the sequence is short, sums go over all pairs of tokens (pair_kernel). Else three kernels: summaries,
-// mixing, output, in rounds of heads (kRoundBytes). So do all sequences with q_den and k_den, with kernels for the
-// denominators between them (bidirectional_den_sm80.cu).
+// (bidirectional_sm90.cuh). Where a head's summaries fit shared memory, one kernel does everything and memory sees q,
+// k, v and out once (bidirectional_fused_sm80.cu). Where they do not and the sequence is short, sums go over all pairs
+// of tokens (pair_kernel). Else three kernels: summaries, mixing, output, in rounds of heads (kRoundBytes). So do all
+// sequences with q_den and k_den, with kernels for the denominators between them (bidirectional_den_sm80.cu).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
