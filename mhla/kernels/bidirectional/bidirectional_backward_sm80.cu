@@ -1,6 +1,7 @@
 // Backward of the bidirectional form in bf16: candidates `sm80` and `sm90`. Nothing is kept from forward. Short
 // sequences go over all pairs of tokens (bidirectional_backward_pairs_sm80.cu), with 8 bytes of workspace per padded
-// token and query head unless a warpgroup takes them, dmix in parts. Others pass summaries through memory
+// token and query head unless a warpgroup takes them, dmix in parts. Hopper has one kernel for heads whose summaries
+// fit shared memory (bidirectional_backward_sm90_fused.cuh). Others pass summaries through memory
 // (common/cuda/sm80_backward.cuh): 4 M (D E + D) bytes per kv head, in rounds of heads (kRoundBytes).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
@@ -23,6 +24,16 @@ class Backward {
       const bool kept = hopper && on_warpgroups(p.M, p.C, t);  // in shared memory
       if (!kept) weights_ = ws.take<float2>(rows * tiles * 16, "weights of tokens");
       parts_ = ws.take<float>(rows * tiles * tiles, "parts of dmix");
+      return;
+    }
+    if (hopper && !p.has_den()) boxes_ = boxes_plan(t);
+    if (boxes_.fits) {
+      if (!p.dmix.given()) return;
+      Arguments a = arguments_of(p, hopper);
+      a.units = static_cast<int>(units_);
+      summaries_ = ws.take<Bf16>(sm90::box_gradient_blocks(a, boxes_) * p.M * (boxes_.block_bytes / 2), "summaries");
+      mix_.rounds = 1, mix_.splits = p.Hm > 1 ? p.B : units_, mix_.round_size = units_ * 256;
+      parts_ = ws.take<float>(mix_.floats(), "parts of dmix");
       return;
     }
     const std::int64_t block = p.D * p.E + p.D;
@@ -49,10 +60,25 @@ class Backward {
     if (p_.has_den()) a.maybe_den = den_, a.normalized = false;
     const cudaStream_t stream = stream_of(p_.stream);
     if (pairs_) return launch_pair_gradients(p_, a, g, stream);
-    phases(a, g, stream);
+    boxes_.fits ? fused(a, g, stream) : phases(a, g, stream);
   }
 
  private:
+  // The fused kernel of Hopper, where it takes the problem.
+  [[nodiscard]] sm90::BoxPlan boxes_plan(Tiles t) const {
+    for (const ConstView& x : {p_.q, p_.k, p_.v, p_.dout, ConstView(p_.dq), ConstView(p_.dk), ConstView(p_.dv)}) {
+      if (!x.given() || !boxes_take(x)) return {};
+    }
+    return sm90::box_gradient_plan(p_.M, p_.N, p_.C, p_.D, t, sm90::block_boxes(p_.layout, p_.N),
+                                   most_shared_bytes(p_.q.device));
+  }
+
+  void fused(Arguments a, const Gradients& g, cudaStream_t stream) const {
+    a.summaries = summaries_;
+    sm90::launch_box_gradients(p_, a, parts_, boxes_, stream);
+    if (g.dmix != nullptr) mix_.launch_sum(a, g, units_, p_.Hm, stream);
+  }
+
   [[nodiscard]] bool wants_keys() const { return p_.dk.given() || p_.dv.given() || p_.maybe_dk_den.given(); }
 
   // dq, dS~ and what the denominators of q_den and k_den add: dq_den, dz~ beside dS~.
@@ -114,6 +140,7 @@ class Backward {
   bool hopper_ = false;
   std::int64_t units_ = 0, at_once_ = 0, rounds_ = 0;
   bool pairs_ = false;
+  sm90::BoxPlan boxes_;
   MixGradient mix_;
   uint4* packed_mix_ = nullptr;
   Bf16 *summaries_ = nullptr, *mixed_ = nullptr;

@@ -1,9 +1,9 @@
 // Forward of the bidirectional form in bf16: candidate `sm80`, and `sm90`, which has kernels of its own for short
-// sequences of heads that suit a warpgroup and for long blocks (bidirectional_sm90.cuh). Where a head's summaries fit
-// shared memory, one kernel does everything and memory sees q, k, v and out once (bidirectional_fused_sm80.cu). Where
-// they do not and the sequence is short, sums go over all pairs of tokens (pair_kernel). Else three kernels: summaries,
-// mixing, output, in rounds of heads (kRoundBytes). So do all sequences with q_den and k_den, with kernels for the
-// denominators between them (bidirectional_den_sm80.cu).
+// sequences of heads that suit a warpgroup, for equal blocks that come in boxes and for long blocks
+// (bidirectional_sm90.cuh). Where a head's summaries fit shared memory, one kernel does everything and memory sees q,
+// k, v and out once (bidirectional_fused_sm80.cu). Where they do not and the sequence is short, sums go over all pairs
+// of tokens (pair_kernel). Else three kernels: summaries, mixing, output, in rounds of heads (kRoundBytes). So do all
+// sequences with q_den and k_den, with kernels for the denominators between them (bidirectional_den_sm80.cu).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
@@ -72,7 +72,10 @@ class Forward {
       short_ = hopper && on_warpgroups(p.M, p.C, tiles_);
       if (p.N <= kMostFusedTokens) plan_ = fused_plan(p.M, p.D, tiles_, most);
       pairs_ = over_pairs(p.M, p.C, tiles_, most);
-      if (short_ || pairs_ || plan_.stages > 0) return;
+      if (hopper && boxes_take(p.q) && boxes_take(p.k) && boxes_take(p.v) && boxes_take(p.out)) {
+        boxes_ = sm90::box_plan(p.M, p.N, p.D, tiles_, sm90::block_boxes(p.layout, p.N), most);
+      }
+      if (short_ || boxes_.fits || pairs_ || plan_.stages > 0) return;
     }
     const std::int64_t block = p.D * p.E + p.D;
     packed_mix_ = ws.take<uint4>(p.Hm * packed_mix_units(mix_rows_of(p, hopper), p.M), "packed mix");
@@ -87,6 +90,7 @@ class Forward {
     const cudaStream_t stream = stream_of(p_.stream);
     if (p_.has_den()) a.maybe_den = den_, a.normalized = false;
     if (short_) return sm90::launch_short(p_, a, stream);
+    if (boxes_.fits) return sm90::launch_box_fused(p_, a, boxes_, stream);
     if (plan_.stages > 0) return launch_fused(a, plan_, stream);
     pairs_ ? pairs(a, stream) : phases(a, stream);
   }
@@ -126,6 +130,7 @@ class Forward {
   Tiles tiles_;
   bool hopper_ = false, short_ = false, pairs_ = false;
   FusedPlan plan_;
+  sm90::BoxPlan boxes_;
   std::int64_t units_ = 0, at_once_ = 0;
   uint4* packed_mix_ = nullptr;
   Bf16* summaries_ = nullptr;

@@ -22,12 +22,13 @@ struct Copy {
 struct Box {
   TensorMap map;
   std::uint32_t shared, barrier;
-  int at[4];
-  int thread;
+  int at[5];
+  int thread, group;
 };
 
 std::deque<Copy> copies[kMostThreads];
 std::deque<Box> loads, stores;
+int groups[kMostThreads];  // of boxes, committed
 
 void arrive(const Copy& copy) {
   if (copy.kind == Copy::kArrive) return mbarrier_arrive(copy.barrier);
@@ -55,14 +56,15 @@ void each_row(const Box& box, const F& f) {
   const TensorMap& map = box.map;
   const auto row_bytes = static_cast<std::uint32_t>(map.box[0] * map.stride[0]);
   std::uint32_t place = 0;
-  for (int d = 0; d < map.box[3]; ++d) {
+  for (int d = 0; d < map.box[4] * map.box[3]; ++d) {
     for (int c = 0; c < map.box[2]; ++c) {
       for (int b = 0; b < map.box[1]; ++b, place += row_bytes) {
-        const std::int64_t at[4] = {box.at[0], box.at[1] + b, box.at[2] + c, box.at[3] + d};
+        const std::int64_t at[5] = {box.at[0], box.at[1] + b, box.at[2] + c, box.at[3] + d % map.box[3],
+                                    box.at[4] + d / map.box[3]};
         bool there = true;
-        for (int axis = 1; axis < 4; ++axis) there = there && at[axis] >= 0 && at[axis] < map.size[axis];
+        for (int axis = 1; axis < 5; ++axis) there = there && at[axis] >= 0 && at[axis] < map.size[axis];
         char* row = map.data;
-        for (int axis = 1; axis < 4; ++axis) row += at[axis] * map.stride[axis];
+        for (int axis = 1; axis < 5; ++axis) row += at[axis] * map.stride[axis];
         for (std::uint32_t byte = 0; byte < row_bytes; byte += 16) {
           const std::int64_t element = at[0] + byte / map.stride[0];
           const std::int64_t left = (map.size[0] - element) * map.stride[0];
@@ -77,7 +79,8 @@ void each_row(const Box& box, const F& f) {
 
 std::size_t bytes_of(const TensorMap& map) {
   return static_cast<std::size_t>(map.box[0] * map.stride[0]) * static_cast<std::size_t>(map.box[1]) *
-         static_cast<std::size_t>(map.box[2]) * static_cast<std::size_t>(map.box[3]);
+         static_cast<std::size_t>(map.box[2]) * static_cast<std::size_t>(map.box[3]) *
+         static_cast<std::size_t>(map.box[4]);
 }
 
 void load(const Box& box) {
@@ -95,9 +98,9 @@ void store(const Box& box) {
   });
 }
 
-void store_those_of(int thread) {  // -1: all
+void store_those_of(int thread, int pending) {  // -1: all
   for (auto box = stores.begin(); box != stores.end();) {
-    if (thread >= 0 && box->thread != thread) {
+    if (thread >= 0 && (box->thread != thread || box->group >= groups[thread] - pending)) {
       ++box;
       continue;
     }
@@ -125,27 +128,36 @@ void copy_wait(int pending) {
   arrive_first(queue, count);
 }
 
-void load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier, const int (&at)[4]) {
-  Box box{map, to, barrier, {at[0], at[1], at[2], at[3]}, this_thread()};
+void load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier, const int (&at)[5]) {
+  Box box{map, to, barrier, {at[0], at[1], at[2], at[3], at[4]}, this_thread(), 0};
   char* const place = place_of(to, bytes_of(map), 128, "box");
   if (!late_copies) return load(box);
   std::memset(place, 0xff, bytes_of(map));
   loads.push_back(box);
 }
 
-void store_box(const TensorMap& map, std::uint32_t from, const int (&at)[4]) {
-  const Box box{map, from, 0, {at[0], at[1], at[2], at[3]}, this_thread()};
+void store_box(const TensorMap& map, std::uint32_t from, const int (&at)[5]) {
+  const Box box{map, from, 0, {at[0], at[1], at[2], at[3], at[4]}, this_thread(), groups[this_thread()]};
   place_of(from, bytes_of(map), 128, "box");
   late_copies ? stores.push_back(box) : store(box);
 }
-void wait_boxes() { store_those_of(this_thread()); }
+void store_bytes(void* to, std::uint32_t from, int bytes) {
+  if (bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(to) % 16 != 0) wrong("bulk copy: %d bytes to %p", bytes, to);
+  place_of(from, static_cast<std::size_t>(bytes), 16, "bulk copy");
+  const TensorMap map{static_cast<char*>(to), {bytes / 2, 1, 1, 1, 1}, {2, 0, 0, 0, 0}, {bytes / 2, 1, 1, 1, 1}, 0};
+  const Box box{map, from, 0, {}, this_thread(), groups[this_thread()]};
+  late_copies ? stores.push_back(box) : store(box);
+}
+void commit_boxes() { ++groups[this_thread()]; }
+void wait_boxes(int pending) { store_those_of(this_thread(), pending); }
 
 void begin_copies() {
   for (std::deque<Copy>& queue : copies) queue.clear();
   loads.clear(), stores.clear();
+  for (int& count : groups) count = 0;
 }
 
-void end_copies() { store_those_of(-1); }
+void end_copies() { store_those_of(-1, 0); }
 
 bool deliver_copies() {
   bool any = false;

@@ -13,16 +13,18 @@ void copy_commit();
 void copy_wait(int pending);
 void copy_arrive(std::uint32_t barrier);  // when everything that this thread copied has arrived
 
-// A tensor of up to 4 axes in memory, the first one dense, and boxes of it.
+// A tensor of up to 5 axes in memory, the first one dense, and boxes of it.
 struct TensorMap {
   char* data;
-  std::int64_t size[4], stride[4];  // elements; bytes, of which the first is that of an element
-  int box[4];
+  std::int64_t size[5], stride[5];  // elements; bytes, of which the first is that of an element
+  int box[5];
   int swizzle;  // bytes of a row: 128, 64 or 32; 0: none
 };
-void load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier, const int (&at)[4]);
-void store_box(const TensorMap& map, std::uint32_t from, const int (&at)[4]);  // and commits
-void wait_boxes();                                                             // this thread's
+void load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier, const int (&at)[5]);
+void store_box(const TensorMap& map, std::uint32_t from, const int (&at)[5]);
+void store_bytes(void* to, std::uint32_t from, int bytes);  // the same, without a map
+void commit_boxes();                                        // what this thread stored since it did so last is a group
+void wait_boxes(int pending = 0);                           // all of this thread's groups but the last so many
 
 // 16-byte pieces of rows of 128, 64 or 32 bytes lie swizzled.
 constexpr std::uint32_t swizzled(std::uint32_t address, int row_bytes) {

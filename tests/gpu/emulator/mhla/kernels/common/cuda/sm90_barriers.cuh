@@ -9,6 +9,9 @@ namespace mhla::sm90 {
 inline void barrier_init(std::uint32_t barrier, int count) { emulator::mbarrier_init(barrier, count); }
 inline void barriers_ready() {}
 inline void barrier_arrive(std::uint32_t barrier) { emulator::mbarrier_arrive(barrier); }
+inline void barrier_arrive(std::uint32_t barrier, int count) {
+  for (int i = 0; i < count; ++i) emulator::mbarrier_arrive(barrier);
+}
 inline void barrier_arrive_copied(std::uint32_t barrier) { emulator::copy_arrive(barrier); }
 inline void barrier_wait(std::uint32_t barrier, int parity) { emulator::mbarrier_wait(barrier, parity); }
 inline void barrier_expect(std::uint32_t barrier, int bytes) { emulator::mbarrier_arrive(barrier, bytes); }
