@@ -4,6 +4,7 @@
 // in parts. Packed sequences go group by group (chunkwise_sm80_plan.h).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_backward_sm90_plan.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
@@ -123,18 +124,37 @@ class CausalBackward {
       a.first_unit = static_cast<int>(first * parts_), a.units = static_cast<int>(heads * parts_);
       a.summaries = summaries_, a.mixed = mixed_;
       launch_summaries(a, stream);
-      const auto queries = p_.normalized() ? launch_normalized_query_gradient : launch_free_query_gradient;
-      queries(a, g, heads, tiles_, stream);
-
+      query_gradient(a, g, heads, stream);
       prefix_gradient(a, g, stream);
       if (g.dmix != nullptr) rounds.mix.launch_products(a, g, round, p_.Hm, stream);
       Arguments unmix = a;
       unmix.packed_mix = back.packed_mix;
       launch_mix(unmix, true, stream);
-      if (p_.dk.given() || p_.dmix.given()) launch_causal_key_gradient(a, g, heads, tiles_, stream);
-      if (p_.dv.given()) launch_causal_value_gradient(a, g, heads, tiles_, stream);
+      key_value_gradient(a, g, heads, stream);
     }
     if (g.dmix != nullptr) rounds.mix.launch_sum(a, g, rounds.heads, p_.Hm, stream);
+  }
+
+  // Whether Hopper's own kernels make dq, dk and dv.
+  [[nodiscard]] bool own_kernels(const Arguments& a) const {
+    return hopper_ && sm90::gradients_on_panels(a.D, a.E, p_.layout.block_size);
+  }
+
+  void query_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, cudaStream_t stream) const {
+    const auto launch = p_.normalized()  ? launch_normalized_query_gradient
+                        : own_kernels(a) ? sm90::launch_panel_free_query_gradient
+                                         : launch_free_query_gradient;
+    launch(a, g, heads, tiles_, stream);
+  }
+
+  void key_value_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, cudaStream_t stream) const {
+    const bool keys = p_.dk.given() || p_.dmix.given(), values = p_.dv.given();
+    if (own_kernels(a)) {
+      if (keys || values) sm90::launch_panel_key_value_gradient(a, g, heads, tiles_, stream);
+      return;
+    }
+    if (keys) launch_causal_key_gradient(a, g, heads, tiles_, stream);
+    if (values) launch_causal_value_gradient(a, g, heads, tiles_, stream);
   }
 
   static void prefix_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {

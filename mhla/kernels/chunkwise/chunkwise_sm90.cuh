@@ -15,4 +15,11 @@ using namespace mhla::sm80;  // NOLINT(google-build-using-namespace): what these
 void launch_panel_causal(const Arguments& a, cudaStream_t stream);  // the output
 void launch_panel_prefix_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream);
 
+// dk and dv, and dq without a normaliser: where gradients_on_panels() holds (chunkwise_backward_sm90_plan.h). `tiles`
+// of 64 tokens a chunk, heads of this round.
+void launch_panel_key_value_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles,
+                                     cudaStream_t stream);
+void launch_panel_free_query_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles,
+                                      cudaStream_t stream);
+
 }  // namespace mhla::sm90
