@@ -1,7 +1,8 @@
 // Backward of the causal form in bf16, candidates `sm80` and `sm90` (chunkwise_backward_sm80.cuh): summaries and
 // prefixes again, dq with w and c of every token, dP in place of P, dmix, dS in place of dP, then dk and dv, in rounds
-// of heads (kRoundBytes). Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix
-// in parts. Packed sequences go group by group (chunkwise_sm80_plan.h).
+// of heads (kRoundBytes). With few rows of mix and no normaliser `sm90` makes S and dP first and mixes both at once.
+// Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix in parts. Packed
+// sequences go group by group (chunkwise_sm80_plan.h).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_plan.h"
@@ -31,11 +32,16 @@ __global__ void __launch_bounds__(S::kRows * 32, S::kRows >= 8 ? 2 : 4)
       char* to = shared + at % 2 * kStage;
       copy_pair_rows<S, kPhaseTokens>(p, p.q.at(u.batch, head), p.q.token, g.dout.at(u.batch, head) + u.part * E,
                                       g.dout.token, block, first, to);
+      auto* const weights_to = reinterpret_cast<float2*>(to + 2 * kChunkTileBytes<S>);
       const float2* weights =
           g.weights + (static_cast<std::int64_t>(u.batch) * p.Hkv * p.group + head) * p.N + block.origin + first;
       for (int t = threadIdx.x; t < kPhaseTokens; t += blockDim.x) {
         const bool valid = first + t < size;
-        copy8(shared_address(to + 2 * kChunkTileBytes<S> + t * 8), valid ? weights + t : weights, valid);
+        if (g.weights == nullptr) {
+          weights_to[t] = {p.scale, 0.0f};
+        } else {
+          copy8(shared_address(weights_to + t), valid ? weights + t : weights, valid);
+        }
       }
     }
     copy_commit();
@@ -117,12 +123,18 @@ class CausalBackward {
     const int mixes = static_cast<int>(p_.Hm);
     Arguments back = a;
     a.packed_mix = packed_mix_, back.packed_mix = packed_mix_ + mixes * packed_mix_units(a.mix_rows, a.M);
-    launch_pack_mix(a, mixes, false, stream);
-    launch_pack_mix(back, mixes, true, stream);
+    if (!both_at_once(a)) {
+      launch_pack_mix(a, mixes, false, stream);
+      launch_pack_mix(back, mixes, true, stream);
+    }
     for (std::int64_t round = 0; round < rounds.count; ++round) {
       const std::int64_t first = round * rounds.at_once, heads = std::min(rounds.at_once, rounds.heads - first);
       a.first_unit = static_cast<int>(first * parts_), a.units = static_cast<int>(heads * parts_);
       a.summaries = summaries_, a.mixed = mixed_;
+      if (both_at_once(a)) {
+        at_once(a, g, rounds, round, heads, stream);
+        continue;
+      }
       launch_summaries(a, stream);
       query_gradient(a, g, heads, stream);
       prefix_gradient(a, g, stream);
@@ -133,6 +145,25 @@ class CausalBackward {
       key_value_gradient(a, g, heads, stream);
     }
     if (g.dmix != nullptr) rounds.mix.launch_sum(a, g, rounds.heads, p_.Hm, stream);
+  }
+
+  // S and dP first, then everything that is mixed, where dP needs no denominators.
+  [[nodiscard]] bool both_at_once(const Arguments& a) const {
+    return hopper_ && sm90::mixes_both_at_once(a.mix_rows, p_.normalized());
+  }
+
+  void at_once(const Arguments& a, const Gradients& g, const Rounds& rounds, std::int64_t round, std::int64_t heads,
+               cudaStream_t stream) const {
+    launch_block_summaries(a, stream);
+    Gradients free = g;
+    free.weights = nullptr;
+    prefix_gradient(a, free, stream);
+    free.parts += round * rounds.mix.round_size;
+    sm90::launch_mix_both(a, free, rounds.mix.splits, p_.Hm, stream);
+    Arguments prefixes = a;
+    prefixes.mixed = a.summaries;
+    query_gradient(prefixes, g, heads, stream);
+    key_value_gradient(a, g, heads, stream);
   }
 
   // Whether Hopper's own kernels make dq, dk and dv.

@@ -1,4 +1,5 @@
-// Hopper's own kernel of the causal backward pass (chunkwise_sm90.cuh).
+// dP and mixing of the causal backward pass on Hopper (chunkwise_sm90.cuh).
+#include "mhla/kernels/chunkwise/chunkwise_backward_sm90_mixing.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_panels.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
 
@@ -11,6 +12,15 @@ void launch_panel_prefix_gradient(const Arguments& a, const Gradients& g, cudaSt
     const unsigned blocks = blocks_for(kernel, T::kThreads, T::kBytes, std::int64_t{a.units} * a.M);
     launch_next("sm90 panel_prefix_gradient_kernel", kernel, blocks, T::kThreads, T::kBytes, stream, a, g);
   });
+}
+
+void launch_mix_both(const Arguments& a, const Gradients& g, std::int64_t splits, std::int64_t matrices,
+                     cudaStream_t stream) {
+  constexpr MixBothPlan kPlan = MixBothTiles::kPlan;
+  const auto kernel = g.dmix != nullptr ? panel_mix_both_kernel<true> : panel_mix_both_kernel<false>;
+  const dim3 grid(static_cast<unsigned>(splits), static_cast<unsigned>(matrices));
+  launch_next("sm90 panel_mix_both_kernel", kernel, grid, MixBothPlan::kThreads, kPlan.bytes(), stream, a, g,
+              a.D * a.E + a.D, product_rows(a.M));
 }
 
 }  // namespace mhla::sm90

@@ -55,4 +55,21 @@ struct QueryGradientPlan {
   constexpr int bytes() const { return rings_at() + 16 * (slots() + 1); }
 };
 
+// Mixing forward and back at once, with dmix: tiles of 64 rows, S and dP of up to 32 chunks, in a ring. One warpgroup
+// copies, one multiplies; two blocks of threads share a multiprocessor.
+inline constexpr int kMostMixedAtOnce = 32;
+struct MixBothPlan {
+  static constexpr int kStages = 6, kPanels = 2, kThreads = 2 * 128;
+  static constexpr int kCopyRegisters = 56, kReaderRegisters = 200;
+  static constexpr int blocks() { return 2; }  // on a multiprocessor
+  constexpr int columns() const { return 64 * kPanels; }
+  constexpr int stage_bytes() const { return kPanels * kGradientPanel; }
+  constexpr int ring_at() const { return kStages * stage_bytes(); }
+  constexpr int bytes() const { return ring_at() + 16 * kStages; }
+};
+// Whether that kernel takes a pass: by the rows of mix, as a longer sequence may not change bits.
+constexpr bool mixes_both_at_once(std::int64_t mix_rows, bool normalized) {
+  return !normalized && mix_rows <= kMostMixedAtOnce;
+}
+
 }  // namespace mhla::sm90

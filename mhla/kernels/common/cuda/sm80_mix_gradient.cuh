@@ -11,7 +11,7 @@ struct Gradients {
   float* dmix;               // [Hm, L, L], null: not wanted
   int L;
   std::int64_t dmix_head, dmix_row, dmix_column;
-  float2* weights;        // w and c of tokens; not of every way
+  float2* weights;        // w and c of tokens; not of every way, and null: w = scale, c = 0
   float* parts;           // of dmix
   float* maybe_diagonal;  // causal: [units / parts][M][diagonals], parts of dmix[i][i]
   int diagonals;
