@@ -172,9 +172,10 @@ class CausalBackward {
   }
 
   void query_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, cudaStream_t stream) const {
-    const auto launch = p_.normalized()  ? launch_normalized_query_gradient
-                        : own_kernels(a) ? sm90::launch_panel_free_query_gradient
-                                         : launch_free_query_gradient;
+    const auto normalized =
+        own_kernels(a) ? sm90::launch_panel_normalized_query_gradient : launch_normalized_query_gradient;
+    const auto free = own_kernels(a) ? sm90::launch_panel_free_query_gradient : launch_free_query_gradient;
+    const auto launch = p_.normalized() ? normalized : free;
     launch(a, g, heads, tiles_, stream);
   }
 

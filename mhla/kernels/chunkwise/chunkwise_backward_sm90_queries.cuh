@@ -9,7 +9,7 @@
 namespace mhla::sm90 {
 
 template <class S, int kParts, int kReaders_>
-struct FreeQueryTiles {
+struct GradientTiles {
   static constexpr int kReaders = kReaders_;
   static constexpr QueryGradientPlan kPlan = {S::kRows / 4, kParts, kReaders};
   static constexpr int kPanels = kPlan.panels, kColumns = kPlan.columns(), kSlots = kPlan.slots();
@@ -40,7 +40,7 @@ struct QueryTiles {
 template <class S, int kParts, int kReaders>
 __device__ inline void copy_query_tiles(const Arguments& p, const Gradients& g, const QueryTiles<kReaders>& all,
                                         std::uint32_t base) {
-  using T = FreeQueryTiles<S, kParts, kReaders>;
+  using T = GradientTiles<S, kParts, kReaders>;
   constexpr QueryGradientPlan kPlan = T::kPlan;
   const Ring<T::kSlots> ring{base + kPlan.rings_at()};
   const Ring<1> own_ring{ring.barriers + Ring<T::kSlots>::kBytes};
@@ -88,10 +88,49 @@ __device__ inline void copy_query_tiles(const Arguments& p, const Gradients& g, 
   copy_wait<0>();
 }
 
-template <class S, int kParts, int kReaders>
+// dq = w (a + c b) of the two rows of this lane, in `acc`, from a and sum_{s <= t} k~_s in `sums`; w and c.
+template <class S, int kHalf, int kPanels>
+__device__ inline float2 normalized_row(const Arguments& p, Accumulator (&acc)[kPanels],
+                                        const Accumulator (&sums)[kPanels], float m, const Bf16* q,
+                                        const Bf16* maybe_z) {
+  float den = 0, dot = 0;
+  const auto b = [&](int panel, int j) {  // two of its columns
+    const int d = panel * 64 + j * 8;
+    const float2 z = maybe_z == nullptr ? float2{0.0f, 0.0f}
+                                        : unpack_bf16(__ldcg(reinterpret_cast<const std::uint32_t*>(maybe_z + d)));
+    const float* sum = sums[panel][j] + 2 * kHalf;
+    return float2{fmaf(m, sum[0], z.x), fmaf(m, sum[1], z.y)};
+  };
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (panel * 64 + j * 8 >= S::D(p)) break;
+      const auto raw = *reinterpret_cast<const std::uint32_t*>(q + panel * 64 + j * 8);
+      const float2 x = unpack_bf16(feature_pair(S::map(p), raw)), y = b(panel, j);
+      const float* a = acc[panel][j] + 2 * kHalf;
+      den = fmaf(x.x, y.x, fmaf(x.y, y.y, den));
+      dot = fmaf(x.x, a[0], fmaf(x.y, a[1], dot));
+    }
+  }
+  const float total = p.eps + quad_sum(den), c = -quad_sum(dot) / total;
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (panel * 64 + j * 8 >= S::D(p)) break;
+      const float2 y = b(panel, j);
+      float* a = acc[panel][j] + 2 * kHalf;
+      a[0] = fmaf(c, y.x, a[0]), a[1] = fmaf(c, y.y, a[1]);
+    }
+  }
+  return {p.scale / total, c};
+}
+
+template <class S, int kParts, int kReaders, bool kNormalized>
 __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 ? 2 : 1)
-    panel_free_query_gradient_kernel(Arguments p, Gradients g, int tiles) {
-  using T = FreeQueryTiles<S, kParts, kReaders>;
+    panel_query_gradient_kernel(Arguments p, Gradients g, int tiles) {
+  using T = GradientTiles<S, kParts, kReaders>;
   constexpr QueryGradientPlan kPlan = T::kPlan;
   constexpr int kPanels = T::kPanels, kColumns = T::kColumns, kPanel16 = kPanelBytes / 16;
   extern __shared__ __align__(1024) char memory[];  // [kSlots] P, v, k; [kReaders] dout; rings
@@ -120,16 +159,27 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
     ring.release(at);
     at.next();
   };
-  all.each(p, [&](const Unit& u, int head, const BlockTokens& block, int, int index, int first_of_all) {
+  all.each(p, [&](const Unit& u, int head, const BlockTokens& block, int local, int index, int first_of_all) {
     const int size = static_cast<int>(block.size), first = first_of_all + (group - 1) * 64;
     const int end = min(size, first_of_all + kReaders * 64);
     const bool here = first < size;  // the last tiles of a chunk may be fewer than readers
     const float m = p.diagonal(head, index);
-    std::uint32_t dout[4 * kColumns][4];
+    std::uint32_t dout[kNormalized ? 1 : 4 * kColumns][4];
+    const std::uint32_t own_tile = base + kPlan.own_at() + (group - 1) * kPlan.own_bytes();
     own_ring.wait_full(own_at);
-    load_panel_rows<kColumns>(dout, base + kPlan.own_at() + (group - 1) * kPlan.own_bytes());
-    own_ring.release(own_at);
-    own_at.next();
+    if constexpr (!kNormalized) {
+      load_panel_rows<kColumns>(dout, own_tile);
+      own_ring.release(own_at);
+      own_at.next();
+    }
+    const auto times_dout = [&](Accumulator& sums, int step, std::uint64_t right, bool add) {  // over 16 columns
+      if constexpr (kNormalized) {
+        multiply_panels(sums, panel_descriptor(own_tile) + step / 4 * kPanel16 + step % 4 * kNextColumns, right, add);
+      } else {
+        multiply_panel_columns(sums, dout[step], right, add);
+      }
+    };
+    Accumulator keys_before[kNormalized ? kPanels : 1] = {};  // sum_{s <= t} k~_s
     Accumulator acc[kPanels] = {};
     if (index > 0) {
 #pragma unroll
@@ -142,8 +192,7 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
         for (int step = 0; step < 4; ++step) {
 #pragma unroll
           for (int panel = 0; panel < kPanels; ++panel) {
-            multiply_panel_columns(acc[panel], dout[column * 4 + step], prefix + panel * kPanel16 + step * kNextColumns,
-                                   true);
+            times_dout(acc[panel], column * 4 + step, prefix + panel * kPanel16 + step * kNextColumns, true);
           }
         }
         finish_products(acc);
@@ -162,8 +211,8 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
           begin_products(x);
 #pragma unroll
           for (int step = 0; step < 4 * kPanels; ++step) {
-            multiply_panel_columns(x[0], dout[part * 4 * kPanels + step],
-                                   v + step / 4 * kPanel16 + step % 4 * kNextColumns, part + step > 0);
+            times_dout(x[0], part * 4 * kPanels + step, v + step / 4 * kPanel16 + step % 4 * kNextColumns,
+                       part + step > 0);
           }
           finish_products(x);
         }
@@ -185,16 +234,32 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
         }
       }
       square_fragments(x[0], a);
+      std::uint32_t seen[kNormalized ? 4 : 1][4];  // 1 where a query sees a key
+      if constexpr (kNormalized) {
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int query = own + i % 2 * 8, key = step * 16 + i / 2 * 8 + lane % 4 * 2;
+            seen[step][i] =
+                (!on_diagonal || key <= query ? 0x3f80u : 0u) | (!on_diagonal || key + 1 <= query ? 0x3f800000u : 0u);
+          }
+        }
+      }
       const auto multiply = [&] {
         begin_products(acc);
+        if constexpr (kNormalized) begin_products(keys_before);
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
 #pragma unroll
           for (int panel = 0; panel < kPanels; ++panel) {
-            multiply_panel_rows(acc[panel], a[step], k + panel * kPanel16 + step * kNextRows);
+            const std::uint64_t rows = k + panel * kPanel16 + step * kNextRows;
+            multiply_panel_rows(acc[panel], a[step], rows);
+            if constexpr (kNormalized) multiply_panel_rows(keys_before[panel], seen[step], rows);
           }
         }
         finish_products(acc);
+        if constexpr (kNormalized) finish_products(keys_before);
       };
       // Zero times NaN is NaN, and no query may see a later token. A tile may be that of the diagonal of one reader
       // while another one needs all of it: that one goes first.
@@ -207,7 +272,10 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
       }
       if (used && (usual || !on_diagonal)) multiply();
       if (!usual) {
-        if (on_diagonal && used) add_unusual<kPanels>(acc, a, keys, warp * 16);
+        if (on_diagonal && used) {
+          add_unusual<kPanels>(acc, a, keys, warp * 16);
+          if constexpr (kNormalized) add_unusual<kPanels>(keys_before, seen, keys, warp * 16);
+        }
         readers_barrier<kReaders>();
         if (on_diagonal && used) {
           make_finite<kPlan.slot_bytes()>(keys);
@@ -218,35 +286,66 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
       }
       release();
     }
+    if constexpr (kNormalized) {
+      own_ring.release(own_at);
+      own_at.next();
+    }
+    if (!here) return;
     const bool valid[2] = {first + own < size, first + own + 8 < size};
     const std::int64_t token = block.origin + first + own;
+    const Bf16* const q = p.q.at(u.batch, head) + token * p.q.token;
+    float2 wc[2] = {{p.scale, 0.0f}, {p.scale, 0.0f}};
+    if constexpr (kNormalized) {
+      const std::int64_t X = static_cast<std::int64_t>(D) * S::E(p) + D;
+      const Bf16* const maybe_z =
+          index == 0 ? nullptr
+                     : p.mixed + (static_cast<std::int64_t>(local) * kParts * p.M + index + 1) * X - D + lane % 4 * 2;
+      const Bf16* const mine = q + lane % 4 * 2;  // rows past the end: whatever row is there
+      wc[0] = normalized_row<S, 0>(p, acc, keys_before, m, valid[0] ? mine : mine - own * p.q.token, maybe_z);
+      wc[1] = normalized_row<S, 1>(p, acc, keys_before, m, valid[1] ? mine + 8 * p.q.token : mine - own * p.q.token,
+                                   maybe_z);
+    }
     if (lane % 4 == 0) {
       float2* const weights = g.weights + (static_cast<std::int64_t>(u.batch) * p.Hkv * p.group + head) * p.N + token;
-      if (valid[0]) weights[0] = {p.scale, 0.0f};
-      if (valid[1]) weights[8] = {p.scale, 0.0f};
+      if (valid[0]) weights[0] = wc[0];
+      if (valid[1]) weights[8] = wc[1];
     }
-    if (g.dq.data == nullptr || !here) return;
+    if (g.dq.data == nullptr) return;
     Bf16* const dq = g.dq.at(u.batch, head) + token * g.dq.token;
-    const Bf16* const q = p.q.at(u.batch, head) + token * p.q.token;
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
       const int column = panel * 64, X = min(64, D - column);
-      write_slope_row<0>(acc[panel], p.scale, valid[0], dq + column, X, S::map(p), q + column);
-      write_slope_row<1>(acc[panel], p.scale, valid[1], dq + 8 * g.dq.token + column, X, S::map(p),
+      write_slope_row<0>(acc[panel], wc[0].x, valid[0], dq + column, X, S::map(p), q + column);
+      write_slope_row<1>(acc[panel], wc[1].x, valid[1], dq + 8 * g.dq.token + column, X, S::map(p),
                          q + 8 * p.q.token + column);
     }
   });
 }
 
-template <class S, int kParts, int kReaders>
-void launch_free_query_tiles(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles,
-                             cudaStream_t stream) {
-  constexpr QueryGradientPlan kPlan = FreeQueryTiles<S, kParts, kReaders>::kPlan;
-  const auto kernel = panel_free_query_gradient_kernel<S, kParts, kReaders>;
+template <class S, int kParts, int kReaders, bool kNormalized>
+void launch_query_tiles(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles, cudaStream_t stream) {
+  constexpr QueryGradientPlan kPlan = GradientTiles<S, kParts, kReaders>::kPlan;
+  const auto kernel = panel_query_gradient_kernel<S, kParts, kReaders, kNormalized>;
   const unsigned blocks =
       blocks_for(kernel, kPlan.threads(), kPlan.bytes(), heads * a.group * a.M * ((tiles + kReaders - 1) / kReaders));
-  launch_next("sm90 panel_free_query_gradient_kernel", kernel, blocks, kPlan.threads(), kPlan.bytes(), stream, a, g,
-              tiles);
+  launch_next("sm90 panel_query_gradient_kernel", kernel, blocks, kPlan.threads(), kPlan.bytes(), stream, a, g, tiles);
+}
+
+template <bool kNormalized>
+void launch_queries_on_panels(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles,
+                              cudaStream_t stream) {
+  const auto launch = [&](auto spec, auto parts) {
+    using S = decltype(spec);
+    constexpr int kParts = parts;
+    tiles > 1 ? launch_query_tiles<S, kParts, 2, kNormalized>(a, g, heads, tiles, stream)
+              : launch_query_tiles<S, kParts, 1, kNormalized>(a, g, heads, tiles, stream);
+  };
+  with_panel_spec<true>(a, [&](auto spec) {
+    if constexpr (decltype(spec)::kRows == 8) {
+      if (a.parts == 2) return launch(spec, std::integral_constant<int, 2>{});
+    }
+    launch(spec, std::integral_constant<int, 1>{});
+  });
 }
 
 }  // namespace mhla::sm90
