@@ -123,7 +123,7 @@ class CausalBackward {
     const int mixes = static_cast<int>(p_.Hm);
     Arguments back = a;
     a.packed_mix = packed_mix_, back.packed_mix = packed_mix_ + mixes * packed_mix_units(a.mix_rows, a.M);
-    if (!both_at_once(a)) {
+    if (!both_at_once(a) || mixed_on_panels(a.mix_rows)) {
       launch_pack_mix(a, mixes, false, stream);
       launch_pack_mix(back, mixes, true, stream);
     }
@@ -132,7 +132,7 @@ class CausalBackward {
       a.first_unit = static_cast<int>(first * parts_), a.units = static_cast<int>(heads * parts_);
       a.summaries = summaries_, a.mixed = mixed_;
       if (both_at_once(a)) {
-        at_once(a, g, rounds, round, heads, stream);
+        at_once(a, back.packed_mix, g, rounds, round, heads, stream);
         continue;
       }
       launch_summaries(a, stream);
@@ -152,14 +152,14 @@ class CausalBackward {
     return hopper_ && sm90::mixes_both_at_once(a.mix_rows, p_.normalized());
   }
 
-  void at_once(const Arguments& a, const Gradients& g, const Rounds& rounds, std::int64_t round, std::int64_t heads,
-               cudaStream_t stream) const {
+  void at_once(const Arguments& a, const uint4* back_mix, const Gradients& g, const Rounds& rounds, std::int64_t round,
+               std::int64_t heads, cudaStream_t stream) const {
     launch_block_summaries(a, stream);
     Gradients free = g;
     free.weights = nullptr;
     prefix_gradient(a, free, stream);
     free.parts += round * rounds.mix.round_size;
-    sm90::launch_mix_both(a, free, rounds.mix.splits, p_.Hm, stream);
+    sm90::launch_mix_both(a, free, back_mix, rounds.mix.splits, p_.Hm, stream);
     Arguments prefixes = a;
     prefixes.mixed = a.summaries;
     query_gradient(prefixes, g, heads, stream);

@@ -15,46 +15,55 @@ struct KeyGradientTiles {
   static_assert(kPlan.kCopyRegisters + kPlan.kKeyRegisters + kPlan.kValueRegisters <= 504);
   using Stages = Ring<KeyGradientPlan::kStages>;
   using KeyStages = Ring<KeyGradientPlan::kKeyStages>;
+  using SummaryStages = Ring<kPlan.columns()>;  // 64 columns of dS each
 };
 
-// What the three roles of a block of threads walk over alike: tiles of keys [begin, end) of this launch.
-struct KeyTiles {
-  int tiles, begin, end;
-  __device__ KeyTiles(const Arguments& p, int tiles_) : tiles(tiles_) {
-    const std::int64_t items = std::int64_t{p.units / p.parts} * p.M * tiles;
-    begin = static_cast<int>(items * blockIdx.x / gridDim.x),
-    end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
-  }
-  // f(tile, chunk, first token, unit's row, whether dS is new, whether this is its last tile).
-  template <class F>
-  __device__ void each(const Arguments& p, const F& f) const {
-    for (int i = begin; i < end; ++i) {
-      const int chunk = i / tiles, tile = i - chunk * tiles, row = chunk / p.M, index = chunk - row * p.M;
-      const Unit u(p, p.first_unit + row * p.parts);
-      const BlockTokens block = u.block(p, index);
-      const bool last = i + 1 == end || (tile + 1) * 64 >= static_cast<int>(block.size);
-      f(u, block, row, index, tile, tile == 0 || i == begin, last);
+// Keys see queries from themselves on: x[s][t] = f(x, w and c of t) where they do, 0 elsewhere. `limit`: queries that
+// exist from this tile's first one on.
+template <class F>
+__device__ inline void weigh_pairs(const Arguments& p, Accumulator& x, int own, bool on_diagonal, int limit,
+                                   const char* weights, const F& f) {
+  const int lane = threadIdx.x % 32, place = lane % 4 * 2, end = limit - place, begin = on_diagonal ? own - place : -64;
+  const bool all = !on_diagonal && limit >= 64;
+  const auto weigh = [&](auto weights_of) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float4 wc = weights_of(j * 8);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int t = j * 8 + c % 2;
+        const float y = f(x[j][c], c % 2 ? wc.z : wc.x, c % 2 ? wc.w : wc.y);
+        x[j][c] = all || (t - c / 2 * 8 >= begin && t < end) ? y : 0.0f;
+      }
     }
+  };
+  if (p.normalized) {  // of a query and the next
+    weigh([&](int t) { return *reinterpret_cast<const float4*>(weights + (t + place) * 8); });
+  } else {
+    weigh([&](int) { return float4{p.scale, 0.0f, p.scale, 0.0f}; });
   }
-};
+}
 
 template <class S, int kParts>
-__device__ inline void copy_key_tiles(const Arguments& p, const Gradients& g, const KeyTiles& all, std::uint32_t base) {
+__device__ inline void copy_key_tiles(const Arguments& p, const Gradients& g, const ChunkWalk<false>& all,
+                                      std::uint32_t base) {
   using T = KeyGradientTiles<S, kParts>;
   constexpr KeyGradientPlan kPlan = T::kPlan;
   const typename T::Stages ring{base + kPlan.rings_at()};
   const typename T::KeyStages key_ring{ring.barriers + T::Stages::kBytes};
-  const Ring<1> value_ring{key_ring.barriers + T::KeyStages::kBytes},
-      summary_ring{value_ring.barriers + Ring<1>::kBytes};
+  const Ring<1> value_ring{key_ring.barriers + T::KeyStages::kBytes};
+  const typename T::SummaryStages summary_ring{value_ring.barriers + Ring<1>::kBytes};
   RingPlace<KeyGradientPlan::kStages> at;
   RingPlace<KeyGradientPlan::kKeyStages> key_at;
-  RingPlace<1> value_at, summary_at;
+  RingPlace<1> value_at;
+  RingPlace<T::kColumns> summary_at;
   const int D = S::D(p), E = S::E(p), t = static_cast<int>(threadIdx.x);
   LineMover mover;
-  all.each(p, [&](const Unit& u, const BlockTokens& block, int row, int index, int tile, bool fresh, bool) {
-    const int size = static_cast<int>(block.size), first = tile * 64;
+  all.each(p, [&](const Unit& u, const Chunk& chunk, int row, int index, int tile, bool begin, bool) {
+    const int size = chunk.size, first = tile * 64;
+    const bool fresh = tile == 0 || begin;
     if (first >= size) return;
-    mover.find(block, first);
+    mover.find(chunk, first);
     key_ring.wait_empty(key_at);
     mover.copy<T::kPanels>(u.k(p), p.k.token, D, base + kPlan.keys_at() + key_at.stage * kPlan.key_bytes());
     key_ring.copied(key_at);
@@ -67,9 +76,9 @@ __device__ inline void copy_key_tiles(const Arguments& p, const Gradients& g, co
       const int head = u.head * p.group + h;
       const Bf16 *q = p.q.at(u.batch, head), *dout = g.dout.at(u.batch, head);
       const float2* weights =
-          g.weights + (static_cast<std::int64_t>(u.batch) * p.Hkv * p.group + head) * p.N + block.origin;
+          g.weights + (static_cast<std::int64_t>(u.batch) * p.Hkv * p.group + head) * p.N + chunk.origin;
       for (int from = first; from < size; from += 64, at.next()) {
-        mover.find(block, from);
+        mover.find(chunk, from);
         ring.wait_empty(at);
         const std::uint32_t stage = base + at.stage * kPlan.stage_bytes();
         mover.copy<T::kPanels>(q, p.q.token, D, stage);
@@ -80,23 +89,44 @@ __device__ inline void copy_key_tiles(const Arguments& p, const Gradients& g, co
         }
         ring.copied(at);
         if (fresh && h == 0 && from == first) {  // needed after all pairs: the first of them go before it
-          summary_ring.wait_empty(summary_at);
           const std::int64_t X = static_cast<std::int64_t>(D) * E + D;
           const Bf16* summary = p.mixed + (static_cast<std::int64_t>(row) * kParts * p.M + index) * X;
-#pragma unroll
-          for (int part = 0; part < kParts; ++part) {
-            copy_summary_panels<T::kPanels>(summary + part * p.M * X, D, E,
-                                            base + kPlan.summary_at() + part * T::kPanels * kPlan.key_bytes());
+          for (int column = 0; column < T::kColumns; ++column, summary_at.next()) {
+            const int part = column / T::kPanels;
+            summary_ring.wait_empty(summary_at);
+            copy_summary_columns<T::kPanels>(summary + part * p.M * X, D, E, column % T::kPanels * 64,
+                                             base + kPlan.summary_at() + column * kPlan.key_bytes());
+            if (p.normalized && column == 0) copy_z_rows<T::kPanels, 1>(summary, D, E, base + kPlan.z_at());
+            summary_ring.copied(summary_at);
           }
-          if (p.normalized) copy_z_rows<T::kPanels, 1>(summary, D, E, base + kPlan.z_at());
-          summary_ring.copied(summary_at);
-          summary_at.next();
         }
       }
     }
   });
   copy_commit();
   copy_wait<0>();
+}
+
+// Products with dS, 64 columns at a time as they arrive: multiply(column). Columns are given back as they are done
+// where this is the last tile of its chunk; the other tiles find them there.
+template <int kColumns, int kCount, class F>
+__device__ inline void take_summary(const Ring<kColumns>& ring, RingPlace<kColumns>& at, bool fresh, bool last,
+                                    Accumulator (&acc)[kCount], const F& multiply) {
+  begin_products(acc);
+#pragma unroll
+  for (int column = 0; column < kColumns; ++column) {
+    if (fresh) ring.wait_full({column, at.parity});
+    publish_shared();
+    warpgroup_begin();
+    multiply(column);
+    warpgroup_commit();
+    if (column > 0) {
+      warpgroup_wait<1>();
+      if (last) ring.release({column - 1, at.parity});
+    }
+  }
+  finish_products(acc);
+  if (last) ring.release({kColumns - 1, at.parity}), at.parity ^= 1;
 }
 
 template <class S, int kParts>
@@ -110,22 +140,23 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
   const std::uint32_t base = shared_address(shared);
   const typename T::Stages ring{base + kPlan.rings_at()};
   const typename T::KeyStages key_ring{ring.barriers + T::Stages::kBytes};
-  const Ring<1> value_ring{key_ring.barriers + T::KeyStages::kBytes},
-      summary_ring{value_ring.barriers + Ring<1>::kBytes};
+  const Ring<1> value_ring{key_ring.barriers + T::KeyStages::kBytes};
+  const typename T::SummaryStages summary_ring{value_ring.barriers + Ring<1>::kBytes};
   const int group = warpgroup_index(), D = S::D(p), E = S::E(p);
   if (threadIdx.x == 0) ring.init(8), key_ring.init(8), value_ring.init(4), summary_ring.init(8);
   publish_shared();
   __syncthreads();
   after_previous();
   allow_next();
-  const KeyTiles all(p, tiles);
+  const ChunkWalk<false> all(p, tiles);
   if (group == 0) {
     keep_registers<KeyGradientPlan::kCopyRegisters>();
     return copy_key_tiles<S, kParts>(p, g, all, base);
   }
   RingPlace<KeyGradientPlan::kStages> at;
   RingPlace<KeyGradientPlan::kKeyStages> key_at;
-  RingPlace<1> value_at, summary_at;
+  RingPlace<1> value_at;
+  RingPlace<T::kColumns> summary_at;
   const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4, own = warp * 16 + lane / 4;
   const std::uint64_t summary = panel_descriptor(base + kPlan.summary_at());
   const bool mapped = S::map(p) != FeatureMap::kIdentity;
@@ -136,13 +167,12 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
     publish_shared();  // copies were ordinary writes
     if (mapped) readers_barrier<2>();
   };
-  const auto weights_of = [&](int stage, int column) {  // w and c of a query and the next
-    return *reinterpret_cast<const float4*>(shared + kPlan.weights_at() + (stage * 64 + column) * 8);
-  };
+  const auto weights = [&] { return shared + kPlan.weights_at() + at.stage * 64 * 8; };
   if (group == 1) {
     take_registers<KeyGradientPlan::kKeyRegisters>();
-    all.each(p, [&](const Unit& u, const BlockTokens& block, int row, int index, int tile, bool fresh, bool last) {
-      const int size = static_cast<int>(block.size), first = tile * 64;
+    all.each(p, [&](const Unit& u, const Chunk& chunk, int row, int index, int tile, bool begin, bool end) {
+      const int size = chunk.size, first = tile * 64;
+      const bool fresh = tile == 0 || begin, last = end || first + 64 >= size;
       float* const d_mix_at = g.maybe_diagonal +
                               (static_cast<std::int64_t>(p.first_unit / p.parts + row) * p.M + index) * g.diagonals +
                               tile;
@@ -172,16 +202,8 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
           }
           finish_products(x);
           const bool finite = !on_diagonal || finite_sums(x[0]);
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            const int t = j * 8 + lane % 4 * 2;
-            const float4 wc = p.normalized ? weights_of(at.stage, t) : float4{p.scale, 0.0f, p.scale, 0.0f};
-#pragma unroll
-            for (int c = 0; c < 4; ++c) {
-              const bool here = (!on_diagonal || t + c % 2 >= own + c / 2 * 8) && from + t + c % 2 < size;
-              x[0][j][c] = here ? (c % 2 ? wc.z : wc.x) * (x[0][j][c] + (c % 2 ? wc.w : wc.y)) : 0.0f;
-            }
-          }
+          weigh_pairs(p, x[0], own, on_diagonal, size - from, weights(),
+                      [](float y, float w, float c) { return w * (y + c); });
           std::uint32_t a[4][4];
           square_fragments(x[0], a);
           // Zero times NaN is NaN, and no key may see an earlier query.
@@ -206,44 +228,50 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
       }
       key_ring.wait_full(key_at);
       const char* const k = shared + kPlan.keys_at() + key_at.stage * kPlan.key_bytes();
-      float d_mix = 0;
-      if (p.normalized && fresh) summary_ring.wait_full(summary_at);
+      std::uint32_t keys[4 * kPanels][4];
+      load_panel_rows<kPanels>(keys, shared_address(k));
+      map_rows<kPanels>(keys, S::map(p), D);
+      float sums[4] = {};  // of d_mix: places of lanes, halves
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          if (panel * 64 + j * 8 >= D) break;
-          float2 z = {0.0f, 0.0f};
-          if (p.normalized) {
-            z = unpack_bf16(*reinterpret_cast<const std::uint32_t*>(shared + kPlan.z_at() + panel * kPanelRowBytes +
-                                                                    j * 16 + lane % 4 * 4));
-          }
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const auto raw = *reinterpret_cast<const std::uint32_t*>(k + panel * kPanelBytes +
-                                                                     panel_offset(own + half * 8, j) + lane % 4 * 4);
-            const float2 y = unpack_bf16(feature_pair(S::map(p), raw));
+            const float2 y = unpack_bf16(keys[panel * 4 + j / 2][j % 2 * 2 + half]);
             float &low = acc[panel][j][2 * half], &high = acc[panel][j][2 * half + 1];
-            if (first + own + half * 8 < size) d_mix = fmaf(y.x, low, fmaf(y.y, high, d_mix));
-            low = fmaf(low, m, z.x), high = fmaf(high, m, z.y);
+            sums[half * 2] = fmaf(y.x, low, sums[half * 2]), sums[half * 2 + 1] = fmaf(y.y, high, sums[half * 2 + 1]);
+            low *= m, high *= m;
           }
         }
       }
-      if (fresh) summary_ring.wait_full(summary_at);
-      publish_shared();
-      begin_products(acc);
-#pragma unroll
-      for (int step = 0; step < 4 * kColumns; ++step) {
+      float d_mix = first + own < size ? sums[0] + sums[1] : 0.0f;
+      if (first + own + 8 < size) d_mix += sums[2] + sums[3];
+      if (p.normalized) {
+        if (fresh) summary_ring.wait_full(summary_at);
+        const char* const z = shared + kPlan.z_at() + lane % 4 * 4;
 #pragma unroll
         for (int panel = 0; panel < kPanels; ++panel) {
-          multiply_panel_columns(acc[panel], v[step],
-                                 summary + (step / 4 * kPanels + panel) * kPanel16 + step % 4 * kNextColumns, true);
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            const float2 y = unpack_bf16(*reinterpret_cast<const std::uint32_t*>(z + panel * kPanelRowBytes + j * 16));
+            float(&c)[4] = acc[panel][j];
+            c[0] += y.x, c[1] += y.y, c[2] += y.x, c[3] += y.y;
+          }
         }
       }
-      finish_products(acc);
-      if (last) summary_ring.release(summary_at), summary_at.next();
+      take_summary<T::kColumns>(summary_ring, summary_at, fresh, last, acc, [&](int column) {
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+#pragma unroll
+          for (int panel = 0; panel < kPanels; ++panel) {
+            multiply_panel_columns(acc[panel], v[column * 4 + step],
+                                   summary + (column * kPanels + panel) * kPanel16 + step * kNextColumns, true);
+          }
+        }
+      });
       if (g.dk.data != nullptr) {
-        Bf16* const dk = g.dk.at(u.batch, u.head) + (block.origin + first + own) * g.dk.token;
+        Bf16* const dk = g.dk.at(u.batch, u.head) + (chunk.origin + first + own) * g.dk.token;
 #pragma unroll
         for (int panel = 0; panel < kPanels; ++panel) {
           const int column = panel * 64, X = min(64, D - column);
@@ -257,17 +285,18 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
       key_at.next();
       if (g.dmix == nullptr) return;
       for (int away = 16; away > 0; away /= 2) d_mix += __shfl_down_sync(0xffffffffu, d_mix, away);
-      auto* const sums = reinterpret_cast<float*>(shared + kPlan.sums_at());
-      if (lane == 0) sums[warp] = d_mix;
+      auto* const shares = reinterpret_cast<float*>(shared + kPlan.sums_at());
+      if (lane == 0) shares[warp] = d_mix;
       warpgroup_barrier(group);
-      if (threadIdx.x % kGroupThreads == 0) *d_mix_at = sums[0] + sums[1] + sums[2] + sums[3];
+      if (threadIdx.x % kGroupThreads == 0) *d_mix_at = shares[0] + shares[1] + shares[2] + shares[3];
       warpgroup_barrier(group);
     });
     return;
   }
   take_registers<KeyGradientPlan::kValueRegisters>();
-  all.each(p, [&](const Unit& u, const BlockTokens& block, int, int index, int tile, bool fresh, bool last) {
-    const int size = static_cast<int>(block.size), first = tile * 64;
+  all.each(p, [&](const Unit& u, const Chunk& chunk, int, int index, int tile, bool begin, bool end) {
+    const int size = chunk.size, first = tile * 64;
+    const bool fresh = tile == 0 || begin, last = end || first + 64 >= size;
     if (first >= size) return;
     const float m = p.diagonal(u.head * p.group, index);
     std::uint32_t k[4 * kPanels][4];
@@ -292,16 +321,8 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
         }
         finish_products(scores);
         const bool finite = !on_diagonal || finite_sums(scores[0]);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const int t = j * 8 + lane % 4 * 2;
-          const float4 wc = p.normalized ? weights_of(at.stage, t) : float4{p.scale, 0.0f, p.scale, 0.0f};
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            const bool here = (!on_diagonal || t + c % 2 >= own + c / 2 * 8) && from + t + c % 2 < size;
-            scores[0][j][c] = here ? m * (c % 2 ? wc.z : wc.x) * scores[0][j][c] : 0.0f;
-          }
-        }
+        weigh_pairs(p, scores[0], own, on_diagonal, size - from, weights(),
+                    [m](float y, float w, float) { return m * w * y; });
         std::uint32_t a[4][4];
         square_fragments(scores[0], a);
         if (on_diagonal && !all_hold(kReadersBarrier, 2 * kGroupThreads, finite)) {
@@ -323,20 +344,14 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
         ring.release(at);
       }
     }
-    if (fresh) summary_ring.wait_full(summary_at);
-    publish_shared();
-    begin_products(acc);
+    take_summary<T::kColumns>(summary_ring, summary_at, fresh, last, acc, [&](int column) {
 #pragma unroll
-    for (int step = 0; step < 4 * kPanels; ++step) {
-#pragma unroll
-      for (int panel = 0; panel < kColumns; ++panel) {
-        multiply_panel_rows(acc[panel], k[step], summary + panel * kPanels * kPanel16 + step * kNextRows);
+      for (int step = 0; step < 4 * kPanels; ++step) {
+        multiply_panel_rows(acc[column], k[step], summary + column * kPanels * kPanel16 + step * kNextRows);
       }
-    }
-    finish_products(acc);
-    if (last) summary_ring.release(summary_at), summary_at.next();
+    });
     if (g.dv.data == nullptr) return;
-    Bf16* const dv = g.dv.at(u.batch, u.head) + (block.origin + first + own) * g.dv.token;
+    Bf16* const dv = g.dv.at(u.batch, u.head) + (chunk.origin + first + own) * g.dv.token;
 #pragma unroll
     for (int panel = 0; panel < kColumns; ++panel) {
       const int within = panel % kPanels * 64, X = min(64, E - within), column = panel / kPanels * E + within;

@@ -16,7 +16,7 @@ constexpr bool gradients_on_panels(std::int64_t D, std::int64_t E, std::int64_t 
 
 // dk and dv of a tile of keys, by two warpgroups that share tiles of queries and gradients of outputs: one makes dk
 // with its values in registers, the other one dv with its keys. Per tile of 64 queries both multiply alike, D = E / 2:
-// 64 x 64 x (E + D) and 64 x 64 x (D + E), and 64 x D x E each with dS.
+// 64 x 64 x (E + D) and 64 x 64 x (D + E), and 64 x D x E each with dS, which comes 64 columns at a time.
 struct KeyGradientPlan {
   int panels, parts;
   static constexpr int kStages = 2, kKeyStages = 2;  // of queries; of keys, which dk needs to the end of a tile
@@ -33,7 +33,7 @@ struct KeyGradientPlan {
   constexpr int weights_at() const { return z_at() + panels * 128; }
   constexpr int sums_at() const { return weights_at() + kStages * kGradientRows * 8; }
   constexpr int rings_at() const { return sums_at() + 16; }
-  constexpr int bytes() const { return rings_at() + 16 * (kStages + kKeyStages + 1 + 1); }
+  constexpr int bytes() const { return rings_at() + 16 * (kStages + kKeyStages + 1 + columns()); }
 };
 
 // dq without a normaliser: `readers` warpgroups, a tile of 64 queries each, gradients of outputs in registers. P,
@@ -67,9 +67,20 @@ struct MixBothPlan {
   constexpr int ring_at() const { return kStages * stage_bytes(); }
   constexpr int bytes() const { return ring_at() + 16 * kStages; }
 };
-// Whether that kernel takes a pass: by the rows of mix, as a longer sequence may not change bits.
+// The same for 65 to 128 chunks: mix and its transpose stay in shared memory, tiles have 64 columns.
+struct MixSquaresPlan {
+  static constexpr int kStages = 5, kThreads = 3 * 128, kCopyRegisters = 56, kReaderRegisters = 224;
+  constexpr int mix_bytes() const { return 4 * kGradientPanel; }
+  constexpr int half_bytes() const { return 2 * kGradientPanel; }  // of S, and of dP
+  constexpr int stage_bytes() const { return 2 * half_bytes(); }
+  constexpr int stages_at() const { return 2 * mix_bytes(); }
+  constexpr int ring_at() const { return stages_at() + kStages * stage_bytes(); }
+  constexpr int bytes() const { return ring_at() + 16 * kStages; }
+};
+// Whether these kernels take a pass: by the rows of mix, as a longer sequence may not change bits.
 constexpr bool mixes_both_at_once(std::int64_t mix_rows, bool normalized) {
-  return !normalized && mix_rows <= kMostMixedAtOnce;
+  const bool squares = sm80::mixed_on_panels(mix_rows) && sm80::mix_squares(mix_rows) == 2;
+  return !normalized && (mix_rows <= kMostMixedAtOnce || squares);
 }
 
 }  // namespace mhla::sm90

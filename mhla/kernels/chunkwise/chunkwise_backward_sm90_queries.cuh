@@ -16,29 +16,8 @@ struct GradientTiles {
   static_assert(kPlan.bytes() <= kMaxSharedBytes && kPlan.blocks() * (kPlan.bytes() + 1024) <= kAllSharedBytes);
 };
 
-// What the roles of a block of threads walk over alike: items [begin, end), kReaders tiles of queries of a chunk each.
-template <int kReaders>
-struct QueryTiles {
-  int items, begin, end;  // items: of a chunk
-  __device__ QueryTiles(const Arguments& p, int tiles) : items((tiles + kReaders - 1) / kReaders) {
-    const std::int64_t all = std::int64_t{p.units / p.parts} * p.group * p.M * items;
-    begin = static_cast<int>(all * blockIdx.x / gridDim.x), end = static_cast<int>(all * (blockIdx.x + 1) / gridDim.x);
-  }
-  // f(unit, query head, block, row of P, chunk, first token of the first tile) where there are tokens.
-  template <class F>
-  __device__ void each(const Arguments& p, const F& f) const {
-    for (int i = begin; i < end; ++i) {
-      const int chunk = i / items, row = chunk / p.M, index = chunk - row * p.M, local = row / p.group;
-      const Unit u(p, p.first_unit + local * p.parts);
-      const BlockTokens block = u.block(p, index);
-      const int first = (i - chunk * items) * kReaders * 64;
-      if (first < static_cast<int>(block.size)) f(u, u.head * p.group + row % p.group, block, local, index, first);
-    }
-  }
-};
-
 template <class S, int kParts, int kReaders>
-__device__ inline void copy_query_tiles(const Arguments& p, const Gradients& g, const QueryTiles<kReaders>& all,
+__device__ inline void copy_query_tiles(const Arguments& p, const Gradients& g, const ChunkWalk<true>& all,
                                         std::uint32_t base) {
   using T = GradientTiles<S, kParts, kReaders>;
   constexpr QueryGradientPlan kPlan = T::kPlan;
@@ -48,13 +27,15 @@ __device__ inline void copy_query_tiles(const Arguments& p, const Gradients& g, 
   RingPlace<1> own_at;
   const int D = S::D(p), E = S::E(p);
   LineMover mover;
-  all.each(p, [&](const Unit& u, int head, const BlockTokens& block, int local, int index, int first) {
-    const int size = static_cast<int>(block.size);
+  all.each(p, [&](const Unit& u, const Chunk& chunk, int row, int index, int item, bool, bool) {
+    const int size = chunk.size, first = item * kReaders * 64, local = row / p.group,
+              head = u.head * p.group + row % p.group;
+    if (first >= size) return;
     const Bf16* dout = g.dout.at(u.batch, head);
     own_ring.wait_empty(own_at);
 #pragma unroll
     for (int reader = 0; reader < kReaders; ++reader) {
-      mover.find(block, first + reader * 64);
+      mover.find(chunk, first + reader * 64);
       mover.copy_parts<T::kPanels, kParts>(dout, g.dout.token, E, base + kPlan.own_at() + reader * kPlan.own_bytes());
     }
     own_ring.copied(own_at);
@@ -71,7 +52,7 @@ __device__ inline void copy_query_tiles(const Arguments& p, const Gradients& g, 
     }
     const int end = min(size, first + kReaders * 64);
     for (int from = 0; from < end; from += 64) {
-      mover.find(block, from);
+      mover.find(chunk, from);
 #pragma unroll
       for (int part = 0; part < kParts; ++part, at.next()) {
         ring.wait_empty(at);
@@ -144,7 +125,7 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
   __syncthreads();
   after_previous();
   allow_next();
-  const QueryTiles<kReaders> all(p, tiles);
+  const ChunkWalk<true> all(p, (tiles + kReaders - 1) / kReaders);
   if (group == 0) {
     keep_registers<QueryGradientPlan::kCopyRegisters>();
     return copy_query_tiles<S, kParts, kReaders>(p, g, all, base);
@@ -159,8 +140,10 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
     ring.release(at);
     at.next();
   };
-  all.each(p, [&](const Unit& u, int head, const BlockTokens& block, int local, int index, int first_of_all) {
-    const int size = static_cast<int>(block.size), first = first_of_all + (group - 1) * 64;
+  all.each(p, [&](const Unit& u, const Chunk& chunk, int row, int index, int item, bool, bool) {
+    const int size = chunk.size, first_of_all = item * kReaders * 64, first = first_of_all + (group - 1) * 64,
+              head = u.head * p.group + row % p.group;
+    if (first_of_all >= size) return;
     const int end = min(size, first_of_all + kReaders * 64);
     const bool here = first < size;  // the last tiles of a chunk may be fewer than readers
     const float m = p.diagonal(head, index);
@@ -225,13 +208,11 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
       publish_shared();
       if (mapped) readers_barrier<kReaders>();
       std::uint32_t a[4][4];
+      const int last = on_diagonal ? own - lane % 4 * 2 : 64;  // key that the upper query of this lane sees
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const bool seen = !on_diagonal || j * 8 + lane % 4 * 2 + c % 2 <= own + c / 2 * 8;
-          x[0][j][c] = seen ? m * x[0][j][c] : 0.0f;
-        }
+        for (int c = 0; c < 4; ++c) x[0][j][c] = j * 8 + c % 2 - c / 2 * 8 <= last ? m * x[0][j][c] : 0.0f;
       }
       square_fragments(x[0], a);
       std::uint32_t seen[kNormalized ? 4 : 1][4];  // 1 where a query sees a key
@@ -292,14 +273,15 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
     }
     if (!here) return;
     const bool valid[2] = {first + own < size, first + own + 8 < size};
-    const std::int64_t token = block.origin + first + own;
+    const std::int64_t token = chunk.origin + first + own;
     const Bf16* const q = p.q.at(u.batch, head) + token * p.q.token;
     float2 wc[2] = {{p.scale, 0.0f}, {p.scale, 0.0f}};
     if constexpr (kNormalized) {
       const std::int64_t X = static_cast<std::int64_t>(D) * S::E(p) + D;
       const Bf16* const maybe_z =
-          index == 0 ? nullptr
-                     : p.mixed + (static_cast<std::int64_t>(local) * kParts * p.M + index + 1) * X - D + lane % 4 * 2;
+          index == 0
+              ? nullptr
+              : p.mixed + (static_cast<std::int64_t>(row / p.group) * kParts * p.M + index + 1) * X - D + lane % 4 * 2;
       const Bf16* const mine = q + lane % 4 * 2;  // rows past the end: whatever row is there
       wc[0] = normalized_row<S, 0>(p, acc, keys_before, m, valid[0] ? mine : mine - own * p.q.token, maybe_z);
       wc[1] = normalized_row<S, 1>(p, acc, keys_before, m, valid[1] ? mine + 8 * p.q.token : mine - own * p.q.token,

@@ -15,6 +15,49 @@ __device__ inline void readers_barrier() {
   all_hold(kReadersBarrier, kReaders * kGroupThreads, true);
 }
 
+// A chunk of a sequence.
+struct Chunk {
+  std::int64_t origin = 0;  // token of its first place
+  int size = 0;
+  Chunk() = default;
+  __device__ Chunk(const Arguments& p, const Unit& u, int index) {
+    const std::int64_t C = p.layout.step[2];
+    longlong2 range = {0, p.N};  // start, length
+    if (p.maybe_ranges != nullptr) range = __ldcg(reinterpret_cast<const longlong2*>(p.maybe_ranges + u.sequence));
+    const std::int64_t rest = range.y - index * C;
+    origin = range.x + index * C, size = static_cast<int>(rest < 0 ? 0 : rest < C ? rest : C);
+  }
+};
+
+// What all roles of a block of threads walk over alike: items [begin, end) of this launch, `per_chunk` for every chunk
+// of every row, a kv head or (kHeads) a query head of it.
+template <bool kHeads>
+struct ChunkWalk {
+  int per_chunk, begin, end;
+  __device__ ChunkWalk(const Arguments& p, int per_chunk_) : per_chunk(per_chunk_) {
+    const std::int64_t items = std::int64_t{p.units / p.parts} * (kHeads ? p.group : 1) * p.M * per_chunk;
+    begin = static_cast<int>(items * blockIdx.x / gridDim.x);
+    end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
+  }
+  // f(unit, chunk, row, index of the chunk, item of the chunk, whether it is the first, the last item of all).
+  template <class F>
+  __device__ void each(const Arguments& p, const F& f) const {
+    if (begin >= end) return;
+    int chunk_at = begin / per_chunk, item = begin - chunk_at * per_chunk, row = chunk_at / p.M,
+        index = chunk_at - row * p.M;
+    const auto unit = [&] { return Unit(p, p.first_unit + (kHeads ? row / p.group : row) * p.parts); };
+    Unit u = unit();
+    Chunk chunk(p, u, index);
+    for (int i = begin; i < end; ++i) {
+      f(u, chunk, row, index, item, i == begin, i + 1 == end);
+      if (i + 1 == end || ++item < per_chunk) continue;
+      item = 0;
+      if (++index == p.M) index = 0, ++row, u = unit();
+      chunk = Chunk(p, u, index);
+    }
+  }
+};
+
 // What a thread of the copying warpgroup moves of a tile of 64 tokens, one run of memory: TileMover of fewer registers.
 struct LineMover {
   int row, c, offset;
@@ -24,8 +67,8 @@ struct LineMover {
   __device__ LineMover()
       : row(static_cast<int>(threadIdx.x) % kGroupThreads / 8), c(threadIdx.x % 8), offset(panel_offset(row, c)) {}
   // The tile from place `first` of a chunk on.
-  __device__ void find(const BlockTokens& block, int first) {
-    token = block.origin + first + row, rows = static_cast<int>(block.size) - first - row;
+  __device__ void find(const Chunk& chunk, int first) {
+    token = chunk.origin + first + row, rows = chunk.size - first - row;
   }
   // X values of every row to panels of 64, zeros past X and behind the end of the chunk.
   template <int kPanels>
@@ -74,13 +117,13 @@ __device__ inline void map_rows(std::uint32_t (&a)[4 * kPanels][4], FeatureMap m
 
 // Whether none of this thread's sums is infinite or NaN: so are all of a row of products with one that is not.
 __device__ inline bool finite_sums(const Accumulator& x) {
-  bool finite = true;
+  float zero[4] = {};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) finite = finite && isfinite(x[j][c]);
+    for (int c = 0; c < 4; ++c) zero[c] = fmaf(x[j][c], 0.0f, zero[c]);
   }
-  return finite;
+  return zero[0] + zero[1] + zero[2] + zero[3] == 0.0f;
 }
 
 // acc += a y for the values of a diagonal tile that are infinite or NaN, where a key (rows of a) sees them: queries
