@@ -73,7 +73,7 @@ class CausalBackward {
         ws.take<uint4>(2 * p.Hm * packed_mix_units(mix_rows_of(p, hopper), p.M), "packed mix and its transpose");
     std::int64_t summaries = 0, mix_parts = 0, diagonals = 0;  // of the largest group: one after the other has them
     for (const SequenceGroup& group : plan_.groups) {
-      const Rounds rounds(p, group, parts_);
+      const Rounds rounds(p, group, parts_, hopper);
       summaries = std::max(summaries, rounds.at_once * parts_ * group.chunks * block);
       mix_parts = std::max(mix_parts, rounds.mix.floats());
       diagonals = std::max(diagonals, rounds.heads * group.chunks * tiles_);
@@ -109,17 +109,19 @@ class CausalBackward {
   // The kv heads of a group, in rounds of equal size.
   struct Rounds {
     std::int64_t heads, at_once, count;
+    std::int64_t own_splits;  // Hopper's own kernel makes dmix, in so many parts; 0: it does not
     MixGradient mix;
-    Rounds(const Problem& p, const SequenceGroup& group, std::int64_t parts) : heads(group.count * p.Hkv) {
+    Rounds(const Problem& p, const SequenceGroup& group, std::int64_t parts, bool hopper)
+        : heads(group.count * p.Hkv), own_splits(hopper ? sm90::mix_product_splits(group.chunks, p.Hm) : 0) {
       const std::int64_t block = p.D * (p.E / parts) + p.D;
       at_once = units_at_once(heads, 4 * parts * group.chunks * block);
       count = (heads + at_once - 1) / at_once;
-      mix = MixGradient(group.chunks, p.Hm, heads * parts, block, count);
+      mix = MixGradient(group.chunks, p.Hm, heads * parts, block, count, own_splits);
     }
   };
 
   void phases(Arguments a, const Gradients& g, const SequenceGroup& group, cudaStream_t stream) const {
-    const Rounds rounds(p_, group, parts_);
+    const Rounds rounds(p_, group, parts_, hopper_);
     const int mixes = static_cast<int>(p_.Hm);
     Arguments back = a;
     a.packed_mix = packed_mix_, back.packed_mix = packed_mix_ + mixes * packed_mix_units(a.mix_rows, a.M);
@@ -138,13 +140,20 @@ class CausalBackward {
       launch_summaries(a, stream);
       query_gradient(a, g, heads, stream);
       prefix_gradient(a, g, stream);
-      if (g.dmix != nullptr) rounds.mix.launch_products(a, g, round, p_.Hm, stream);
+      if (g.dmix != nullptr) mix_products(a, g, rounds, round, stream);
       Arguments unmix = a;
       unmix.packed_mix = back.packed_mix;
       launch_mix(unmix, true, stream);
       key_value_gradient(a, g, heads, stream);
     }
     if (g.dmix != nullptr) rounds.mix.launch_sum(a, g, rounds.heads, p_.Hm, stream);
+  }
+
+  void mix_products(const Arguments& a, Gradients g, const Rounds& rounds, std::int64_t round,
+                    cudaStream_t stream) const {
+    if (rounds.own_splits == 0) return rounds.mix.launch_products(a, g, round, p_.Hm, stream);
+    g.parts += round * rounds.mix.round_size;
+    sm90::launch_mix_product(a, g, rounds.own_splits, p_.Hm, stream);
   }
 
   // S and dP first, then everything that is mixed, where dP needs no denominators.
