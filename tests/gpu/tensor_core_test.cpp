@@ -36,6 +36,15 @@ constexpr Way kWays[] = {
     {"causal phases", "causal B=1 N=200 H=2 Hkv=2 D=40 E=72 layout=1d:64 per_head"},
     {"causal, beyond the rows of mix", "causal B=1 N=300 H=1 Hkv=1 D=64 E=64 layout=1d:66 rows=3 extend"},
     {"causal, packed", "causal B=1 N=260 H=1 Hkv=1 D=64 E=64 layout=1d:70 cu=0,90,90,260"},
+    {"causal, mixed both ways at once", "causal B=3 N=330 H=2 Hkv=2 D=128 E=256 layout=1d:64 norm=none map=identity"},
+    {"causal, both at once, heads share", "causal B=2 N=230 H=4 Hkv=2 D=96 E=160 layout=1d:64 norm=none map=relu_eps"},
+    {"causal, both at once, a mix for each head",
+     "causal B=2 N=230 H=2 Hkv=2 D=128 E=128 layout=1d:64 norm=none map=elu1 per_head"},
+    {"causal, both at once in squares", "causal B=1 N=4430 H=1 Hkv=1 D=64 E=64 layout=1d:64 norm=none map=identity"},
+    {"causal, dmix in squares", "causal B=1 N=8300 H=1 Hkv=1 D=40 E=40 layout=1d:64"},
+    {"causal, wide, a normaliser", "causal B=1 N=300 H=2 Hkv=1 D=128 E=256 layout=1d:192"},
+    {"causal, packed, wide",
+     "causal B=1 N=460 H=1 Hkv=1 D=128 E=256 layout=1d:70 cu=0,90,90,260,460 norm=none map=identity"},
 };
 
 Case case_of(const Way& way) {
@@ -87,7 +96,7 @@ TEST_P(TensorCores, SameBitsInEveryOrder) {
 }
 
 TEST_P(TensorCores, NanStaysInItsSequence) {
-  for (const int at : {0, 3, 4, 9, 13})
+  for (const int at : {0, 3, 4, 9, 13, 17, 20, 22, 23})
     EXPECT_EQ(check_nan_stays(case_of(kWays[at]), GetParam()), "") << kWays[at].name;
 }
 
