@@ -1,9 +1,11 @@
 // Backward of the causal form in bf16, candidates `sm80` and `sm90` (chunkwise_backward_sm80.cuh): summaries and
 // prefixes again, dq with w and c of every token, dP in place of P, dmix, dS in place of dP, then dk and dv, in rounds
-// of heads (kRoundBytes). Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix
-// in parts. Packed sequences go group by group (chunkwise_sm80_plan.h).
+// of heads (kRoundBytes). With few rows of mix and no normaliser `sm90` makes S and dP first and mixes both at once.
+// Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix in parts. Packed
+// sequences go group by group (chunkwise_sm80_plan.h).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_backward_sm90_plan.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
@@ -30,11 +32,16 @@ __global__ void __launch_bounds__(S::kRows * 32, S::kRows >= 8 ? 2 : 4)
       char* to = shared + at % 2 * kStage;
       copy_pair_rows<S, kPhaseTokens>(p, p.q.at(u.batch, head), p.q.token, g.dout.at(u.batch, head) + u.part * E,
                                       g.dout.token, block, first, to);
+      auto* const weights_to = reinterpret_cast<float2*>(to + 2 * kChunkTileBytes<S>);
       const float2* weights =
           g.weights + (static_cast<std::int64_t>(u.batch) * p.Hkv * p.group + head) * p.N + block.origin + first;
       for (int t = threadIdx.x; t < kPhaseTokens; t += blockDim.x) {
         const bool valid = first + t < size;
-        copy8(shared_address(to + 2 * kChunkTileBytes<S> + t * 8), valid ? weights + t : weights, valid);
+        if (g.weights == nullptr) {
+          weights_to[t] = {p.scale, 0.0f};
+        } else {
+          copy8(shared_address(weights_to + t), valid ? weights + t : weights, valid);
+        }
       }
     }
     copy_commit();
@@ -66,7 +73,7 @@ class CausalBackward {
         ws.take<uint4>(2 * p.Hm * packed_mix_units(mix_rows_of(p, hopper), p.M), "packed mix and its transpose");
     std::int64_t summaries = 0, mix_parts = 0, diagonals = 0;  // of the largest group: one after the other has them
     for (const SequenceGroup& group : plan_.groups) {
-      const Rounds rounds(p, group, parts_);
+      const Rounds rounds(p, group, parts_, hopper);
       summaries = std::max(summaries, rounds.at_once * parts_ * group.chunks * block);
       mix_parts = std::max(mix_parts, rounds.mix.floats());
       diagonals = std::max(diagonals, rounds.heads * group.chunks * tiles_);
@@ -102,39 +109,95 @@ class CausalBackward {
   // The kv heads of a group, in rounds of equal size.
   struct Rounds {
     std::int64_t heads, at_once, count;
+    std::int64_t own_splits;  // Hopper's own kernel makes dmix, in so many parts; 0: it does not
     MixGradient mix;
-    Rounds(const Problem& p, const SequenceGroup& group, std::int64_t parts) : heads(group.count * p.Hkv) {
+    Rounds(const Problem& p, const SequenceGroup& group, std::int64_t parts, bool hopper)
+        : heads(group.count * p.Hkv), own_splits(hopper ? sm90::mix_product_splits(group.chunks, p.Hm) : 0) {
       const std::int64_t block = p.D * (p.E / parts) + p.D;
       at_once = units_at_once(heads, 4 * parts * group.chunks * block);
       count = (heads + at_once - 1) / at_once;
-      mix = MixGradient(group.chunks, p.Hm, heads * parts, block, count);
+      mix = MixGradient(group.chunks, p.Hm, heads * parts, block, count, own_splits);
     }
   };
 
   void phases(Arguments a, const Gradients& g, const SequenceGroup& group, cudaStream_t stream) const {
-    const Rounds rounds(p_, group, parts_);
+    const Rounds rounds(p_, group, parts_, hopper_);
     const int mixes = static_cast<int>(p_.Hm);
     Arguments back = a;
     a.packed_mix = packed_mix_, back.packed_mix = packed_mix_ + mixes * packed_mix_units(a.mix_rows, a.M);
-    launch_pack_mix(a, mixes, false, stream);
-    launch_pack_mix(back, mixes, true, stream);
+    if (!both_at_once(a) || mixed_on_panels(a.mix_rows)) {
+      launch_pack_mix(a, mixes, false, stream);
+      launch_pack_mix(back, mixes, true, stream);
+    }
     for (std::int64_t round = 0; round < rounds.count; ++round) {
       const std::int64_t first = round * rounds.at_once, heads = std::min(rounds.at_once, rounds.heads - first);
       a.first_unit = static_cast<int>(first * parts_), a.units = static_cast<int>(heads * parts_);
       a.summaries = summaries_, a.mixed = mixed_;
+      if (both_at_once(a)) {
+        at_once(a, back.packed_mix, g, rounds, round, heads, stream);
+        continue;
+      }
       launch_summaries(a, stream);
-      const auto queries = p_.normalized() ? launch_normalized_query_gradient : launch_free_query_gradient;
-      queries(a, g, heads, tiles_, stream);
-
+      query_gradient(a, g, heads, stream);
       prefix_gradient(a, g, stream);
-      if (g.dmix != nullptr) rounds.mix.launch_products(a, g, round, p_.Hm, stream);
+      if (g.dmix != nullptr) mix_products(a, g, rounds, round, stream);
       Arguments unmix = a;
       unmix.packed_mix = back.packed_mix;
       launch_mix(unmix, true, stream);
-      if (p_.dk.given() || p_.dmix.given()) launch_causal_key_gradient(a, g, heads, tiles_, stream);
-      if (p_.dv.given()) launch_causal_value_gradient(a, g, heads, tiles_, stream);
+      key_value_gradient(a, g, heads, stream);
     }
     if (g.dmix != nullptr) rounds.mix.launch_sum(a, g, rounds.heads, p_.Hm, stream);
+  }
+
+  void mix_products(const Arguments& a, Gradients g, const Rounds& rounds, std::int64_t round,
+                    cudaStream_t stream) const {
+    if (rounds.own_splits == 0) return rounds.mix.launch_products(a, g, round, p_.Hm, stream);
+    g.parts += round * rounds.mix.round_size;
+    sm90::launch_mix_product(a, g, rounds.own_splits, p_.Hm, stream);
+  }
+
+  // S and dP first, then everything that is mixed, where dP needs no denominators.
+  [[nodiscard]] bool both_at_once(const Arguments& a) const {
+    return hopper_ && sm90::mixes_both_at_once(a.mix_rows, p_.normalized());
+  }
+
+  void at_once(const Arguments& a, const uint4* back_mix, const Gradients& g, const Rounds& rounds, std::int64_t round,
+               std::int64_t heads, cudaStream_t stream) const {
+    Arguments sums = a;
+    sums.long_blocks = p_.layout.block_size > 128;  // at lm_16384 all took 474 us on panels, 458 without them
+    launch_block_summaries(sums, stream);
+    Gradients free = g;
+    free.weights = nullptr;
+    prefix_gradient(sums, free, stream);
+    free.parts += round * rounds.mix.round_size;
+    sm90::launch_mix_both(a, free, back_mix, rounds.mix.splits, p_.Hm, stream);
+    Arguments prefixes = a;
+    prefixes.mixed = a.summaries;
+    query_gradient(prefixes, g, heads, stream);
+    key_value_gradient(a, g, heads, stream);
+  }
+
+  // Whether Hopper's own kernels make dq, dk and dv.
+  [[nodiscard]] bool own_kernels(const Arguments& a) const {
+    return hopper_ && sm90::gradients_on_panels(a.D, a.E, p_.layout.block_size);
+  }
+
+  void query_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, cudaStream_t stream) const {
+    const auto normalized =
+        own_kernels(a) ? sm90::launch_panel_normalized_query_gradient : launch_normalized_query_gradient;
+    const auto free = own_kernels(a) ? sm90::launch_panel_free_query_gradient : launch_free_query_gradient;
+    const auto launch = p_.normalized() ? normalized : free;
+    launch(a, g, heads, tiles_, stream);
+  }
+
+  void key_value_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, cudaStream_t stream) const {
+    const bool keys = p_.dk.given() || p_.dmix.given(), values = p_.dv.given();
+    if (own_kernels(a)) {
+      if (keys || values) sm90::launch_panel_key_value_gradient(a, g, heads, tiles_, stream);
+      return;
+    }
+    if (keys) launch_causal_key_gradient(a, g, heads, tiles_, stream);
+    if (values) launch_causal_value_gradient(a, g, heads, tiles_, stream);
   }
 
   static void prefix_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {

@@ -1,5 +1,5 @@
 // dP of the causal form on warpgroups, for heads whose tiles fill panels. One warpgroup copies queries, gradients of
-// outputs and weights, the other one multiplies, as in common/cuda/sm90_summaries.cuh.
+// outputs and weights (none: w = scale, c = 0), the other one multiplies, as in common/cuda/sm90_summaries.cuh.
 #pragma once
 
 #include "mhla/kernels/common/cuda/sm80_mix_gradient.cuh"
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(PrefixGradientTiles<S>::kThreads, PrefixGradie
           ring.wait_empty(at);
           mover.copy<T::kPanels>(q, p.q.token, D, base + at.stage * T::kStage);
           mover.copy<T::kPanels>(dout, g.dout.token, E, base + at.stage * T::kStage + T::kTile);
-          if (t < 64) {
+          if (g.weights != nullptr && t < 64) {
             const bool valid = first + t < size;
             copy8(base + T::kWeightsAt + (at.stage * 64 + t) * 8, valid ? weights + first + t : weights, valid);
           }
@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(PrefixGradientTiles<S>::kThreads, PrefixGradie
             feature_fragment(S::map(p), a[rows][step]);
 #pragma unroll
             for (int side = 0; side < 2; ++side) {
-              const float4 wc = weights[step * 8 + side * 4 + lane % 4];  // w and c of two tokens
+              const float4 wc = g.weights == nullptr ? float4{p.scale, 0.0f, p.scale, 0.0f}
+                                                     : weights[step * 8 + side * 4 + lane % 4];  // of two tokens
 #pragma unroll
               for (int half = 0; half < 2; ++half) {
                 std::uint32_t& pair = a[rows][step][side * 2 + half];

@@ -11,7 +11,7 @@ struct Gradients {
   float* dmix;               // [Hm, L, L], null: not wanted
   int L;
   std::int64_t dmix_head, dmix_row, dmix_column;
-  float2* weights;        // w and c of tokens; not of every way
+  float2* weights;        // w and c of tokens; not of every way, and null: w = scale, c = 0
   float* parts;           // of dmix
   float* maybe_diagonal;  // causal: [units / parts][M][diagonals], parts of dmix[i][i]
   int diagonals;
@@ -218,11 +218,12 @@ struct MixGradient {
   std::int64_t rounds = 0, splits = 0, round_size = 0;
 
   MixGradient() = default;
-  // Of M blocks and Hm matrices; `block`: values of a summary.
-  MixGradient(std::int64_t M, std::int64_t Hm, std::int64_t units, std::int64_t block, std::int64_t rounds_)
+  // Of M blocks and Hm matrices; `block`: values of a summary; splits_: 0 unless another kernel makes the products.
+  MixGradient(std::int64_t M, std::int64_t Hm, std::int64_t units, std::int64_t block, std::int64_t rounds_,
+              std::int64_t splits_ = 0)
       : rounds(rounds_) {
     const std::int64_t rows = product_rows(M), tiles = (M + rows - 1) / rows;
-    splits = mix_splits(tiles * tiles * Hm, units, block);
+    splits = splits_ > 0 ? splits_ : mix_splits(tiles * tiles * Hm, units, block);
     round_size = Hm * splits * tiles * tiles * rows * rows;
   }
   [[nodiscard]] std::int64_t floats() const { return rounds * round_size; }  // of all parts
