@@ -10,6 +10,8 @@
 #include "mhla/kernels/chunkwise/chunkwise_sm80.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_sm90_summaries_plan.h"
+#include "mhla/kernels/common/cuda/sm80_fit.h"
 #include "mhla/kernels/common/cuda/sm80_padding.h"
 
 namespace mhla {
@@ -169,8 +171,8 @@ class CausalForward {
 
  private:
   [[nodiscard]] std::int64_t units(const SequenceGroup& group) const { return group.count * p_.Hkv * parts_; }
-  [[nodiscard]] std::int64_t at_once(const SequenceGroup& group) const {
-    return units_at_once(units(group), 2 * group.chunks * (p_.D * (p_.E / parts_) + p_.D));
+  [[nodiscard]] std::int64_t at_once(const SequenceGroup& group) const {  // whole heads
+    return parts_ * units_at_once(units(group) / parts_, 2 * group.chunks * (p_.D * p_.E + parts_ * p_.D));
   }
 
   void launch_group(Arguments a, const SequenceGroup& group, cudaStream_t stream) const {
@@ -178,13 +180,19 @@ class CausalForward {
     const std::int64_t all = units(group), step = at_once(group);
     for (std::int64_t first = 0; first < all; first += step) {
       a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(step, all - first));
-      launch_summaries(a, stream);
+      summaries(a, stream);
+      launch_mix(a, false, stream);
       read_out(a, stream);
     }
   }
 
+  void summaries(const Arguments& a, cudaStream_t stream) const {
+    if (on_panels(a) && sm90::takes_summary_ring(a.D, a.E)) return sm90::launch_chunk_summaries(a, p_, stream);
+    launch_block_summaries(a, stream);
+  }
+
   void read_out(const Arguments& a, cudaStream_t stream) const {
-    if (on_panels(a)) return sm90::launch_panel_causal(a, stream);
+    if (on_panels(a)) return sm90::launch_causal_outputs(a, p_, stream);
     const int query_tiles = static_cast<int>((p_.C + kPhaseTokens - 1) / kPhaseTokens);
     const std::int64_t tiles = std::int64_t{a.units} * a.group * a.M * query_tiles;
     with_spec<true>(a, [&](auto spec) {
@@ -205,11 +213,15 @@ class CausalForward {
 
 void run_causal_forward(const Problem& problem, Workspace& workspace, bool hopper) {
   const bool slices = hopper && sm90::over_slices(problem);
-  run_padded(problem, workspace, [&](const Problem& padded) {
-    if (slices) return sm90::forward_slices(padded, workspace);
-    CausalForward pass(padded, workspace, hopper);
-    if (!workspace.counting()) pass.run();
-  });
+  const bool boxes = boxes_take(problem.q) && boxes_take(problem.k) && boxes_take(problem.v);
+  run_padded(
+      problem, workspace,
+      [&](const Problem& padded) {
+        if (slices) return sm90::forward_slices(padded, workspace);
+        CausalForward pass(padded, workspace, hopper);
+        if (!workspace.counting()) pass.run();
+      },
+      hopper && !slices && !boxes);
 }
 
 }  // namespace sm80

@@ -28,6 +28,14 @@ inline __nv_bfloat162 __hadd2(__nv_bfloat162 a, __nv_bfloat162 b) {
   const float2 x = __bfloat1622float2(a), y = __bfloat1622float2(b);
   return __floats2bfloat162_rn(x.x + y.x, x.y + y.y);
 }
+inline __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bfloat162 c) {
+  const float2 x = __bfloat1622float2(a), y = __bfloat1622float2(b), z = __bfloat1622float2(c);
+  return __floats2bfloat162_rn(std::fma(x.x, y.x, z.x), std::fma(x.y, y.y, z.y));
+}
+inline bool __hbeq2(__nv_bfloat162 a, __nv_bfloat162 b) {
+  const float2 x = __bfloat1622float2(a), y = __bfloat1622float2(b);
+  return x.x == y.x && x.y == y.y;
+}
 inline __nv_bfloat162 __hmax2_nan(__nv_bfloat162 a, __nv_bfloat162 b) {
   const float2 x = __bfloat1622float2(a), y = __bfloat1622float2(b);
   const auto more = [](float c, float d) { return c != c ? c : d != d ? d : c > d ? c : d == c ? c + d : d; };

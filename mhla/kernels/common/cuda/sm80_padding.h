@@ -41,10 +41,10 @@ class Padding {
   std::vector<PaddedTensor> in_, out_;
 };
 
-// run(problem), or with copies around it.
+// run(problem), or with copies around it. `copies`: also where rows fit, for kernels that cannot take their strides.
 template <class F>
-void run_padded(const Problem& problem, Workspace& workspace, const F& run) {
-  if (!needs_padding(problem)) return run(problem);
+void run_padded(const Problem& problem, Workspace& workspace, const F& run, bool copies = false) {
+  if (!copies && !needs_padding(problem)) return run(problem);
   const Padding padding(problem, workspace);
   if (!workspace.counting()) padding.copy_in();
   run(padding.inner());

@@ -64,6 +64,27 @@ TokenBoxes token_boxes(const AnyView& x, int columns, int tokens) {
   return boxes;
 }
 
+// [summaries][D, E] in bf16, `step` values from one summary to the next, as boxes of 64 columns and `rows` rows. What
+// lies past D and E is read as zeros.
+struct SummaryBoxes {
+  CUtensorMap map;  // columns, rows, summaries
+};
+inline SummaryBoxes summary_boxes(const void* data, std::int64_t count, std::int64_t step, int D, int E, int rows) {
+  SummaryBoxes boxes{};
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(E), static_cast<cuuint64_t>(D), static_cast<cuuint64_t>(count)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(E) * 2, static_cast<cuuint64_t>(step) * 2};
+  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(rows), 1}, steps[] = {1, 1, 1};
+  const CUresult status =
+      tensor_map_encoder()(&boxes.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes, strides,
+                           box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) {
+    fail("sm90: cuTensorMapEncodeTiled: error ", static_cast<int>(status), " for ", count, " summaries of [", D, ", ",
+         E, "], ", step, " values apart");
+  }
+  return boxes;
+}
+
 // A box to shared memory, which arrives at `barrier`.
 __device__ inline void copy_box(std::uint32_t to, const TokenBoxes& from, std::uint32_t barrier, int column, int head,
                                 int token, int batch) {
@@ -72,6 +93,22 @@ __device__ inline void copy_box(std::uint32_t to, const TokenBoxes& from, std::u
       "[%2];" ::"r"(to),
       "l"(&from.map), "r"(barrier), "r"(column), "r"(head * from.head_step), "r"(token), "r"(batch * from.batch_step)
       : "memory");
+}
+
+// Rows of 64 columns of a summary to shared memory, which arrive at `barrier`.
+__device__ inline void copy_summary_box(std::uint32_t to, const SummaryBoxes& from, std::uint32_t barrier, int column,
+                                        int summary) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+      "[%2];" ::"r"(to),
+      "l"(&from.map), "r"(barrier), "r"(column), "r"(0), "r"(summary)
+      : "memory");
+}
+// A multiple of 16 bytes to shared memory, which arrive at `barrier`.
+__device__ inline void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 
 // A box from shared memory, behind publish_shared(): this thread's next wait_boxes_read() waits until it was read.

@@ -23,6 +23,7 @@ struct MixTiles {
 // mix, or its transpose, as panels: columns 64 at a time, all rows; zeros where it is not used. A thread has 8 values.
 __global__ void pack_panels_kernel(Arguments p, int rows, bool back) {
   after_previous();
+  allow_next();
   const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);  // rows next to each other where mix has them
   const int row = back ? at % rows : at / (rows / 8), piece = back ? at / rows : at % (rows / 8);
   const float* mix = p.mix + blockIdx.y * p.mix_head;
@@ -51,6 +52,20 @@ __device__ inline void copy_mix_panels(const Arguments& p, int head, std::uint32
   publish_shared();
 }
 
+// The strips of a block of threads: next to each other, so that it keeps the matrix of a head. Where causal heads share
+// one, those of all units in turn, the last first: the second-level cache still holds what was written last.
+struct MixWalk {
+  int first, step, count;
+  __device__ MixWalk(const Arguments& p, int strips, bool back) {
+    const int items = p.units * strips, blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    const bool in_turn = p.causal && !back && p.mix_head == 0;
+    first = in_turn ? items - 1 - block : static_cast<int>(std::int64_t{items} * block / blocks);
+    step = in_turn ? -blocks : 1;
+    count = in_turn ? (items - block + blocks - 1) / blocks
+                    : static_cast<int>(std::int64_t{items} * (block + 1) / blocks) - first;
+  }
+};
+
 template <int kSquares>
 __global__ void __launch_bounds__(MixTiles<kSquares>::kThreads, MixTiles<kSquares>::kBlocks)
     panel_mix_kernel(Arguments p, int X, int strips, bool back) {
@@ -60,9 +75,8 @@ __global__ void __launch_bounds__(MixTiles<kSquares>::kThreads, MixTiles<kSquare
   char *const shared = aligned_panels(unaligned), *const stages = shared + T::kStagesAt;
   const std::uint32_t base = shared_address(shared);
   const Ring<T::kStages> ring{base + T::kRingAt};
-  const int group = warpgroup_index(), items = p.units * strips;
-  const int first = static_cast<int>(std::int64_t{items} * blockIdx.x / gridDim.x),
-            end = static_cast<int>(std::int64_t{items} * (blockIdx.x + 1) / gridDim.x);
+  const int group = warpgroup_index();
+  const MixWalk walk(p, strips, back);
   // What a row takes from a block: everything, or in the causal form what lies before it. Squares of 64 x 64 that are
   // not used at all are passed over.
   const auto used = [&](int row, int block) { return !p.causal || (back ? block > row : block < row); };
@@ -70,7 +84,7 @@ __global__ void __launch_bounds__(MixTiles<kSquares>::kThreads, MixTiles<kSquare
   const auto head_of = [&](int i) { return Unit(p, p.first_unit + i / strips).head; };
   const Bf16* const from = back ? p.mixed : p.summaries;
   if (threadIdx.x == 0) ring.init(kSquares * 4);
-  int head = p.mix_head && first < end ? head_of(first) : 0;
+  int head = p.mix_head && walk.count > 0 ? head_of(walk.first) : 0;
   copy_mix_panels<kSquares>(p, head, base, static_cast<int>(threadIdx.x),
                             T::kThreads);  // packed before the last kernel
   __syncthreads();
@@ -79,7 +93,7 @@ __global__ void __launch_bounds__(MixTiles<kSquares>::kThreads, MixTiles<kSquare
   RingPlace<T::kStages> at;
   if (group == 0) {
     const int c = threadIdx.x % 8, row0 = static_cast<int>(threadIdx.x) / 8;
-    for (int i = first; i < end; ++i, at.next()) {
+    for (int n = 0, i = walk.first; n < walk.count; ++n, i += walk.step, at.next()) {
       const Bf16* strip = from + static_cast<std::int64_t>(i / strips) * p.M * X;
       const std::uint32_t to = base + T::kStagesAt + at.stage * T::kStage;
       ring.wait_empty(at);
@@ -97,7 +111,7 @@ __global__ void __launch_bounds__(MixTiles<kSquares>::kThreads, MixTiles<kSquare
     const int square = group - 1, lane = threadIdx.x % 32,
               row = square * 64 + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4, squares = (p.M + 63) / 64;
     const std::uint64_t mix = panel_descriptor(base + square * kPanelBytes);
-    for (int i = first; i < end; ++i, at.next()) {
+    for (int n = 0, i = walk.first; n < walk.count; ++n, i += walk.step, at.next()) {
       if (p.mix_head && head_of(i) != head) {
         head = head_of(i);
         named_barrier(1, kReaders);

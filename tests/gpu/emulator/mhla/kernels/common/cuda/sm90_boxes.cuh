@@ -25,9 +25,33 @@ TokenBoxes token_boxes(const AnyView& x, int columns, int tokens) {
   return boxes;
 }
 
+struct SummaryBoxes {
+  emulator::TensorMap map;  // columns, rows, summaries
+};
+inline SummaryBoxes summary_boxes(const void* data, std::int64_t count, std::int64_t step, int D, int E, int rows) {
+  return {{static_cast<char*>(const_cast<void*>(data)),
+           {E, D, count, 1, 1},
+           {2, E * 2, step * 2, 0, 0},
+           {64, rows, 1, 1, 1},
+           128}};
+}
+
 inline void copy_box(std::uint32_t to, const TokenBoxes& from, std::uint32_t barrier, int column, int head, int token,
                      int batch) {
   emulator::load_box(to, from.map, barrier, {column, head * from.head_step, token, batch * from.batch_step, 0});
+}
+inline void copy_summary_box(std::uint32_t to, const SummaryBoxes& from, std::uint32_t barrier, int column,
+                             int summary) {
+  emulator::load_box(to, from.map, barrier, {column, 0, summary, 0, 0});
+}
+inline void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
+  emulator::load_box(to,
+                     {static_cast<char*>(const_cast<void*>(from)),
+                      {bytes / 2, 1, 1, 1, 1},
+                      {2, 0, 0, 0, 0},
+                      {bytes / 2, 1, 1, 1, 1},
+                      0},
+                     barrier, {0, 0, 0, 0, 0});
 }
 inline void store_box(const TokenBoxes& to, std::uint32_t from, int column, int head, int token, int batch) {
   emulator::store_box(to.map, from, {column, head * to.head_step, token, batch * to.batch_step, 0});
