@@ -31,7 +31,9 @@ TEST(LinearRowsPlan, KernelsOfADecodeStepShareAMultiprocessor) {
   // Shared memory of a multiprocessor from sm_90 on; every block of threads takes 1 KiB more than it asks for.
   constexpr int kMemory = 228 << 10, kOwn = 1 << 10;
   constexpr auto kBytes = [](int columns, int turned, int slices, bool pairs, std::int64_t K, std::int64_t head) {
-    return rows_places(kMostRows, rows_tile_sm90(columns, turned, slices, pairs), rows_cut(K, head).slice, slices).end +
+    return rows_places(kMostRows, rows_tile_sm90(kMostRows, columns, turned, slices, pairs), rows_cut(K, head).slice,
+                       slices)
+               .end +
            kOwn;
   };
   // mhla_340m: q, k, v and the gate; out; SwiGLU; down. A block of each finds room beside one of the next.
@@ -40,9 +42,13 @@ TEST(LinearRowsPlan, KernelsOfADecodeStepShareAMultiprocessor) {
   EXPECT_LE(kOut + kMlp, kMemory);
   EXPECT_LE(kMlp + kDown, kMemory);
   EXPECT_LE(kDown + kIn, kMemory);
-  EXPECT_EQ(rows_tile_sm90(3072, 1024, 4, false), 104);
-  EXPECT_EQ(rows_tile_sm90(2816, 0, 4, true), 192);
-  EXPECT_EQ(rows_tile_sm90(32000, 0, 4, false), kRowsMostTile);
+  EXPECT_EQ(rows_tile_sm90(64, 3072, 1024, 4, false), 104);
+  EXPECT_EQ(rows_tile_sm90(64, 2816, 0, 4, true), 192);
+  EXPECT_EQ(rows_tile_sm90(1, 3072, 1024, 4, false), 104);
+  EXPECT_EQ(rows_tile_sm90(1, 1024, 0, 4, false), 64);
+  EXPECT_EQ(rows_tile_sm90(1, 2816, 0, 4, true), 176);
+  EXPECT_EQ(rows_tile_sm90(1, 1024, 0, 8, false), 96);
+  EXPECT_EQ(rows_tile_sm90(64, 32000, 0, 4, false), kRowsMostTile);
   EXPECT_LE(kBytes(32000, 0, 8, false, 3072, 0), 227 << 10) << "the largest there is";
   for (const int rows : {16, 32, 64}) {
     for (int tile = 32; tile <= kRowsMostTile; tile += 8) {

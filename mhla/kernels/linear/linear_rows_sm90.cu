@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2) rows_kernel(const __grid_c
   copy_commit();
   const TakeRows<kN, kWarps, kPanels, kBefore, kSilu> take(p, k);
 
-  allow_next();
+  constexpr RowsOpen kOpens = rows_opens(kN, kBefore, kTurned);
+  if constexpr (kOpens == RowsOpen::kAtOnce) allow_next();
   const int blocks = static_cast<int>(gridDim.x * gridDim.y), block = static_cast<int>(blockIdx.x) * slices + rank;
   for (int line = block * kThreadCount + static_cast<int>(threadIdx.x); line < p.next_lines;
        line += blocks * kThreadCount)
@@ -56,6 +57,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2) rows_kernel(const __grid_c
   copy_wait<0>();
   publish_shared();
   __syncthreads();
+  if constexpr (kOpens == RowsOpen::kWithRows) allow_next();
 
   const int group = warpgroup_index(), least = group * 64, row = max(min(least, T - 64), 0);  // of the weights
   const bool works = least < T;
@@ -75,6 +77,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2) rows_kernel(const __grid_c
     warpgroup_wait<0>();
     settle_sums(total);
   }
+  if constexpr (kOpens == RowsOpen::kWithSums) allow_next();
   if (!p.places.apart) {
     __syncthreads();
     exchange.expect_room();
