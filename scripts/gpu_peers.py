@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Softmax attention of PyTorch at the named shapes, for comparison with `mhla bench op --backend gpu` on the same card.
+"""Other attentions at the named shapes, for comparison with `mhla bench op --backend gpu` on the same card.
 
     scripts/gpu_peers.py [--seconds 0.2] [SHAPE ...]
 
-bf16, median device time in ms with the L2 cache flushed between runs, forward and forward + backward, by kernel (cuDNN,
-flash). Causal shapes have E = D = 128: these kernels take no wider values.
+bf16, median device time in ms with the L2 cache flushed between runs, forward and forward + backward: softmax attention of
+PyTorch by kernel (cuDNN, flash), and linear attention of flash-linear-attention at causal shapes where Python finds that
+package (its files in a folder of PYTHONPATH are enough), the faster of its chunked forms. Causal shapes of softmax
+attention have E = D = 128: these kernels take no wider values. Linear attention has E = 256, as MHLA.
 """
 
 import argparse
@@ -47,6 +49,36 @@ def milliseconds(call, seconds):
     return statistics.median(times)
 
 
+def linear_forms():
+    """The chunked forms of flash-linear-attention without a normaliser; none where the package is missing."""
+    try:
+        from fla.ops.linear_attn import chunk_linear_attn, fused_chunk_linear_attn
+    except ImportError:
+        return []
+    return [lambda q, k, v, form=form: form(q, k, v, normalize=False)[0] for form in (chunk_linear_attn, fused_chunk_linear_attn)]
+
+
+def inputs(B, N, H, *sizes):
+    return [torch.randn(B, N, H, size, device="cuda", dtype=torch.bfloat16, requires_grad=True) for size in sizes]
+
+
+def softmax(backend, causal, q, k, v):
+    heads = (x.transpose(1, 2) for x in (q, k, v))
+    with sdpa_kernel(backend):
+        return F.scaled_dot_product_attention(*heads, is_causal=causal)
+
+
+def both_passes(attend, q, k, v, seconds):
+    """Forward, and forward with backward; none where the kernel does not take this shape."""
+    try:
+        with torch.no_grad():
+            dout = torch.randn_like(attend(q, k, v))
+            forward = milliseconds(lambda: attend(q, k, v), seconds)
+        return forward, milliseconds(lambda: attend(q, k, v).backward(dout), seconds)
+    except RuntimeError:
+        return None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shapes", nargs="*", default=list(SHAPES), metavar="SHAPE")
@@ -56,26 +88,19 @@ def main():
         if name not in SHAPES:
             parser.error(f"{name}: no such shape, expected one of {', '.join(SHAPES)}")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
-    print(f"{'shape':12}" + "".join(f" {kernel + ' fwd':>12} {'fwd+bwd':>9}" for kernel in KERNELS))
+    linear = linear_forms()
+    columns = [*KERNELS, *(["fla linear"] if linear else [])]
+    print(f"{'shape':12}" + "".join(f" {column + ' fwd':>14} {'fwd+bwd':>9}" for column in columns))
     for name in options.shapes:
         B, H, N, D, causal = SHAPES[name]
-        q, k, v = (torch.randn(B, N, H, D, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
-        dout = torch.randn(B, H, N, D, device="cuda", dtype=torch.bfloat16)
-        row = f"{name:12}"
-        for backend in KERNELS.values():
-
-            def attend():
-                heads = (x.transpose(1, 2) for x in (q, k, v))
-                with sdpa_kernel(backend):
-                    return F.scaled_dot_product_attention(*heads, is_causal=causal)
-
-            try:
-                with torch.no_grad():
-                    forward = milliseconds(attend, options.seconds)
-                row += f" {forward:12.4f} {milliseconds(lambda: attend().backward(dout), options.seconds):9.4f}"
-            except RuntimeError:  # the kernel does not take this shape
-                row += f" {'-':>12} {'-':>9}"
-        print(row, flush=True)
+        x = inputs(B, N, H, D, D, D)
+        found = [both_passes(lambda *qkv, kernel=kernel: softmax(kernel, causal, *qkv), *x, options.seconds) for kernel in KERNELS.values()]
+        if linear and causal:
+            x = inputs(B, N, H, D, D, 2 * D)
+            forms = [row for row in (both_passes(form, *x, options.seconds) for form in linear) if row]
+            found.append(tuple(map(min, zip(*forms))) if forms else None)
+        cells = [f" {row[0]:14.4f} {row[1]:9.4f}" if row else f" {'-':>14} {'-':>9}" for row in found]
+        print(f"{name:12}" + "".join(cells), flush=True)
 
 
 if __name__ == "__main__":

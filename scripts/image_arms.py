@@ -8,11 +8,15 @@ import shlex
 @dataclasses.dataclass(frozen=True)
 class Arm:
     """One model: flags of `mhla train diffusion`. With `base`, it starts from the averaged weights of that arm (the same
-    seed), which `mhla convert` gets `convert` to turn into another model first."""
+    seed), which `mhla convert` gets `convert` to turn into another model first. `seeds`: only these, all if empty."""
 
     flags: str
     base: str = ""
     convert: str = ""
+    seeds: str = ""
+
+    def has(self, seed):
+        return not self.seeds or seed in self.seeds.split(",")
 
 
 MHLA = "--attention mhla"
@@ -63,16 +67,16 @@ JUDGES = {
 
 
 def chosen(words):
-    """{name: Arm} of parts, arms and NAME=FLAGS, in their order."""
+    """{name: Arm} of parts, arms and NAME=FLAGS, in their order; PART@SEEDS and ARM@SEEDS have only these seeds."""
     arms = {}
     for word in words:
         name, equal, flags = word.partition("=")
         if equal:
             arms[name] = Arm(flags)
-        elif name in PARTS:
-            arms.update({one: ARMS[one] for one in PARTS[name]})
-        elif name in ARMS:
-            arms[name] = ARMS[name]
+            continue
+        name, _, seeds = word.partition("@")
+        if name in PARTS or name in ARMS:
+            arms.update({one: dataclasses.replace(ARMS[one], seeds=seeds) for one in PARTS.get(name, [name])})
         else:
             raise SystemExit(f"image_runs: '{word}' is no part ({', '.join(PARTS)}), arm ({', '.join(ARMS)}) or NAME=FLAGS")
     return arms
@@ -96,7 +100,7 @@ def grouped(words):
 
 def in_order(groups, seeds):
     """(arm, seed) as they are begun: group by group, in each seed by seed."""
-    return [(name, seed) for group in groups for seed in seeds for name in group]
+    return [(name, seed) for group in groups for seed in seeds for name, arm in group.items() if arm.has(seed)]
 
 
 def steps_of(name, options):
@@ -112,13 +116,14 @@ def print_plan(arms, options, done):
     groups = {part: [name for name in arms if name in members] for part, members in PARTS.items()}
     groups["other"] = [name for name in arms if not any(name in members for members in PARTS.values())]
     for part, names in groups.items():
-        left = [(name, seed) for seed in options.seeds.split(",") for name in names if (name, seed) not in done]
         if not names:
             continue
+        wanted = in_order([{name: arms[name] for name in names}], options.seeds.split(","))
+        left = [key for key in wanted if key not in done]
         train = sum(steps_of(name, options) for name, _ in left) * batch / options.rate
         sample = len(left) * options.samples * options.sampler_steps / passes
         total += train + sample
-        print(f"  {part:7} {len(left):3} runs left of {len(names) * len(options.seeds.split(','))}: training {train / 60:5.1f} min,"
+        print(f"  {part:7} {len(left):3} runs left of {len(wanted)}: training {train / 60:5.1f} min,"
               f" samples {sample / 60:4.1f} min; {', '.join(names)}")
     epochs = options.judge_epochs * len(JUDGES) * 50_000 / 25_000  # vit_256 with batch 128
     missing = ("judges", "") not in done

@@ -4,14 +4,14 @@ attentions and seeds, samples from every run and measures the samples.
 
     scripts/image_runs.py recipes/dit_t32_cifar.json main --data folder:cifar10 --out runs/cifar --jobs 4 --mps
 
-A RUN is a part (main, adapt, ablate), an arm of scripts/image_arms.py, or NAME=FLAGS. Each run is trained, then gets
---samples images by DDIM, and a line in DIR/results.jsonl:
+A RUN is a part (main, adapt, ablate), an arm of scripts/image_arms.py, or NAME=FLAGS; ablate@0 has only seed 0. Each run
+is trained, then gets --samples images by DDIM, and a line in DIR/results.jsonl:
   the held-out denoising error of the averaged weights, with that of every image, so that runs can be paired;
   the Frechet distance, precision and recall against the test images in the features of two classifiers, which are
   trained first (DIR/judge-conv, DIR/judge-softmax), and the share of samples in which they find the class asked for;
   the distance to the nearest training image, over that of held-out images.
-Runs are begun in the order of seeds, and of arms for each seed; behind the word `then` come runs that wait for all seeds
-of those before: `mhla linear softmax then adapt`. Runs of the part adapt start from the run of another arm with the same
+Runs are begun in the order of seeds, and of arms for each seed; after the word `then` come runs that begin when all seeds
+of those before have begun: `mhla linear softmax then adapt`. Runs of the part adapt start from the run of another arm with the same
 seed. A run with a line is not made again; one that was cut short goes on. With --minutes the script ends in time, begins
 no run that cannot end by then, and the same command goes on later. --plan only says what is left and how long it takes.
 --table prints the tables (scripts/image_table.py), as every call does at its end. --summary FILE writes all results, the

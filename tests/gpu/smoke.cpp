@@ -1,8 +1,9 @@
-// The `cuda` candidate against the reference, and simple timings, in a program that needs nothing but this repository:
+// One candidate against the reference, and simple timings, in a program that needs nothing but this repository:
 // no GoogleTest, no Highway. smoke.sh builds it, for a GPU or for the emulator.
-//   smoke check [quick] [seed]   every check of mhla/testing over fixed and random cases; one line per failure
-//   smoke case|accuracy NAME     one case, as a failure names it: all checks or the first
-//   smoke time [shape]           median milliseconds of the named shapes in bf16
+//   smoke [CANDIDATE] check [quick] [seed]   every check of mhla/testing over fixed and random cases; a line per
+//   failure smoke [CANDIDATE] case|accuracy NAME     one case, as a failure names it: all checks or the first smoke
+//   [CANDIDATE] time [shape]           median milliseconds of the named shapes in bf16
+// CANDIDATE: cuda unless given; in the emulator also sm80 and sm90, of which checks are cases that they take.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +21,7 @@
 namespace mhla {
 namespace {
 
-constexpr std::string_view kCandidate = "cuda";
+std::string_view candidate = "cuda";
 
 struct Counts {
   int checks = 0, failures = 0;
@@ -99,12 +100,13 @@ Case random_case(Random& random, Form form, bool quick) {
 }
 
 void check_all(Counts& counts, const Case& c, bool accuracy_only) {
-  check(counts, "accuracy", c, [&] { return check_accuracy(c, kCandidate); });
+  if (candidate != "cuda" && !steps_aside(c, candidate, true).empty()) return;
+  check(counts, "accuracy", c, [&] { return check_accuracy(c, candidate); });
   if (accuracy_only) return;
-  check(counts, "repeatable", c, [&] { return check_repeatable(c, kCandidate); });
-  check(counts, "alone", c, [&] { return check_alone(c, kCandidate); });
-  check(counts, "nan", c, [&] { return check_nan_stays(c, kCandidate); });
-  check(counts, "strides", c, [&] { return check_strides(c, kCandidate); });
+  check(counts, "repeatable", c, [&] { return check_repeatable(c, candidate); });
+  check(counts, "alone", c, [&] { return check_alone(c, candidate); });
+  check(counts, "nan", c, [&] { return check_nan_stays(c, candidate); });
+  check(counts, "strides", c, [&] { return check_strides(c, candidate); });
 }
 
 int run_checks(bool quick, std::uint64_t seed) {
@@ -112,7 +114,13 @@ int run_checks(bool quick, std::uint64_t seed) {
   for (const Form form : {Form::kBidirectional, Form::kCausal}) {
     const Counts before = counts;
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      if (candidate != "cuda" && dtype != DType::kBF16) continue;
       int index = 0;
+      for (Case c : candidate == "cuda" ? std::vector<Case>() : fast_path_shapes(form)) {
+        c.dtype = dtype;
+        check_all(counts, c, ++index % (quick ? 16 : 3) != 0);
+      }
+      index = 0;
       for (Case c : forgotten_shapes(form)) {
         c.dtype = dtype;
         if (dtype == DType::kF16) c.eps = std::max(c.eps, 0.01);  // plain f16 code must be able to divide by it
@@ -139,6 +147,8 @@ int run_checks(bool quick, std::uint64_t seed) {
 
 int run_case_alone(const char* name, bool accuracy_only) {
   Counts counts;
+  if (const std::string why = steps_aside(parse_case(name), candidate, true); !why.empty())
+    fail(candidate, " does not take it: ", why);
   check_all(counts, parse_case(name), accuracy_only);
   std::printf("%ssmoke: %d checks, %d failures\n", accuracy_summary().c_str(), counts.checks, counts.failures);
   return counts.failures == 0 ? 0 : 1;
@@ -212,7 +222,7 @@ void time_shape(const Named& s, const DeviceBuffer& flush) {
   View dmix(dmix_memory.data(), DType::kF32, {M, M});
   mix.device = dmix.device = 0;
   RunOptions run;
-  run.candidate = kCandidate;
+  run.candidate = candidate;
   double forward = 0, backward = 0;
   std::int64_t forward_bytes = 0, backward_bytes = 0;
   DeviceBuffer workspace;
@@ -274,6 +284,8 @@ int main(int argc, char** argv) {
   using namespace mhla;
   try {
     if (const std::string missing = cuda_missing(); !missing.empty()) fail(missing);
+    if (const std::string_view first = argc > 1 ? argv[1] : ""; first == "cuda" || first == "sm80" || first == "sm90")
+      candidate = first, --argc, ++argv;
     const std::string_view command = argc > 1 ? argv[1] : "check";
     if (command == "time") return run_times(argc > 2 ? argv[2] : "");
     if ((command == "case" || command == "accuracy") && argc > 2) return run_case_alone(argv[2], command == "accuracy");

@@ -70,6 +70,12 @@ class ImageRuns(unittest.TestCase):
         self.assertEqual([list(group) for group in groups], [["mhla", "linear"], ["softmax", "mhla-uniform", "mhla-cpe"], ["mine"]])
         self.assertEqual(image_arms.in_order(groups[:1], ["0", "1"]), [("mhla", "0"), ("linear", "0"), ("mhla", "1"), ("linear", "1")])
 
+    def test_some_seeds(self):
+        groups = image_arms.grouped(["mhla", "then", "linear@1", "main@0"])
+        keys = image_arms.in_order(groups, ["0", "1"])
+        self.assertEqual(keys[:2], [("mhla", "0"), ("mhla", "1")])
+        self.assertEqual(sorted(keys[2:]), [("linear", "0"), ("mhla-cpe", "0"), ("mhla-uniform", "0"), ("softmax", "0")])
+
     def test_one_json_has_everything_and_the_tables_are_printed(self):
         done = self.run_script("mhla", "linear", "then", "softmax", "--seeds", "0,1", "--jobs", "1")
         self.assertEqual(done.returncode, 0, done.stderr)

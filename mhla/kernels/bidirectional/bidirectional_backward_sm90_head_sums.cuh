@@ -26,8 +26,7 @@ struct HeadSums {
 
 // threadIdx.x, read where it is needed: everything derived from it would otherwise stay in registers from head to head.
 __device__ inline int thread_here() {
-  int thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  const int thread = thread_now();
   __builtin_assume(thread >= 0 && thread < kMaxSquares * 128);  // division is a shift
   return thread;
 }

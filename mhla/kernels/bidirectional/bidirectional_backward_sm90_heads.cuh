@@ -79,14 +79,6 @@ struct Slopes {
   }
 };
 
-// 16 bytes to memory in one piece, without a branch.
-__device__ inline void store16_where(bool there, Bf16* to, const uint4& y) {
-  asm volatile(
-      "{\n.reg .pred there;\nsetp.ne.s32 there, %5, 0;\n@there st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}" ::"l"(to),
-      "r"(y.x), "r"(y.y), "r"(y.z), "r"(y.w), "r"(static_cast<int>(there))
-      : "memory");
-}
-
 // The 16 rows of a warp, X values each, times `factors`, to the tokens of its tile: through 16 rows of a panel that are
 // this warp's own, so that lines are written whole.
 __device__ inline void write_warp_rows(const Accumulator& acc, const float (&factors)[2], const PairTable& table,

@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(QueryGradientTiles<S>::kThreads, QueryGradient
                                         terms + own * kPanelAlign, kDen ? p.den_row(item.u.batch, head) : nullptr,
                                         kDen ? g.dden_row(p, item.u.batch, head) : nullptr);
           publish_shared();
-          asm volatile("bar.sync 1, %0;" ::"n"(T::kGroups * kGroupThreads) : "memory");  // w and c are there
+          named_barrier(1, T::kGroups * kGroupThreads);  // w and c are there
 #pragma unroll
           for (int part = 0; part < T::kGroups; ++part) {
             const std::uint32_t q = base + at.stage * T::kStage + part * T::kPair;

@@ -6,13 +6,12 @@ namespace {
 
 static_assert(sizeof(BlockTokens) <= kBlockTableBytes);
 
-__device__ inline void group_barrier(int group, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(threads) : "memory");
-}
+__device__ inline void group_barrier(int group, int threads) { named_barrier(group + 1, threads); }
 
-// Columns [x, x + 16 * kWide) of all blocks: mixed in registers, written in place. mix: fragments in shared memory.
+// Columns [x, x + 16 * kWide) of all M blocks: mixed in registers, written in place. mix: fragments in shared memory.
+// Blocks that do not exist stay 0, whatever was mixed: the next head multiplies them with zeros.
 template <int kTiles, int kWide>
-__device__ inline void mix_columns(char* S, int block_bytes, const uint4* mix, int x) {
+__device__ inline void mix_columns(char* S, int block_bytes, const uint4* mix, int x, int M) {
   const int lane = threadIdx.x % 32;
   const std::uint32_t rows = shared_address(S) + lane % 16 * block_bytes + x * 2;
   float acc[kTiles][2 * kWide][4] = {};
@@ -31,6 +30,12 @@ __device__ inline void mix_columns(char* S, int block_bytes, const uint4* mix, i
       }
     }
   }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if ((kTiles - 1) * 16 + lane / 4 + half * 8 < M) continue;
+#pragma unroll
+    for (float(&c)[4] : acc[kTiles - 1]) c[2 * half] = c[2 * half + 1] = 0.0f;
+  }
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) store_tile<2 * kWide>(acc[i], rows + i * 16 * block_bytes);
@@ -38,11 +43,11 @@ __device__ inline void mix_columns(char* S, int block_bytes, const uint4* mix, i
 
 // All columns, warp by warp: their number is a multiple of 16.
 template <int kTiles, int kWarps>
-__device__ inline void mix_in_place(char* S, int block_bytes, const uint4* mix, int columns) {
+__device__ inline void mix_in_place(char* S, int block_bytes, const uint4* mix, int columns, int M) {
   constexpr int kWide = kTiles == 1 ? 4 : kTiles == 2 ? 2 : 1, kStep = 16 * kWide;
   const int warp = threadIdx.x / 32, whole = columns / kStep * kStep;
-  for (int x = warp * kStep; x < whole; x += kWarps * kStep) mix_columns<kTiles, kWide>(S, block_bytes, mix, x);
-  for (int x = whole + warp * 16; x < columns; x += kWarps * 16) mix_columns<kTiles, 1>(S, block_bytes, mix, x);
+  for (int x = warp * kStep; x < whole; x += kWarps * kStep) mix_columns<kTiles, kWide>(S, block_bytes, mix, x, M);
+  for (int x = whole + warp * 16; x < columns; x += kWarps * 16) mix_columns<kTiles, 1>(S, block_bytes, mix, x, M);
 }
 
 // Heads from beginning to end, one after the other, summaries in shared memory. Groups of warps summarise blocks in
@@ -132,10 +137,10 @@ __global__ void __launch_bounds__(groups_of(S::kTiles) * S::kRows * 32, S::kRows
     load();
     const int columns = summary_row(D, S::kPitch) / 2 + (D + 15) / 16 * 16;
     switch (tiles) {
-      case 1: mix_in_place<1, kWarps>(shared, plan.block_bytes, mix, columns); break;
-      case 2: mix_in_place<2, kWarps>(shared, plan.block_bytes, mix, columns); break;
-      case 3: mix_in_place<3, kWarps>(shared, plan.block_bytes, mix, columns); break;
-      default: mix_in_place<4, kWarps>(shared, plan.block_bytes, mix, columns); break;
+      case 1: mix_in_place<1, kWarps>(shared, plan.block_bytes, mix, columns, p.M); break;
+      case 2: mix_in_place<2, kWarps>(shared, plan.block_bytes, mix, columns, p.M); break;
+      case 3: mix_in_place<3, kWarps>(shared, plan.block_bytes, mix, columns, p.M); break;
+      default: mix_in_place<4, kWarps>(shared, plan.block_bytes, mix, columns, p.M); break;
     }
     __syncthreads();
 

@@ -27,7 +27,7 @@ __device__ inline void init_slice_barriers(const SliceShared& s) {
   init(Kind::kPrefixFree, kSliceOutputGroups, kGroupWarps);
   init(Kind::kMix, 2, 1);
   init(Kind::kMixFree, 2, kSliceSummaryWarps + kSliceOutputWarps);
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  barriers_ready();
 }
 
 template <Known kKnown>

@@ -22,12 +22,6 @@ __device__ inline void load_words(std::uint32_t* x, std::uint32_t from) {
   const uint4 y = shared_words(from);
   x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
 }
-// c += a b over 8 products: rows g of a, columns 2q and 2q + 1; rows g + 8 are 0.
-__device__ inline void multiply_upper(float (&c)[4], std::uint32_t a, std::uint32_t b) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a), "r"(0), "r"(b));
-}
 
 // Bases of the rows after group kGroup into X. Values are taken as columns of a product with mix, whatever they stand
 // for: half of a row at a time goes through shared memory, loads before products before stores.

@@ -42,33 +42,7 @@ struct SliceItem {
   }
 };
 
-// Shared memory by addresses of 32 bits: registers are scarce.
-__device__ inline uint4 shared_words(std::uint32_t at) {
-  uint4 x;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at)
-               : "memory");
-  return x;
-}
-__device__ inline uint2 shared_pair(std::uint32_t at) {
-  uint2 x;
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at) : "memory");
-  return x;
-}
-__device__ inline std::uint32_t shared_word(std::uint32_t at) {
-  std::uint32_t x;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-  return x;
-}
 __device__ inline float shared_float(std::uint32_t at) { return __uint_as_float(shared_word(at)); }
-__device__ inline void set_shared_words(std::uint32_t at, std::uint32_t x, std::uint32_t y, std::uint32_t z,
-                                        std::uint32_t w) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
-}
-__device__ inline void set_shared_word(std::uint32_t at, std::uint32_t x) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
 
 struct SliceShared {
   std::uint32_t base;

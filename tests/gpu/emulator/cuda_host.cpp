@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "mhla/core/cuda.h"
+#include "tests/gpu/emulator/emulator.h"
+#include "tests/gpu/emulator/shared.h"
 
 namespace mhla {
 
@@ -12,7 +14,9 @@ std::string cuda_missing() { return {}; }
 DeviceFacts device_facts(int /*device*/) {
   DeviceFacts facts;
   facts.name = "emulator";
-  facts.major = 8;
+  facts.major = 9;  // Hopper
+  facts.multiprocessors = emulator::multiprocessors;
+  facts.shared_bytes_per_block = emulator::kMostShared;
   return facts;
 }
 std::int64_t device_free_bytes(int /*device*/) { return std::int64_t{1} << 30; }

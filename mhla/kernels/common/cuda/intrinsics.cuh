@@ -53,6 +53,21 @@ __device__ inline void multiply_tf32(float (&c)[4], const float (&a)[4], const f
 // Asks for a line of 128 bytes to be in the second-level cache soon.
 __device__ inline void prefetch_line(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
 
+// 16 bytes to memory in one piece, without a branch.
+__device__ inline void store16_where(bool there, void* to, const uint4& y) {
+  asm volatile(
+      "{\n.reg .pred there;\nsetp.ne.s32 there, %5, 0;\n@there st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}" ::"l"(to),
+      "r"(y.x), "r"(y.y), "r"(y.z), "r"(y.w), "r"(static_cast<int>(there))
+      : "memory");
+}
+
+// threadIdx.x as the register that holds it, read again at every call.
+__device__ inline int thread_now() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // Programmatic launch: a kernel that was started early reads nothing that the previous one writes, and writes
 // nothing that it reads, before wait_for_previous(), which returns when all previous ones have ended. allow_next() lets
 // the next kernel start early; after wait_for_previous() it promises that everything before this kernel has ended.

@@ -10,6 +10,7 @@
 
 #include "mhla/core/cuda_check.h"
 #include "mhla/core/view.h"
+#include "mhla/kernels/common/cuda/sm90_barriers.cuh"
 
 namespace mhla::sm90 {
 
@@ -61,11 +62,6 @@ TokenBoxes token_boxes(const AnyView& x, int columns, int tokens) {
          x.stride[0], ", ", x.stride[1], ", ", x.stride[2], ", boxes of ", columns, " columns and ", tokens, " tokens");
   }
   return boxes;
-}
-
-// One arrival, and `bytes` that copies will bring: the phase ends with the last of them.
-__device__ inline void barrier_expect(std::uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
 // A box to shared memory, which arrives at `barrier`.

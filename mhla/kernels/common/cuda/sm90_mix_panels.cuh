@@ -100,9 +100,9 @@ __global__ void __launch_bounds__(MixTiles<kSquares>::kThreads, MixTiles<kSquare
     for (int i = first; i < end; ++i, at.next()) {
       if (p.mix_head && head_of(i) != head) {
         head = head_of(i);
-        asm volatile("bar.sync 1, %0;" ::"n"(kReaders) : "memory");
+        named_barrier(1, kReaders);
         copy_mix_panels<kSquares>(p, head, base, static_cast<int>(threadIdx.x) - kGroupThreads, kReaders);
-        asm volatile("bar.sync 1, %0;" ::"n"(kReaders) : "memory");
+        named_barrier(1, kReaders);
       }
       char* const strip = stages + at.stage * T::kStage;
       const std::uint64_t rows = panel_descriptor(shared_address(strip));

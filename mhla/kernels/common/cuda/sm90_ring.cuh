@@ -5,6 +5,7 @@
 
 #include "mhla/kernels/common/cuda/intrinsics.cuh"
 #include "mhla/kernels/common/cuda/sm80_phases.cuh"
+#include "mhla/kernels/common/cuda/sm90_barriers.cuh"
 #include "mhla/kernels/common/cuda/warpgroup.cuh"
 
 namespace mhla::sm90 {
@@ -12,35 +13,6 @@ namespace mhla::sm90 {
 using namespace mhla::sm80;  // NOLINT(google-build-using-namespace): what these kernels add to
 
 inline constexpr int kGroupThreads = 128, kPanelBytes = 64 * kPanelRowBytes;
-
-// A barrier in shared memory: 8 bytes, which turn their parity whenever `count` arrivals are complete.
-__device__ inline void barrier_init(std::uint32_t barrier, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-__device__ inline void barrier_arrive(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Arrives when everything that this thread copied has arrived.
-__device__ inline void barrier_arrive_copied(std::uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-__device__ inline void barrier_wait(std::uint32_t barrier, int parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::
-          "r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
-// Registers move from the warpgroup that copies to those that multiply: all threads of a warpgroup call.
-template <int kCount>
-__device__ inline void keep_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-template <int kCount>
-__device__ inline void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-}
 
 // Where a role stands in a ring of kStages.
 template <int kStages>

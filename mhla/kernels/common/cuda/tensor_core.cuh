@@ -29,6 +29,33 @@ __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Shared memory by addresses of 32 bits: registers are scarce.
+__device__ inline uint4 shared_words(std::uint32_t at) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(at)
+               : "memory");
+  return x;
+}
+__device__ inline uint2 shared_pair(std::uint32_t at) {
+  uint2 x;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at) : "memory");
+  return x;
+}
+__device__ inline std::uint32_t shared_word(std::uint32_t at) {
+  std::uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+  return x;
+}
+__device__ inline void set_shared_words(std::uint32_t at, std::uint32_t x, std::uint32_t y, std::uint32_t z,
+                                        std::uint32_t w) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+__device__ inline void set_shared_word(std::uint32_t at, std::uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+
 // Four 8 x 8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -66,6 +93,18 @@ __device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], 
       "%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// c += a b over 8 products: rows g of a, columns 2q and 2q + 1; rows g + 8 are 0.
+__device__ inline void multiply_upper(float (&c)[4], std::uint32_t a, std::uint32_t b) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a), "r"(0), "r"(b));
+}
+
+// `threads` of a block meet at one of its barriers; 0 is that of __syncthreads().
+__device__ inline void named_barrier(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 __device__ inline std::uint32_t pack_bf16(float low, float high) {

@@ -1,0 +1,170 @@
+#include "tests/gpu/emulator/copies.h"
+
+#include <cstring>
+#include <deque>
+
+#include "tests/gpu/emulator/fibers.h"
+#include "tests/gpu/emulator/mbarriers.h"
+#include "tests/gpu/emulator/shared.h"
+
+namespace emulator {
+
+namespace {
+
+struct Copy {
+  enum Kind { kBytes, kCommit, kArrive } kind;
+  char* to;
+  const char* from;  // null: zeros
+  std::size_t bytes;
+  std::uint32_t barrier;
+};
+
+struct Box {
+  TensorMap map;
+  std::uint32_t shared, barrier;
+  int at[4];
+  int thread;
+};
+
+std::deque<Copy> copies[kMostThreads];
+std::deque<Box> loads, stores;
+
+void arrive(const Copy& copy) {
+  if (copy.kind == Copy::kArrive) return mbarrier_arrive(copy.barrier);
+  if (copy.kind == Copy::kCommit) return;
+  copy.from != nullptr ? std::memcpy(copy.to, copy.from, copy.bytes) : std::memset(copy.to, 0, copy.bytes);
+}
+
+void arrive_first(std::deque<Copy>& queue, std::size_t count) {
+  for (; count > 0; --count) {
+    const Copy copy = queue.front();
+    queue.pop_front();
+    arrive(copy);
+  }
+}
+
+void ask(const Copy& copy) {
+  if (!late_copies) return arrive(copy);
+  if (copy.kind == Copy::kBytes) std::memset(copy.to, 0xff, copy.bytes);
+  copies[this_thread()].push_back(copy);
+}
+
+// f(place in the box in bytes, element or null where the tensor has none) for the rows of a box.
+template <class F>
+void each_row(const Box& box, const F& f) {
+  const TensorMap& map = box.map;
+  const auto row_bytes = static_cast<std::uint32_t>(map.box[0] * map.stride[0]);
+  std::uint32_t place = 0;
+  for (int d = 0; d < map.box[3]; ++d) {
+    for (int c = 0; c < map.box[2]; ++c) {
+      for (int b = 0; b < map.box[1]; ++b, place += row_bytes) {
+        const std::int64_t at[4] = {box.at[0], box.at[1] + b, box.at[2] + c, box.at[3] + d};
+        bool there = true;
+        for (int axis = 1; axis < 4; ++axis) there = there && at[axis] >= 0 && at[axis] < map.size[axis];
+        char* row = map.data;
+        for (int axis = 1; axis < 4; ++axis) row += at[axis] * map.stride[axis];
+        for (std::uint32_t byte = 0; byte < row_bytes; byte += 16) {
+          const std::int64_t element = at[0] + byte / map.stride[0];
+          const std::int64_t left = (map.size[0] - element) * map.stride[0];
+          const std::int64_t bytes = !there || element < 0 || left <= 0 ? 0 : left < 16 ? left : 16;
+          f(swizzled(box.shared + place + byte, map.swizzle), row + element * map.stride[0],
+            static_cast<std::size_t>(bytes));
+        }
+      }
+    }
+  }
+}
+
+std::size_t bytes_of(const TensorMap& map) {
+  return static_cast<std::size_t>(map.box[0] * map.stride[0]) * static_cast<std::size_t>(map.box[1]) *
+         static_cast<std::size_t>(map.box[2]) * static_cast<std::size_t>(map.box[3]);
+}
+
+void load(const Box& box) {
+  each_row(box, [](std::uint32_t shared, const char* memory, std::size_t bytes) {
+    char* const to = place_of(shared, 16, 16, "box");
+    std::memset(to, 0, 16);
+    if (bytes > 0) std::memcpy(to, memory, bytes);
+  });
+  mbarrier_bytes(box.barrier, static_cast<std::int64_t>(bytes_of(box.map)));
+}
+
+void store(const Box& box) {
+  each_row(box, [](std::uint32_t shared, char* memory, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(memory, place_of(shared, 16, 16, "box"), bytes);
+  });
+}
+
+void store_those_of(int thread) {  // -1: all
+  for (auto box = stores.begin(); box != stores.end();) {
+    if (thread >= 0 && box->thread != thread) {
+      ++box;
+      continue;
+    }
+    store(*box);
+    box = stores.erase(box);
+  }
+}
+
+}  // namespace
+
+void copy_async(std::uint32_t to, const void* global, std::size_t bytes, bool valid) {
+  if (reinterpret_cast<std::uintptr_t>(global) % bytes != 0) wrong("cp.async: %zu bytes from %p", bytes, global);
+  ask({Copy::kBytes, place_of(to, bytes, bytes, "cp.async"), valid ? static_cast<const char*>(global) : nullptr, bytes,
+       0});
+}
+void copy_commit() { ask({Copy::kCommit, nullptr, nullptr, 0, 0}); }
+void copy_arrive(std::uint32_t barrier) { ask({Copy::kArrive, nullptr, nullptr, 0, barrier}); }
+
+void copy_wait(int pending) {
+  std::deque<Copy>& queue = copies[this_thread()];
+  std::size_t count = queue.size();
+  for (int groups = 0; count > 0; --count) {
+    if (queue[count - 1].kind == Copy::kCommit && groups++ == pending) break;
+  }
+  arrive_first(queue, count);
+}
+
+void load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier, const int (&at)[4]) {
+  Box box{map, to, barrier, {at[0], at[1], at[2], at[3]}, this_thread()};
+  char* const place = place_of(to, bytes_of(map), 128, "box");
+  if (!late_copies) return load(box);
+  std::memset(place, 0xff, bytes_of(map));
+  loads.push_back(box);
+}
+
+void store_box(const TensorMap& map, std::uint32_t from, const int (&at)[4]) {
+  const Box box{map, from, 0, {at[0], at[1], at[2], at[3]}, this_thread()};
+  place_of(from, bytes_of(map), 128, "box");
+  late_copies ? stores.push_back(box) : store(box);
+}
+void wait_boxes() { store_those_of(this_thread()); }
+
+void begin_copies() {
+  for (std::deque<Copy>& queue : copies) queue.clear();
+  loads.clear(), stores.clear();
+}
+
+void end_copies() { store_those_of(-1); }
+
+bool deliver_copies() {
+  bool any = false;
+  for (int t = 0; t < threads_of_block(); ++t) {
+    std::deque<Copy>& queue = copies[t];
+    for (std::size_t i = 0; i < queue.size(); ++i) {
+      if (queue[i].kind != Copy::kArrive) continue;
+      arrive_first(queue, i + 1);
+      any = true;
+      break;
+    }
+  }
+  if (!loads.empty()) {
+    const Box box = loads.front();
+    loads.pop_front();
+    load(box);
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace emulator

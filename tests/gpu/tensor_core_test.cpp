@@ -1,0 +1,98 @@
+// The kernels of `sm80` and `sm90` in the emulator, against the reference: one case or two for every way they have
+// through a problem, small ones. What the hardware leaves open (order of threads, when copies arrive and products read)
+// is turned both ways: not a bit may change.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "mhla/testing/accuracy.h"
+#include "tests/gpu/emulator/emulator.h"
+
+namespace mhla {
+namespace {
+
+struct Way {
+  const char *name, *text;
+};
+
+// bf16, with the default map and normaliser unless given.
+constexpr Way kWays[] = {
+    {"pairs of tokens, short kernels of heads of 64",
+     "bidirectional B=1 N=180 H=2 Hkv=1 D=64 E=64 layout=2d:12x15/2x3"},
+    {"pairs, whole tiles", "bidirectional B=1 N=256 H=2 Hkv=2 D=64 E=64 layout=2d:16x16/4x4 per_head"},
+    {"pairs, heads of 32", "bidirectional B=1 N=100 H=1 Hkv=1 D=32 E=24 layout=1d:30"},
+    {"one fused kernel", "bidirectional B=3 N=220 H=2 Hkv=1 D=40 E=40 layout=1d:20"},
+    {"panels of 64", "bidirectional B=2 N=640 H=1 Hkv=1 D=64 E=64 layout=1d:200"},
+    {"panels of 128", "bidirectional B=1 N=540 H=2 Hkv=1 D=128 E=120 layout=2d:18x30/2x2 map=elu1"},
+    {"panels, own denominators, padded rows", "bidirectional B=1 N=300 H=1 Hkv=1 D=60 E=53 layout=1d:100 den"},
+    {"summaries mixed on panels", "bidirectional B=1 N=560 H=1 Hkv=1 D=64 E=64 layout=1d:7 map=relu"},
+    {"summaries of more blocks", "bidirectional B=1 N=540 H=1 Hkv=1 D=64 E=40 layout=1d:4"},
+    {"causal panels of 64", "causal B=1 N=300 H=2 Hkv=1 D=64 E=64 layout=1d:128"},
+    {"causal panels of 128", "causal B=1 N=200 H=1 Hkv=1 D=128 E=128 layout=1d:128 map=identity norm=none"},
+    {"causal panels, ragged heads", "causal B=2 N=170 H=1 Hkv=1 D=48 E=100 layout=1d:96 map=elu1"},
+    {"causal slices", "causal B=1 N=700 H=1 Hkv=1 D=128 E=64 layout=1d:64 norm=none map=identity"},
+    {"causal slices, heads share", "causal B=2 N=150 H=2 Hkv=1 D=128 E=96 layout=1d:64 norm=none map=relu"},
+    {"causal phases", "causal B=1 N=200 H=2 Hkv=2 D=40 E=72 layout=1d:64 per_head"},
+    {"causal, beyond the rows of mix", "causal B=1 N=300 H=1 Hkv=1 D=64 E=64 layout=1d:66 rows=3 extend"},
+    {"causal, packed", "causal B=1 N=260 H=1 Hkv=1 D=64 E=64 layout=1d:70 cu=0,90,90,260"},
+};
+
+Case case_of(const Way& way) {
+  Case c = parse_case(way.text);
+  c.dtype = DType::kBF16;
+  return c;
+}
+
+// Restores what the emulator does.
+struct Modes {
+  emulator::Order order = emulator::order;
+  bool copies = emulator::late_copies, sums = emulator::late_sums;
+  int blocks = emulator::multiprocessors;
+  ~Modes() {
+    emulator::order = order, emulator::late_copies = copies, emulator::late_sums = sums;
+    emulator::multiprocessors = blocks;
+  }
+};
+
+class TensorCores : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(TensorCores, Accuracy) {
+  for (const Way& way : kWays) {
+    ASSERT_EQ(steps_aside(case_of(way), GetParam(), true), "") << way.name;
+    EXPECT_EQ(check_accuracy(case_of(way), GetParam()), "") << way.name;
+  }
+  std::printf("%s", accuracy_summary().c_str());
+}
+
+TEST_P(TensorCores, SameBitsInEveryOrder) {
+  RunOptions run;
+  run.candidate = GetParam();
+  for (const Way& way : kWays) {
+    const Case c = case_of(way);
+    const CaseInputs inputs(c);
+    const CaseResult want = run_case(c, inputs, run);
+    const Modes restored;
+    for (const emulator::Order order : {emulator::Order::kBackward, emulator::Order::kShuffled}) {
+      emulator::order = order, emulator::multiprocessors = order == emulator::Order::kBackward ? 1 : 3;
+      emulator::late_copies = emulator::late_sums = order == emulator::Order::kShuffled;
+      const CaseResult got = run_case(c, inputs, run);
+      for (const ResultField& field : kResultFields) {
+        const Tensor &one = want.*field.tensor, &other = got.*field.tensor;
+        if (!one.given()) continue;
+        EXPECT_TRUE(one.same_bits(other)) << way.name << ", " << field.name << ": " << worst_element(other, one);
+      }
+    }
+  }
+}
+
+TEST_P(TensorCores, NanStaysInItsSequence) {
+  for (const int at : {0, 3, 4, 9, 13})
+    EXPECT_EQ(check_nan_stays(case_of(kWays[at]), GetParam()), "") << kWays[at].name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Candidates, TensorCores, testing::Values("sm80", "sm90"),
+                         [](const auto& candidate) { return std::string(candidate.param); });
+
+}  // namespace
+}  // namespace mhla
