@@ -2,6 +2,7 @@
 #include "mhla/core/error.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
+#include "mhla/kernels/streaming/streaming_cuda.h"
 #include "mhla/kernels/streaming/streaming_state.h"
 
 namespace mhla {
@@ -12,6 +13,9 @@ void bidirectional_backward_simd(const Problem& p, Workspace&, Executor&) { fail
 std::string chunkwise_fit_simd(const Problem& /*problem*/) { return "not in this program"; }
 void chunkwise_forward_simd(const Problem& p, Workspace&, Executor&) { fail(p.entry, ": not in this program"); }
 void chunkwise_backward_simd(const Problem& p, Workspace&, Executor&) { fail(p.entry, ": not in this program"); }
+
+bool cuda::decode_sm90_fits(const DecodeReplay& /*job*/) { return false; }
+void cuda::stream_decode_sm90(const DecodeReplay& /*job*/, void* /*stream*/) { fail("decode: not in this program"); }
 
 const StreamingCandidate kStreamingSimd = {
     .name = "simd",

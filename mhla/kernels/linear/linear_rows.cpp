@@ -72,7 +72,7 @@ void run_rows(const LinearRowsParams& p, const RowsStep& step, const View& out, 
   const DeviceFacts facts = device_facts(p.x.device);
   const bool pairs = p.after == RowsAfter::kSwiglu, sm90 = facts.major == 9 && facts.minor == 0;
   const int columns = pairs ? job.O : job.O + job.O2;
-  job.tile = sm90 ? rows_tile_sm90(columns, job.turned, cut.slices, pairs) : rows_tile(p.after);
+  job.tile = sm90 ? rows_tile_sm90(job.R, columns, job.turned, cut.slices, pairs) : rows_tile(p.after);
   job.turned_tiles = rows_tiles(columns, job.turned, job.tile).turned;
   if (!sm90) return linear_rows_cuda(p, job, cut.slices, run.stream);
   linear_rows_sm90(p, job, cut.slices, run.stream);

@@ -31,8 +31,8 @@ TEST(LinearRowsPlan, KernelsOfADecodeStepShareAMultiprocessor) {
   // Shared memory of a multiprocessor from sm_90 on; every block of threads takes 1 KiB more than it asks for.
   constexpr int kMemory = 228 << 10, kOwn = 1 << 10;
   constexpr auto kBytes = [](int columns, int turned, int slices, bool pairs, std::int64_t K, std::int64_t head) {
-    return rows_places(kMostRows, rows_tile_sm90(columns, turned, slices, pairs), rows_cut(K, head).slice, slices,
-                       head > 0)
+    return rows_places(kMostRows, rows_tile_sm90(kMostRows, columns, turned, slices, pairs), rows_cut(K, head).slice,
+                       slices)
                .end +
            kOwn;
   };
@@ -42,21 +42,28 @@ TEST(LinearRowsPlan, KernelsOfADecodeStepShareAMultiprocessor) {
   EXPECT_LE(kOut + kMlp, kMemory);
   EXPECT_LE(kMlp + kDown, kMemory);
   EXPECT_LE(kDown + kIn, kMemory);
-  EXPECT_EQ(rows_tile_sm90(3072, 1024, 4, false), 104);
-  EXPECT_EQ(rows_tile_sm90(2816, 0, 4, true), 192);
-  EXPECT_EQ(rows_tile_sm90(32000, 0, 4, false), kRowsMostTile);
+  EXPECT_EQ(rows_tile_sm90(64, 3072, 1024, 4, false), 104);
+  EXPECT_EQ(rows_tile_sm90(64, 2816, 0, 4, true), 192);
+  EXPECT_EQ(rows_tile_sm90(1, 3072, 1024, 4, false), 104);
+  EXPECT_EQ(rows_tile_sm90(1, 1024, 0, 4, false), 64);
+  EXPECT_EQ(rows_tile_sm90(1, 2816, 0, 4, true), 176);
+  EXPECT_EQ(rows_tile_sm90(1, 1024, 0, 8, false), 96);
+  EXPECT_EQ(rows_tile_sm90(64, 32000, 0, 4, false), kRowsMostTile);
   EXPECT_LE(kBytes(32000, 0, 8, false, 3072, 0), 227 << 10) << "the largest there is";
   for (const int rows : {16, 32, 64}) {
     for (int tile = 32; tile <= kRowsMostTile; tile += 8) {
       for (const int slices : {1, 2, 4, 8}) {
-        const RowsPlaces at = rows_places(rows, tile, 16, slices, true);
-        const RowsExchange whole = rows_exchange(rows, tile, false, slices),
-                           half = rows_exchange(rows, tile / 2, true, slices);
-        ASSERT_LE(std::max(whole.block, half.block) * 4 * slices, at.come);
-        ASSERT_LE(at.come + std::max(whole.block, half.block) * 4 * slices, at.barriers);
-        ASSERT_EQ(at.come % 16 + at.barriers % 8 + at.gates % 16 + whole.block % 4 + half.block % 4, 0);
-        ASSERT_EQ(whole.pitch % 8 + half.pitch % 8, 8) << tile;
-        ASSERT_GE(whole.fours * 4 * slices, tile);
+        for (const int slice : {16, 256, 384}) {
+          const RowsPlaces at = rows_places(rows, tile, slice, slices);
+          const int operands = rows_panels(slice) * (rows + tile) * 64, sums = slices * tile * at.fours * 16;
+          ASSERT_EQ(1 << at.shift, at.fours);
+          ASSERT_GE(at.fours * slices * 4, rows) << "every row has a block that finishes it";
+          ASSERT_GE(at.come, at.apart ? operands : 0);
+          ASSERT_GE(at.squares, std::max(operands + std::max(64 - tile, 0) * 64, at.come + sums));
+          ASSERT_EQ(at.barriers - at.squares, slices * at.fours * 16);
+          ASSERT_EQ(at.come % 16 + at.squares % 16 + at.barriers % 8, 0);
+          ASSERT_LE(at.end, 227 << 10);
+        }
       }
     }
   }

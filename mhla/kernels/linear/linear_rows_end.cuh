@@ -27,6 +27,15 @@ struct Angles {
     sin = *reinterpret_cast<const float4*>(p.sin + row * p.sin_stride + line);
   }
 };
+// One pair, rounded, mapped and turned.
+struct Pair {
+  bf16 low, high;
+};
+__device__ inline Pair turn(FeatureMap map, float y, float z, float cos, float sin) {
+  const float a = feature(map, widen(narrow<bf16>(y))), b = feature(map, widen(narrow<bf16>(z)));
+  const float ac = a * cos, bs = b * sin, as = a * sin, bc = b * cos;
+  return {narrow<bf16>(ac - bs), narrow<bf16>(as + bc)};
+}
 __device__ inline void store_turned(const LinearRowsJob& p, const Angles& angles, int row, int u, const float (&y)[4],
                                     const float (&z)[4]) {
   const float4 c = angles.cos, s = angles.sin;
@@ -34,9 +43,8 @@ __device__ inline void store_turned(const LinearRowsJob& p, const Angles& angles
   Four low, high;
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
-    const float a = feature(p.map, widen(narrow<bf16>(y[e]))), b = feature(p.map, widen(narrow<bf16>(z[e])));
-    const float ac = a * cos[e], bs = b * sin[e], as = a * sin[e], bc = b * cos[e];
-    low.x[e] = narrow<bf16>(ac - bs), high.x[e] = narrow<bf16>(as + bc);
+    const Pair pair = turn(p.map, y[e], z[e], cos[e], sin[e]);
+    low.x[e] = pair.low, high.x[e] = pair.high;
   }
   bf16* const out = static_cast<bf16*>(p.out) + row * p.out_stride + turned_column(p, u);
   *reinterpret_cast<Four*>(out) = low;

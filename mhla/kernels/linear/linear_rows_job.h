@@ -37,6 +37,13 @@ constexpr int rows_bytes(int rows, int columns, int slice) { return rows_squares
 // of `second`.
 constexpr int rows_tile(RowsAfter after) { return after == RowsAfter::kAdd ? 32 : 96; }
 
+// Where things lie in shared memory, of the kernel for sm_90 (rows_places).
+struct RowsPlaces {
+  int come = 0, squares = 0, barriers = 0, end = 0;
+  int fours = 1, shift = 0;  // fours of rows that a block finishes, a power of two, and its logarithm
+  bool apart = false;
+};
+
 struct LinearRowsJob {
   const void* x = nullptr;
   const void *weight = nullptr, *second = nullptr;  // bf16
@@ -47,6 +54,7 @@ struct LinearRowsJob {
                second_out_stride = 0;  // elements
   int R = 0, K = 0, O = 0, O2 = 0, head = 0, slice = 0;
   int tile = 0;              // columns, of the kernel for sm_90
+  RowsPlaces places;         // likewise
   float eps = 0, per_K = 0;  // per_K: 1 / K
   // linear_rows_step: the first `turned` columns, heads of `turn_head`; lines of 128 bytes to bring to the cache.
   const std::byte* next = nullptr;
@@ -72,46 +80,50 @@ constexpr RowsTiles rows_tiles(int columns, int turned, int tile) {
 
 // The kernel for sm_90: one block of threads for every multiprocessor that clusters can fill, with all its weights. An
 // H200 holds 30 clusters of four; of eight 15, and one more where two blocks share a multiprocessor. So a tile has as
-// few columns, a multiple of 8, as that allows. Bits do not depend on it but for tiles of up to 64 columns.
+// few columns, a multiple of 8, as that allows. Bits do not depend on it.
 inline constexpr int kRowsMostTile = 192;
 constexpr int rows_most_clusters(int slices) { return slices <= 2 ? 132 / slices : slices <= 4 ? 30 : 16; }
-constexpr int rows_tile_sm90(int columns, int turned, int slices, bool pairs) {
-  for (int tile = 32; tile < kRowsMostTile; tile += 8) {
-    if (rows_tiles(columns, turned, pairs ? tile / 2 : tile).all <= rows_most_clusters(slices)) return tile;
+// Up to 16 rows of x are soon there, and fewer blocks are faster; of pairs, which have the most columns, two clusters
+// more (mhla_340m with one sequence: 385 us a step instead of 420, with the next kernel let in as rows_opens has it).
+inline constexpr int kRowsFew = 16;
+constexpr int rows_tile_sm90(int rows, int columns, int turned, int slices, bool pairs) {
+  const bool few = rows <= kRowsFew;
+  const int clusters = rows_most_clusters(slices) + (few && pairs && slices == 4 ? 2 : 0);
+  for (int tile = !few ? 32 : slices > 4 ? 96 : 64; tile < kRowsMostTile; tile += 8) {
+    if (rows_tiles(columns, turned, pairs ? tile / 2 : tile).all <= clusters) return tile;
   }
   return kRowsMostTile;
 }
 
-// How the sums of a tile are divided among the blocks of its cluster: `fours` fours of columns for each, and with pairs
-// the other halves of these. A block of sums goes from each to each: [R][pitch] floats, then the squares of R rows.
-struct RowsExchange {
-  int fours = 0, pitch = 0, block = 0;  // floats; a pitch of 4 or 12 modulo 16 keeps lanes in different banks
-};
-constexpr RowsExchange rows_exchange(int rows, int outputs, bool pairs, int slices) {
-  const int fours = (outputs / 4 + slices - 1) / slices, width = fours * (pairs ? 8 : 4);
-  const int pitch = width % 8 == 4 ? width : width + 4;
-  return {fours, pitch, rows * pitch + (rows + 3) / 4 * 4};
+// When blocks of the next kernel may come: their weights or states share the way to the multiprocessor with the rows of
+// this one. At once; where q and k of few rows are made, before the operator, when these rows are there; behind down of
+// many rows after the product (mhla_340m with 64 sequences: 805 us a step instead of 832).
+enum class RowsOpen : std::uint8_t { kAtOnce, kWithRows, kWithSums };
+constexpr RowsOpen rows_opens(int rows, RowsBefore before, bool turned) {
+  if (rows <= kRowsFew && turned) return RowsOpen::kWithRows;
+  return rows > 32 && before == RowsBefore::kPlain ? RowsOpen::kWithSums : RowsOpen::kAtOnce;
 }
 
-// Its shared memory, in bytes: rows of x and of weights in panels of 32 columns; where these were, blocks of sums that
-// leave and blocks that come; two barriers; sums of squares; gates where heads are normed. A product reads 64 rows of
-// weights: a smaller tile has room after it. Of 16 rows sums that come have a place of their own.
-struct RowsPlaces {
-  int come = 0, barriers = 0, squares = 0, gates = 0, end = 0;
-};
-constexpr int rows_panels(int slice) { return (slice + 31) / 32; }
-constexpr bool rows_come_apart(int rows) { return rows <= 16; }
-constexpr RowsPlaces rows_places(int rows, int tile, int slice, int slices, bool gates) {
+// Panels of 32 columns that a slice takes: the kernel for sm_90 knows two numbers of them, and fills up with zeros.
+constexpr int rows_panels(int slice) { return slice <= 256 ? 8 : 12; }
+static_assert(rows_panels(kRowsSlice) * 32 >= kRowsSlice);
+
+// Its shared memory, in bytes: rows of x and of weights in panels; sums that come from the blocks of the cluster, for
+// `fours` fours of rows in each; squares that come with them; two barriers. A product reads 64 rows of weights: a
+// smaller tile has room after it. Sums have a place of their own (`apart`) where a block of the next kernel still finds
+// room beside this one; else they take that of the operands, and the blocks wait for each other first.
+constexpr RowsPlaces rows_places(int rows, int tile, int slice, int slices) {
+  constexpr int kFewSums = 16 << 10, kFewOperands = 88 << 10;
   const int operands = rows_panels(slice) * (rows + tile) * 64 + (tile < 64 ? (64 - tile) * 64 : 0);
-  const int whole = rows_exchange(rows, tile, false, slices).block,
-            half = rows_exchange(rows, tile / 2, true, slices).block;
-  const int sums = slices * (whole > half ? whole : half) * 4;
   RowsPlaces at;
-  at.come = rows_come_apart(rows) && operands > sums ? operands : sums;
-  at.barriers = at.come + sums > operands ? at.come + sums : operands;
-  at.squares = at.barriers + 16;
-  at.gates = at.squares + rows * 4;
-  at.end = at.gates + (gates ? rows * rows_panels(slice) * 64 : 0);
+  at.fours = rows / 4 > slices ? rows / 4 / slices : 1;
+  while (1 << at.shift < at.fours) ++at.shift;
+  const int sums = slices * tile * at.fours * 16;
+  at.apart = sums < kFewSums || operands < kFewOperands;
+  at.come = at.apart ? operands : 0;
+  at.squares = at.come + sums > operands ? at.come + sums : operands;
+  at.barriers = at.squares + slices * at.fours * 16;
+  at.end = at.barriers + 16;
   return at;
 }
 

@@ -184,5 +184,7 @@ void stream_decode(DType dtype, const DecodeCall& job, void* stream);  // one to
 void stream_decode(DType dtype, const DecodeReplay& job, void* stream);
 void stream_decode_panels(const DecodeCall& job, void* stream);  // the same for bf16
 void stream_decode_panels(const DecodeReplay& job, void* stream);
+bool decode_sm90_fits(const DecodeReplay& job);
+void stream_decode_sm90(const DecodeReplay& job, void* stream);  // the same without normaliser, map and complete chunks
 
 }  // namespace mhla::cuda

@@ -9,48 +9,10 @@
 
 #include "mhla/kernels/common/cuda/arguments.cuh"
 #include "mhla/kernels/streaming/streaming_decode.cuh"
+#include "mhla/kernels/streaming/streaming_decode_panels.cuh"
 
 namespace mhla::cuda {
 namespace {
-
-constexpr int kWarps = kThreads / 32;
-constexpr int kRows = 16;    // query heads of a product
-constexpr int kTokens = 32;  // scores at a time, 16 for a warp
-constexpr int kStep = 16;    // depths of an instruction
-constexpr int kScorePitch = kTokens + 8;
-constexpr int kPieceSize = 8;  // elements moved at once, 16 bytes
-static_assert(kTokens <= kWarps * kStep && kTokens % kStep == 0);
-
-__host__ __device__ constexpr int up(int value, int multiple) { return ceil_div(value, multiple) * multiple; }
-
-// Shared memory of a block, in elements of bf16 from its start. Rows of k, v and q are padded by a piece, so that eight
-// of them lie in different banks; panels are swizzled.
-struct DecodePlaces {
-  int depth;                    // D, up to whole steps
-  int tokens;                   // rows of k and v
-  int key_pitch, value_pitch;   // also of q
-  int prefix, k, v, q, scores;  // panels of [depth][64]
-  int running, den;             // f32
-  int end;
-
-  __host__ __device__ DecodePlaces(const StreamShape& s, int panels, int rows) {
-    depth = up(s.D, kStep), tokens = up(s.C < kTokens ? s.C : kTokens, kStep);
-    key_pitch = depth + kPieceSize, value_pitch = panels * kPanelColumns + kPieceSize;
-    prefix = 0;
-    k = prefix + panels * depth * kPanelColumns;
-    v = k + tokens * key_pitch;
-    q = v + tokens * value_pitch;
-    scores = q + rows * key_pitch;
-    running = scores + up(rows * kScorePitch, kPieceSize);
-    den = running + (s.normalized ? 2 * s.D : 0);
-    end = den + (s.normalized ? 2 * rows : 0);
-  }
-};
-
-__host__ __device__ inline int most_rows(const StreamShape& s) {
-  return s.per_head ? 1 : (s.group < kRows ? s.group : kRows);
-}
-__host__ __device__ inline int row_tiles(const StreamShape& s) { return ceil_div(s.group, most_rows(s)); }
 
 union CloseMemory {
   TileMemory<Bf16, kCloseRows> tile;
@@ -115,15 +77,6 @@ __device__ inline void map_rows(bf16* rows, int pitch, int count, int columns, F
       x = narrow<bf16>(feature(map, widen(x)));
     }
   }
-}
-
-// The first operand: `rows` rows of a step of 16, as the instruction wants them.
-__device__ inline void load_rows(std::uint32_t (&x)[4], const bf16* a, int pitch, int rows) {
-  const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-  const auto pair = [&](int row, int k) {
-    return row < rows ? *reinterpret_cast<const std::uint32_t*>(a + row * pitch + k) : 0u;
-  };
-  x[0] = pair(g, 2 * q), x[1] = pair(g + 8, 2 * q), x[2] = pair(g, 2 * q + 8), x[3] = pair(g + 8, 2 * q + 8);
 }
 
 // Blocks of threads along x are columns, along y heads, along z sequences, and after these the closers.
@@ -349,21 +302,16 @@ void decode_with(const Job& job, void* stream) {
          {.shared_bytes = bytes < sizeof(CloseMemory) ? sizeof(CloseMemory) : bytes, .early = job.early});
 }
 
-// Two panels a block where that still fills a card and fits its shared memory; bits do not depend on it.
 template <class Job>
 void decode(const Job& job, void* stream) {
-  constexpr std::int64_t kFull = 256;   // blocks
-  constexpr int kMostBytes = 96 << 10;  // fits every card from sm_80 on
-  const StreamShape& s = job.shape;
-  const std::int64_t heads = static_cast<std::int64_t>(job.count) * s.Hkv * row_tiles(s);
-  const bool wide = s.E > kPanelColumns && heads * ceil_div(s.E, 2 * kPanelColumns) >= kFull &&
-                    DecodePlaces(s, 2, most_rows(s)).end * static_cast<int>(sizeof(bf16)) <= kMostBytes;
-  wide ? decode_with<2>(job, stream) : decode_with<1>(job, stream);
+  decode_wide(job) ? decode_with<2>(job, stream) : decode_with<1>(job, stream);
 }
 
 }  // namespace
 
 void stream_decode_panels(const DecodeCall& job, void* stream) { decode(job, stream); }
-void stream_decode_panels(const DecodeReplay& job, void* stream) { decode(job, stream); }
+void stream_decode_panels(const DecodeReplay& job, void* stream) {
+  decode_sm90_fits(job) ? stream_decode_sm90(job, stream) : decode(job, stream);
+}
 
 }  // namespace mhla::cuda

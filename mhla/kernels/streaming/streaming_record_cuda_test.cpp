@@ -3,6 +3,7 @@
 // CPU.
 #include <gtest/gtest.h>
 
+#include <tuple>
 #include <utility>
 
 #include "mhla/core/cuda.h"
@@ -137,6 +138,26 @@ TEST_P(StreamingRecordCuda, StatesStandAnywhere) {
     const std::int64_t row = c.H * c.E;
     for (std::int64_t i = 0; i < got.numel(); ++i)
       ASSERT_EQ(got.at(i), want.at((lengths[i / row] + t) * row + i % row)) << "step " << t << " element " << i;
+  }
+}
+
+// Head sizes of a model, without normaliser and map, more tokens in a chunk than are taken at a time: few sequences and
+// many, query heads that share a prefix and a mix for each of them.
+TEST_P(StreamingRecordCuda, HeadsOfAModel) {
+  if (device_facts(0).name == "emulator") GTEST_SKIP() << "the emulator takes too long for heads of this size";
+  for (const auto& [B, Hkv, per_head] : {std::tuple{3, 4, false}, {40, 4, false}, {3, 2, false}, {3, 2, true}}) {
+    Case c = some_case(GetParam());
+    c.B = B, c.N = 100, c.layout = Layout::line(72), c.Hkv = Hkv, c.per_head = per_head, c.D = 128, c.E = 256;
+    c.normalizer = Normalizer::kNone, c.den = false, c.feature_map = FeatureMap::kIdentity;
+    const CaseInputs inputs(c);
+    Placed placed(c, inputs, kCuda);
+    std::vector<StreamingState> states = states_of(c, inputs, kCuda, c.B);
+    const std::vector<StreamingState*> all = pointers(states);
+    placed.append(all, 0, 1);
+    Recorder recorder(all);
+    for (std::int64_t t = 1; t < c.N; ++t) ASSERT_TRUE(recorder.step(token(placed, all, t))) << t;
+    const Tensor &got = placed.finish(), want = wanted(c, inputs);
+    EXPECT_TRUE(got.same_bits(want)) << c.name() << ": " << worst_element(got, want);
   }
 }
 
