@@ -51,7 +51,7 @@ class RowsExchange {
                  : "memory");
   }
 
-  // Where coming sums lie in the place of operands: after a barrier of the block, all have been read.
+  // Sums arrive in the memory of the operands: after a barrier of the block, when all of these have been read.
   __device__ void expect_room() const {
     if (static_cast<int>(threadIdx.x) < slices_)
       asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(
