@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
           square_fragments(x[0], a);
           // Zero times NaN is NaN, and no key may see an earlier query.
           if (on_diagonal && !all_hold(kReadersBarrier, 2 * kGroupThreads, finite)) {
-            add_unusual_later<kPanels>(acc, a, stage, warp * 16);
+            add_unusual<kPanels, true>(acc, a, stage, warp * 16);
             warpgroup_barrier(group);
             make_finite<kPlan.key_bytes()>(shared + at.stage * kPlan.stage_bytes());
             publish_shared();
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
         std::uint32_t a[4][4];
         square_fragments(scores[0], a);
         if (on_diagonal && !all_hold(kReadersBarrier, 2 * kGroupThreads, finite)) {
-          add_unusual_later<kColumns>(acc, a, stage + kPlan.key_bytes(), warp * 16);
+          add_unusual<kColumns, true>(acc, a, stage + kPlan.key_bytes(), warp * 16);
           warpgroup_barrier(group);
           make_finite<kPlan.value_bytes()>(shared + at.stage * kPlan.stage_bytes() + kPlan.key_bytes());
           publish_shared();

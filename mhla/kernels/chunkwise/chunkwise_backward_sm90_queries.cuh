@@ -4,7 +4,6 @@
 #pragma once
 
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_tiles.cuh"
-#include "mhla/kernels/chunkwise/chunkwise_sm90_panels.cuh"
 
 namespace mhla::sm90 {
 
@@ -254,8 +253,8 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
       if (used && (usual || !on_diagonal)) multiply();
       if (!usual) {
         if (on_diagonal && used) {
-          add_unusual<kPanels>(acc, a, keys, warp * 16);
-          if constexpr (kNormalized) add_unusual<kPanels>(keys_before, seen, keys, warp * 16);
+          add_unusual<kPanels, false>(acc, a, keys, warp * 16);
+          if constexpr (kNormalized) add_unusual<kPanels, false>(keys_before, seen, keys, warp * 16);
         }
         readers_barrier<kReaders>();
         if (on_diagonal && used) {

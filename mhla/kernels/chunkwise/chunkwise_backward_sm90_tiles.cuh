@@ -126,30 +126,30 @@ __device__ inline bool finite_sums(const Accumulator& x) {
   return zero[0] + zero[1] + zero[2] + zero[3] == 0.0f;
 }
 
-// acc += a y for the values of a diagonal tile that are infinite or NaN, where a key (rows of a) sees them: queries
-// (rows of y) from itself on. `key`: the place of this warp's first key in the tile.
-template <int kPanels>
-__device__ inline void add_unusual_later(Accumulator (&acc)[kPanels], const std::uint32_t (&a)[4][4], const char* y,
-                                         int key) {
+// acc += a y for the values of a diagonal tile that are infinite or NaN, where a row of a sees them: a query the keys
+// (rows of y) up to itself, kLater: a key the queries from itself on. `first`: the place of this warp's first row.
+template <int kPanels, bool kLater>
+__device__ inline void add_unusual(Accumulator (&acc)[kPanels], const std::uint32_t (&a)[4][4], const char* y,
+                                   int first) {
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int pair = 0; pair < 4; ++pair) {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {  // row lane / 4 + i % 2 * 8, queries i / 2 * 8 + 2 pair and the next
+      for (int i = 0; i < 4; ++i) {  // row lane / 4 + i % 2 * 8, rows of y i / 2 * 8 + 2 pair and the next
         const float2 weight = unpack_bf16(__shfl_sync(0xffffffffu, a[step][i], (lane & ~3) + pair));
 #pragma unroll 1
         for (int next = 0; next < 2; ++next) {
-          const int s = key + lane / 4 + i % 2 * 8, t = step * 16 + i / 2 * 8 + pair * 2 + next;
-          if (t < s) continue;
+          const int own = first + lane / 4 + i % 2 * 8, other = step * 16 + i / 2 * 8 + pair * 2 + next;
+          if (kLater ? other < own : other > own) continue;
           const float x = next ? weight.y : weight.x;
 #pragma unroll
           for (int panel = 0; panel < kPanels; ++panel) {
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
-              const float2 value = unpack_bf16(
-                  *reinterpret_cast<const std::uint32_t*>(y + panel * kPanelBytes + panel_offset(t, j) + lane % 4 * 4));
+              const float2 value = unpack_bf16(*reinterpret_cast<const std::uint32_t*>(
+                  y + panel * kPanelBytes + panel_offset(other, j) + lane % 4 * 4));
               float(&c)[4] = acc[panel][j];
               if (!isfinite(value.x)) c[i % 2 * 2] = fmaf(x, value.x, c[i % 2 * 2]);
               if (!isfinite(value.y)) c[i % 2 * 2 + 1] = fmaf(x, value.y, c[i % 2 * 2 + 1]);
