@@ -14,45 +14,44 @@ namespace {
 
 struct Way {
   const char *name, *text;
-  bool nan = false;  // also with NaN in one sequence
+  enum { kNotNan, kNan, kNanOnHopper } nan = kNotNan;  // also with NaN in one sequence; where only sm90 is special
 };
-constexpr bool kNan = true;
 
 // bf16, with the default map and normaliser unless given.
 constexpr Way kWays[] = {
     {"pairs of tokens, short kernels of heads of 64", "bidirectional B=1 N=180 H=2 Hkv=1 D=64 E=64 layout=2d:12x15/2x3",
-     kNan},
+     Way::kNan},
     {"pairs, whole tiles", "bidirectional B=1 N=256 H=2 Hkv=2 D=64 E=64 layout=2d:16x16/4x4 per_head"},
     {"pairs, heads of 32", "bidirectional B=1 N=100 H=1 Hkv=1 D=32 E=24 layout=1d:30"},
-    {"one fused kernel", "bidirectional B=3 N=220 H=2 Hkv=1 D=40 E=40 layout=1d:20", kNan},
-    {"boxes of 8 x 2 tokens, heads share", "bidirectional B=1 N=384 H=2 Hkv=1 D=72 E=72 layout=2d:16x24/2x3", kNan},
-    {"boxes of a line, ragged heads", "bidirectional B=2 N=512 H=2 Hkv=2 D=32 E=24 layout=1d:64 map=elu1 per_head",
-     kNan},
+    {"one fused kernel", "bidirectional B=3 N=220 H=2 Hkv=1 D=40 E=40 layout=1d:20", Way::kNan},
+    {"boxes of 8 x 2 tokens, heads share", "bidirectional B=1 N=384 H=2 Hkv=1 D=72 E=72 layout=2d:16x24/2x3",
+     Way::kNanOnHopper},
+    {"boxes of a line, ragged heads", "bidirectional B=2 N=512 H=2 Hkv=2 D=32 E=24 layout=1d:64 map=elu1 per_head"},
     {"boxes, more blocks than a tile", "bidirectional B=1 N=384 H=2 Hkv=2 D=32 E=24 layout=2d:16x24/4x6 norm=none"},
-    {"panels of 64", "bidirectional B=2 N=640 H=1 Hkv=1 D=64 E=64 layout=1d:200", kNan},
+    {"panels of 64", "bidirectional B=2 N=640 H=1 Hkv=1 D=64 E=64 layout=1d:200", Way::kNan},
     {"panels of 128", "bidirectional B=1 N=540 H=2 Hkv=1 D=128 E=120 layout=2d:18x30/2x2 map=elu1"},
     {"panels, own denominators, padded rows", "bidirectional B=1 N=300 H=1 Hkv=1 D=60 E=53 layout=1d:100 den"},
     {"summaries mixed on panels", "bidirectional B=1 N=560 H=1 Hkv=1 D=64 E=64 layout=1d:7 map=relu"},
     {"summaries of more blocks", "bidirectional B=1 N=540 H=1 Hkv=1 D=64 E=40 layout=1d:4"},
-    {"causal panels of 64", "causal B=1 N=300 H=2 Hkv=1 D=64 E=64 layout=1d:128", kNan},
+    {"causal panels of 64", "causal B=1 N=300 H=2 Hkv=1 D=64 E=64 layout=1d:128", Way::kNan},
     {"causal panels of 128", "causal B=1 N=200 H=1 Hkv=1 D=128 E=128 layout=1d:128 map=identity norm=none"},
     {"causal panels, ragged heads", "causal B=2 N=170 H=1 Hkv=1 D=48 E=100 layout=1d:96 map=elu1"},
     {"causal slices", "causal B=1 N=700 H=1 Hkv=1 D=128 E=64 layout=1d:64 norm=none map=identity"},
-    {"causal slices, heads share", "causal B=2 N=150 H=2 Hkv=1 D=128 E=96 layout=1d:64 norm=none map=relu", kNan},
+    {"causal slices, heads share", "causal B=2 N=150 H=2 Hkv=1 D=128 E=96 layout=1d:64 norm=none map=relu", Way::kNan},
     {"causal phases", "causal B=1 N=200 H=2 Hkv=2 D=40 E=72 layout=1d:64 per_head"},
     {"causal, beyond the rows of mix", "causal B=1 N=300 H=1 Hkv=1 D=64 E=64 layout=1d:66 rows=3 extend"},
     {"causal, packed", "causal B=1 N=260 H=1 Hkv=1 D=64 E=64 layout=1d:70 cu=0,90,90,260"},
-    {"causal, mixed both ways at once", "causal B=3 N=330 H=2 Hkv=2 D=128 E=256 layout=1d:64 norm=none map=identity",
-     kNan},
+    {"causal, mixed both ways at once", "causal B=2 N=200 H=2 Hkv=2 D=128 E=256 layout=1d:64 norm=none map=identity",
+     Way::kNanOnHopper},
     {"causal, both at once, heads share", "causal B=2 N=230 H=4 Hkv=2 D=96 E=160 layout=1d:64 norm=none map=relu_eps"},
     {"causal, both at once, a mix for each head",
      "causal B=2 N=230 H=2 Hkv=2 D=128 E=128 layout=1d:64 norm=none map=elu1 per_head"},
-    {"causal, both at once in squares", "causal B=1 N=4430 H=1 Hkv=1 D=64 E=64 layout=1d:64 norm=none map=identity",
-     kNan},
-    {"causal, dmix in squares", "causal B=1 N=8300 H=1 Hkv=1 D=40 E=40 layout=1d:64"},
-    {"causal, wide, a normaliser", "causal B=1 N=300 H=2 Hkv=1 D=128 E=256 layout=1d:192", kNan},
+    {"causal, both at once in squares",
+     "causal B=1 N=330 H=1 Hkv=1 D=64 E=64 layout=1d:64 rows=70 norm=none map=identity"},
+    {"causal, dmix in squares", "causal B=1 N=1040 H=1 Hkv=1 D=40 E=40 layout=1d:8"},
+    {"causal, wide, a normaliser", "causal B=1 N=260 H=2 Hkv=1 D=128 E=200 layout=1d:192", Way::kNanOnHopper},
     {"causal, packed, wide",
-     "causal B=1 N=460 H=1 Hkv=1 D=128 E=256 layout=1d:70 cu=0,90,90,260,460 norm=none map=identity", kNan},
+     "causal B=1 N=460 H=1 Hkv=1 D=128 E=256 layout=1d:70 cu=0,90,90,260,460 norm=none map=identity"},
 };
 
 Case case_of(const Way& way) {
@@ -105,7 +104,8 @@ TEST_P(TensorCores, SameBitsInEveryOrder) {
 
 TEST_P(TensorCores, NanStaysInItsSequence) {
   for (const Way& way : kWays) {
-    if (way.nan) EXPECT_EQ(check_nan_stays(case_of(way), GetParam()), "") << way.name;
+    const bool wanted = way.nan == Way::kNan || (way.nan == Way::kNanOnHopper && GetParam() == "sm90");
+    if (wanted) EXPECT_EQ(check_nan_stays(case_of(way), GetParam()), "") << way.name;
   }
 }
 
