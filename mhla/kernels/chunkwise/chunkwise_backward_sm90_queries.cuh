@@ -321,7 +321,7 @@ void launch_queries_on_panels(const Arguments& a, const Gradients& g, std::int64
     tiles > 1 ? launch_query_tiles<S, kParts, 2, kNormalized>(a, g, heads, tiles, stream)
               : launch_query_tiles<S, kParts, 1, kNormalized>(a, g, heads, tiles, stream);
   };
-  with_panel_spec<true>(a, [&](auto spec) {
+  with_panel_spec<!kNormalized>(a, [&](auto spec) {  // the identity known to the compiler only without a normaliser
     if constexpr (decltype(spec)::kRows == 8) {
       if (a.parts == 2) return launch(spec, std::integral_constant<int, 2>{});
     }
