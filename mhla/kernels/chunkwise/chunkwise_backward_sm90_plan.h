@@ -36,7 +36,7 @@ struct KeyGradientPlan {
   constexpr int bytes() const { return rings_at() + 16 * (kStages + kKeyStages + 1 + columns()); }
 };
 
-// dq without a normaliser: `readers` warpgroups, a tile of 64 queries each, gradients of outputs in registers. P,
+// dq: `readers` warpgroups, a tile of 64 queries each, gradients of outputs in registers. P,
 // values and keys come through one ring of equal slots: 64 columns of P, the values of a part, or keys. Two readers
 // share them where a chunk has more than one tile; else two blocks of threads share a multiprocessor.
 struct QueryGradientPlan {

@@ -1,4 +1,4 @@
-// dq of the causal form without a normaliser on warpgroups (chunkwise_backward_sm80.cuh has the equations,
+// dq of the causal form on warpgroups, with a normaliser and without (chunkwise_backward_sm80.cuh has the equations,
 // chunkwise_backward_sm90_plan.h the plan). A block of threads takes neighbouring tiles of queries, one or two at a
 // time.
 #pragma once
