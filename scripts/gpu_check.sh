@@ -25,9 +25,11 @@ LIMIT=${LIMIT:-240}
 OUT=$BUILD/check
 MHLA=$BUILD/bin/mhla
 
-# Programs of GoogleTest: those that run whole, and those of which the candidates on the device matter here.
+# Programs of GoogleTest: those that run whole, those of which the candidates on the device matter here, and of these the
+# ones with long lists of cases, which several processes share.
 WHOLE="cuda_test cuda_call_test cuda_stream_test c_device_test run_case_test call_test problem_test norm_test rope_test"
-BY_CANDIDATE="bidirectional_test chunkwise_test bidirectional_gradient_test chunkwise_gradient_test chunkwise_identity_test"
+BY_CANDIDATE="bidirectional_gradient_test chunkwise_gradient_test chunkwise_identity_test"
+BY_CASE="bidirectional_test chunkwise_test"
 # Plans of the kernels: plain code.
 PLANS=$(find mhla/kernels \( -path '*/cuda/*_test.cpp' -o -name '*cuda*_test.cpp' -o -name '*sm80*_test.cpp' \) \
   -exec basename {} .cpp \; | sort -u | tr '\n' ' ')
@@ -49,7 +51,7 @@ build() {
     -DMHLA_WERROR=OFF -DMHLA_INSTALL=OFF -DCMAKE_CXX_FLAGS="-include cstdint -DHWY_COMPILE_ONLY_STATIC" "${deps[@]}" \
     >"$OUT/configure.log" 2>&1 || { tail -n 30 "$OUT/configure.log"; failed configure; return 1; }
   # shellcheck disable=SC2086  # lists of words
-  targets="mhla $WHOLE $BY_CANDIDATE $PLANS"
+  targets="mhla $WHOLE $BY_CANDIDATE $BY_CASE $PLANS"
   # shellcheck disable=SC2086
   cmake --build "$BUILD" --parallel "$JOBS" --target $targets >"$OUT/build.log" 2>&1 ||
     { grep -E 'error|FAILED' "$OUT/build.log" | head -n 40; tail -n 20 "$OUT/build.log"; failed build; return 1; }
@@ -85,17 +87,20 @@ judge_tests() {
 
 test_() {
   say "tests"
-  local started=$SECONDS logs=() program shard shards=4
+  local started=$SECONDS logs=() program part parts=$((JOBS > 8 ? 8 : JOBS))
   for program in $WHOLE $PLANS; do
     start_test "$program" "$program"
     logs+=("$program")
   done
   wait
   for program in $BY_CANDIDATE; do
-    for ((shard = 0; shard < shards; ++shard)); do
-      GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard \
-        start_test "$program.$shard" "$program" --gtest_filter='*cuda*:*sm80*:*sm90*'
-      logs+=("$program.$shard")
+    start_test "$program" "$program" --gtest_filter='*cuda*:*sm80*:*sm90*'
+    logs+=("$program")
+  done
+  for program in $BY_CASE; do
+    for ((part = 0; part < parts; ++part)); do
+      MHLA_TEST_PART=$part/$parts start_test "$program.$part" "$program" --gtest_filter='*cuda*:*sm80*:*sm90*'
+      logs+=("$program.$part")
     done
   done
   wait
@@ -121,7 +126,7 @@ sanitize() {
       echo "$backend: not available here, skipped"
       continue
     fi
-    for tool in memcheck racecheck initcheck; do
+    for tool in memcheck racecheck initcheck synccheck; do
       log=$OUT/$tool.$backend.log
       # Memory that is filled with NaN counts as initialised: initcheck wants it as it comes.
       # A dtype each by itself, all at a time: the tools wait more than they compute.

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <iostream>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +51,22 @@ inline constexpr std::size_t kCaseStep = 3;
 inline constexpr std::size_t kCaseStep = 1;
 #endif
 
+// Which cases of every list this process runs. MHLA_TEST_PART=2/8 stands for the third of eight parts, so that several
+// processes share one long test.
+struct CasePart {
+  std::size_t first = 0, parts = 1;
+};
+
+inline CasePart case_part() {
+  CasePart part;
+  const char* const set = std::getenv("MHLA_TEST_PART");
+  if (set == nullptr || *set == '\0') return part;
+  char rest = 0;
+  if (std::sscanf(set, "%zu/%zu%c", &part.first, &part.parts, &rest) != 2 || part.first >= part.parts)
+    throw std::invalid_argument("MHLA_TEST_PART is I/N with I below N, such as 2/8, and not " + std::string(set));
+  return part;
+}
+
 // `check` over every case that the candidate takes. A candidate for one kind of card may step aside: then the case is
 // tried with larger heads, how often it still does is printed, and a list of which it takes nothing is skipped, not
 // passed.
@@ -55,9 +74,10 @@ inline void check_cases(const std::vector<Case>& cases, std::string_view candida
                         std::string (*check)(const Case&, std::string_view)) {
   if (const std::string why = missing_here(candidate); !why.empty())
     GTEST_SKIP() << candidate << ": " << why << ", " << cases.size() << " cases not run";
-  std::size_t wider = 0, aside = 0, forward_only = 0;
+  const CasePart part = case_part();
+  std::size_t ran = 0, wider = 0, aside = 0, forward_only = 0;
   std::string reason;
-  for (std::size_t at = 0; at < cases.size(); at += kCaseStep) {
+  for (std::size_t at = part.first * kCaseStep; at < cases.size(); at += part.parts * kCaseStep, ++ran) {
     const Case& c = cases[at];
     Case tried = c;
     if (!steps_aside(tried, candidate).empty()) tried.D += 16, tried.E += 16, ++wider;
@@ -71,11 +91,11 @@ inline void check_cases(const std::vector<Case>& cases, std::string_view candida
     EXPECT_EQ(check(tried, candidate), "");
   }
   if (wider + aside + forward_only > 0) {
-    std::cout << candidate << ", " << cases.size() << " cases: " << wider << " with larger heads, " << aside
-              << " not taken, " << forward_only << " without backward; last reason: " << reason << "\n";
+    std::cout << candidate << ", " << ran << " cases: " << wider << " with larger heads, " << aside << " not taken, "
+              << forward_only << " without backward; last reason: " << reason << "\n";
   }
-  if (aside == (cases.size() + kCaseStep - 1) / kCaseStep && !cases.empty())
-    GTEST_SKIP() << candidate << " takes none of the cases: " << reason;
+  if (aside == ran && !cases.empty())
+    GTEST_SKIP() << candidate << " takes none of the cases: " << (ran > 0 ? reason : "this part has none");
 }
 
 }  // namespace mhla
