@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kChunkThreads, S::kRows >= 8 ? 3 : 4)
 
 void launch_causal_key_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles,
                                 cudaStream_t stream) {
-  with_spec<true>(a, [&](auto spec) {
+  with_chunk_spec<true>(a, [&](auto spec) {
     using S = decltype(spec);
     launch_tiles("causal_key_gradient_kernel", causal_key_gradient_kernel<S>, heads,
                  a.parts * kChunkTileBytes<S> + chunk_stream_bytes<S>(a.D) + kPhaseTokens * 8, a, g, tiles, stream);

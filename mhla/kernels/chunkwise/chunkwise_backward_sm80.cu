@@ -202,7 +202,7 @@ class CausalBackward {
 
   static void prefix_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
     if (on_panels(a)) return sm90::launch_panel_prefix_gradient(a, g, stream);
-    with_spec<true>(a, [&](auto spec) {
+    with_chunk_spec<true>(a, [&](auto spec) {
       using S = decltype(spec);
       const int stages = 2 * (2 * kChunkTileBytes<S> + kPhaseTokens * 8);
       launch_next("prefix_gradient_kernel", prefix_gradient_kernel<S>, a.units * a.M, S::kRows * 32, stages, stream, a,

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2) causal_query_gradient_kernel
 
 template <bool kNormalized>
 void launch_query_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles, cudaStream_t stream) {
-  with_spec<true>(a, [&](auto spec) {
+  with_chunk_spec<!kNormalized>(a, [&](auto spec) {
     using S = decltype(spec);
     launch_tiles("causal_query_gradient_kernel", causal_query_gradient_kernel<S, kNormalized>, heads * a.group,
                  a.parts * kChunkTileBytes<S> + chunk_stream_bytes<S>(a.D), a, g, tiles, stream);

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kChunkThreads, 3) causal_value_gradient_kernel
 
 void launch_causal_value_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles,
                                   cudaStream_t stream) {
-  with_spec<true>(a, [&](auto spec) {
+  with_chunk_spec<true>(a, [&](auto spec) {
     using S = decltype(spec);
     launch_tiles("causal_value_gradient_kernel", causal_value_gradient_kernel<S>, heads * a.parts,
                  kChunkTileBytes<S> + chunk_stream_bytes<S>(a.D) + kPhaseTokens * 8, a, g, tiles, stream);

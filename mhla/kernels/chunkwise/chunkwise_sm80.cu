@@ -195,7 +195,7 @@ class CausalForward {
     if (on_panels(a)) return sm90::launch_causal_outputs(a, p_, stream);
     const int query_tiles = static_cast<int>((p_.C + kPhaseTokens - 1) / kPhaseTokens);
     const std::int64_t tiles = std::int64_t{a.units} * a.group * a.M * query_tiles;
-    with_spec<true>(a, [&](auto spec) {
+    with_chunk_spec<true>(a, [&](auto spec) {
       using S = decltype(spec);
       const int bytes = 3 * kPhaseTokens * S::kPitch + summary_bytes(a.D, S::kTiles);
       launch_next("causal_kernel", causal_kernel<S>, static_cast<unsigned>(tiles), 128, bytes, stream, a, query_tiles);

@@ -10,6 +10,22 @@ inline constexpr int kChunkThreads = 128;
 template <class S>
 constexpr int kChunkTileBytes = kPhaseTokens* S::kPitch;
 
+// The tiles of a chunk as a type: f(Spec<...>{}). Only for heads of 64 and 128 does the compiler know the map, and the
+// identity only where kIdentity is set: every variant takes seconds to compile.
+template <bool kIdentity, class F>
+void with_chunk_spec(const Arguments& a, const F& f) {
+  with_tiles(a, [&](auto rows, auto columns, bool filled) {
+    constexpr int kRows = rows, kColumns = columns;
+    if constexpr (kRows == 4 || kRows == 8) {
+      if (filled && a.map == FeatureMap::kReluEps) return f(Spec<kRows, kColumns, Known::kReluEps>{});
+      if constexpr (kIdentity) {
+        if (filled && a.map == FeatureMap::kIdentity) return f(Spec<kRows, kColumns, Known::kIdentity>{});
+      }
+    }
+    f(Spec<kRows, kColumns, Known::kNothing>{});
+  });
+}
+
 // f(row, column / 8) for the 16-byte pieces of a tile that this thread copies.
 template <class F>
 __device__ inline void each_piece(int columns, const F& f) {

@@ -32,7 +32,10 @@ class ChunkwiseAccuracy : public testing::TestWithParam<std::tuple<std::string_v
 
 TEST_P(ChunkwiseAccuracy, ForgottenShapes) { check(forgotten_shapes(kForm)); }
 TEST_P(ChunkwiseAccuracy, Options) { check(option_combinations(kForm)); }
-TEST_P(ChunkwiseAccuracy, FastPaths) { check(fast_path_shapes(kForm)); }
+TEST_P(ChunkwiseAccuracy, FastPaths) {
+  if (std::get<std::string_view>(GetParam()) == "ref") return;  // has one path
+  check(fast_path_shapes(kForm));
+}
 TEST_P(ChunkwiseAccuracy, LongSequence) {
   Case c;
   c.N = 1024, c.H = 2, c.Hkv = 1, c.D = 64, c.E = 64, c.form = kForm, c.normalizer = Normalizer::kNone,
@@ -69,9 +72,11 @@ TEST_P(ChunkwiseBits, FastPaths) {
 }
 TEST_P(ChunkwiseBits, FastPathsKeepNanInItsSequence) {
   if (GetParam() == "ref") return;
-  std::vector<Case> some;  // the reference runs eight times for each
+  // The reference runs eight times for each; `simd` has one path for most of them.
+  const std::size_t step = GetParam() == "simd" ? 24 : 6;
+  std::vector<Case> some;
   for (const Case& c : in_dtype(fast_path_shapes(kForm), DType::kBF16))
-    if (some.size() * 6 < c.seed) some.push_back(c);
+    if (some.size() * step < c.seed) some.push_back(c);
   check(some, check_nan_stays);
 }
 TEST_P(ChunkwiseBits, NanStaysInItsSequence) { check(option_combinations(kForm), check_nan_stays); }
