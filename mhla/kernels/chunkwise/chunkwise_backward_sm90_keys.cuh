@@ -58,6 +58,7 @@ __device__ inline void copy_key_tiles(const Arguments& p, const Gradients& g, co
   RingPlace<1> value_at;
   RingPlace<T::kColumns> summary_at;
   const int D = S::D(p), E = S::E(p), t = static_cast<int>(threadIdx.x);
+  const bool mapped = S::map(p) != FeatureMap::kIdentity;
   LineMover mover;
   all.each(p, [&](const Unit& u, const Chunk& chunk, int row, int index, int tile, bool begin, bool) {
     const int size = chunk.size, first = tile * 64;
@@ -82,12 +83,21 @@ __device__ inline void copy_key_tiles(const Arguments& p, const Gradients& g, co
         ring.wait_empty(at);
         const std::uint32_t stage = base + at.stage * kPlan.stage_bytes();
         mover.copy<T::kPanels>(q, p.q.token, D, stage);
+        if (mapped) copy_commit();
         mover.copy_parts<T::kPanels, kParts>(dout, g.dout.token, E, stage + kPlan.key_bytes());
         if (p.normalized && t < 64) {
           const bool valid = from + t < size;
           copy8(base + kPlan.weights_at() + (at.stage * 64 + t) * 8, valid ? weights + from + t : weights, valid);
         }
-        ring.copied(at);
+        if (mapped) {  // the other stage is in use, so there is nothing to ask for meanwhile
+          copy_commit();
+          copy_wait<1>();
+          mover.map<T::kPanels>(S::map(p), D, stage);
+          copy_wait<0>();
+          ring.written(at);
+        } else {
+          ring.copied(at);
+        }
         if (fresh && h == 0 && from == first) {  // needed after all pairs: the first of them go before it
           const std::int64_t X = static_cast<std::int64_t>(D) * E + D;
           const Bf16* summary = p.mixed + (static_cast<std::int64_t>(row) * kParts * p.M + index) * X;
@@ -159,13 +169,9 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
   RingPlace<T::kColumns> summary_at;
   const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4, own = warp * 16 + lane / 4;
   const std::uint64_t summary = panel_descriptor(base + kPlan.summary_at());
-  const bool mapped = S::map(p) != FeatureMap::kIdentity;
-  // Queries of a stage, mapped by both warpgroups together.
   const auto arrive = [&] {
     ring.wait_full(at);
-    if (mapped) map_panels<kPanels, 2>(p.D, S::map(p), shared + at.stage * kPlan.stage_bytes());
     publish_shared();  // copies were ordinary writes
-    if (mapped) readers_barrier<2>();
   };
   const auto weights = [&] { return shared + kPlan.weights_at() + at.stage * 64 * 8; };
   if (group == 1) {

@@ -25,6 +25,7 @@ __device__ inline void copy_query_tiles(const Arguments& p, const Gradients& g, 
   RingPlace<T::kSlots> at;
   RingPlace<1> own_at;
   const int D = S::D(p), E = S::E(p);
+  const bool mapped = S::map(p) != FeatureMap::kIdentity;
   LineMover mover;
   all.each(p, [&](const Unit& u, const Chunk& chunk, int row, int index, int item, bool, bool) {
     const int size = chunk.size, first = item * kReaders * 64, local = row / p.group,
@@ -50,18 +51,28 @@ __device__ inline void copy_query_tiles(const Arguments& p, const Gradients& g, 
       }
     }
     const int end = min(size, first + kReaders * 64);
-    for (int from = 0; from < end; from += 64) {
+    for (int from = 0; from < end; from += 64) {  // k comes first: it goes through the map while v is on its way
+      const auto key_at = at;
+      const std::uint32_t keys = base + key_at.stage * kPlan.slot_bytes();
       mover.find(chunk, from);
+      ring.wait_empty(at);
+      mover.copy<T::kPanels>(u.k(p), p.k.token, D, keys);
+      if (mapped)
+        copy_commit();
+      else
+        ring.copied(at);
+      at.next();
 #pragma unroll
       for (int part = 0; part < kParts; ++part, at.next()) {
         ring.wait_empty(at);
         mover.copy<T::kPanels>(u.v(p) + part * E, p.v.token, E, base + at.stage * kPlan.slot_bytes());
         ring.copied(at);
       }
-      ring.wait_empty(at);
-      mover.copy<T::kPanels>(u.k(p), p.k.token, D, base + at.stage * kPlan.slot_bytes());
-      ring.copied(at);
-      at.next();
+      if (!mapped) continue;
+      copy_commit();
+      copy_wait<1>();
+      mover.map<T::kPanels>(S::map(p), D, keys);
+      ring.written(key_at);
     }
   });
   copy_commit();
@@ -133,7 +144,6 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
   RingPlace<T::kSlots> at;
   RingPlace<1> own_at;
   const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4, own = warp * 16 + lane / 4;
-  const bool mapped = S::map(p) != FeatureMap::kIdentity;
   const auto slot = [&] { return panel_descriptor(base + at.stage * kPlan.slot_bytes()); };
   const auto release = [&] {
     ring.release(at);
@@ -183,6 +193,10 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
     }
     for (int from = 0; from < end; from += 64) {
       const bool used = here && from <= first, on_diagonal = from == first;
+      const auto key_at = at;
+      char* const keys = shared + at.stage * kPlan.slot_bytes();
+      const std::uint64_t k = slot();
+      at.next();
       Accumulator x[1] = {};
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
@@ -200,12 +214,8 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
         }
         release();
       }
-      char* const keys = shared + at.stage * kPlan.slot_bytes();
-      const std::uint64_t k = slot();
-      ring.wait_full(at);
-      if (mapped) map_panels<kPanels, kReaders>(D, S::map(p), keys);
+      ring.wait_full(key_at);
       publish_shared();
-      if (mapped) readers_barrier<kReaders>();
       std::uint32_t a[4][4];
       const int last = on_diagonal ? own - lane % 4 * 2 : 64;  // key that the upper query of this lane sees
 #pragma unroll
@@ -264,7 +274,7 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
           multiply();
         }
       }
-      release();
+      ring.release(key_at);
     }
     if constexpr (kNormalized) {
       own_ring.release(own_at);

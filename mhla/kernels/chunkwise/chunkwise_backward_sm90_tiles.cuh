@@ -84,6 +84,22 @@ struct LineMover {
       }
     }
   }
+  // phi of what this thread copied, in place; D of its columns are not empty. Copies must have arrived.
+  template <int kPanels>
+  __device__ void map(FeatureMap map, int D, std::uint32_t tile) const {
+    tile += offset;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel) {
+        const std::uint32_t at = tile + panel * kPanelBytes + i * 16 * kPanelRowBytes;
+        if (panel * 64 + c * 8 >= D) continue;
+        const uint4 x = shared_words(at);
+        set_shared_words(at, feature_pair(map, x.x), feature_pair(map, x.y), feature_pair(map, x.z),
+                         feature_pair(map, x.w));
+      }
+    }
+  }
   // A tile of all parts, X columns each, one behind the other.
   template <int kPanels, int kParts>
   __device__ void copy_parts(const Bf16* x, std::int64_t stride, int X, std::uint32_t to) const {
@@ -91,18 +107,6 @@ struct LineMover {
     for (int part = 0; part < kParts; ++part) copy<kPanels>(x + part * X, stride, X, to + part * kPanels * kPanelBytes);
   }
 };
-
-// phi of a tile in place, by kReaders warpgroups behind the one that copies. Empty columns stay 0.
-template <int kPanels, int kReaders>
-__device__ inline void map_panels(int D, FeatureMap map, char* tile) {
-  for (int i = static_cast<int>(threadIdx.x) - kGroupThreads; i < kPanels * kPanelBytes / 16;
-       i += kReaders * kGroupThreads) {
-    const int row = i / 8 % 64, column = i / 512 * 64 + (i % 8 ^ row % 8) * 8;
-    if (column >= D) continue;
-    uint4& x = reinterpret_cast<uint4*>(tile)[i];
-    x = {feature_pair(map, x.x), feature_pair(map, x.y), feature_pair(map, x.z), feature_pair(map, x.w)};
-  }
-}
 
 // phi of fragments by load_panel_rows(); columns past D stay 0.
 template <int kPanels>

@@ -40,6 +40,9 @@ struct Ring {
     barrier_wait(barriers + (kStages + at.stage) * 8, at.parity ^ 1);
   }
   __device__ void copied(const RingPlace<kStages>& at) const { barrier_arrive_copied(barriers + at.stage * 8); }
+  __device__ void written(const RingPlace<kStages>& at) const {
+    barrier_arrive(barriers + at.stage * 8);
+  }  // all is there
   // The side that reads.
   __device__ void wait_full(const RingPlace<kStages>& at) const { barrier_wait(barriers + at.stage * 8, at.parity); }
   __device__ void release(const RingPlace<kStages>& at) const {  // every lane for itself, or racecheck sees no order
