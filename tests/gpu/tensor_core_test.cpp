@@ -52,6 +52,9 @@ constexpr Way kWays[] = {
     {"causal, wide, a normaliser", "causal B=1 N=260 H=2 Hkv=1 D=128 E=200 layout=1d:192", Way::kNanOnHopper},
     {"causal, packed, wide",
      "causal B=1 N=460 H=1 Hkv=1 D=128 E=256 layout=1d:70 cu=0,90,90,260,460 norm=none map=identity"},
+    {"causal, long chunks, heads share", "causal B=1 N=300 H=2 Hkv=1 D=128 E=160 layout=1d:130 norm=none map=relu_eps",
+     Way::kNanOnHopper},
+    {"causal, long chunks, many rows", "causal B=1 N=250 H=1 Hkv=1 D=96 E=128 layout=1d:200 rows=140 norm=none"},
 };
 
 Case case_of(const Way& way) {

@@ -9,6 +9,8 @@
 #include "mhla/kernels/chunkwise/chunkwise_candidates.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
+#include "mhla/kernels/chunkwise/chunkwise_sm90_summaries_plan.h"
+#include "mhla/kernels/common/cuda/sm80_fit.h"
 #include "mhla/kernels/common/cuda/sm80_padding.h"
 
 namespace mhla {
@@ -137,9 +139,10 @@ class CausalBackward {
         at_once(a, back.packed_mix, g, rounds, round, heads, stream);
         continue;
       }
-      launch_summaries(a, stream);
+      summaries(a, a, stream);
+      launch_mix(a, false, stream);
       query_gradient(a, g, heads, stream);
-      prefix_gradient(a, g, stream);
+      prefix_gradient(a, a, g, stream);
       if (g.dmix != nullptr) mix_products(a, g, rounds, round, stream);
       Arguments unmix = a;
       unmix.packed_mix = back.packed_mix;
@@ -164,11 +167,11 @@ class CausalBackward {
   void at_once(const Arguments& a, const uint4* back_mix, const Gradients& g, const Rounds& rounds, std::int64_t round,
                std::int64_t heads, cudaStream_t stream) const {
     Arguments sums = a;
-    sums.long_blocks = p_.layout.block_size > 128;  // at lm_16384 all took 474 us on panels, 458 without them
-    launch_block_summaries(sums, stream);
+    sums.long_blocks = p_.layout.block_size > 128;
+    summaries(a, sums, stream);
     Gradients free = g;
     free.weights = nullptr;
-    prefix_gradient(sums, free, stream);
+    prefix_gradient(a, sums, free, stream);
     free.parts += round * rounds.mix.round_size;
     sm90::launch_mix_both(a, free, back_mix, rounds.mix.splits, p_.Hm, stream);
     Arguments prefixes = a;
@@ -176,6 +179,13 @@ class CausalBackward {
     query_gradient(prefixes, g, heads, stream);
     key_value_gradient(a, g, heads, stream);
   }
+
+  // S by the kernel of the forward pass where it takes them, else by that of `other`.
+  void summaries(const Arguments& a, const Arguments& other, cudaStream_t stream) const {
+    if (by_ring(a)) return sm90::launch_chunk_summaries(a, p_, stream);
+    launch_block_summaries(other, stream);
+  }
+  static bool by_ring(const Arguments& a) { return on_panels(a) && sm90::takes_summary_ring(a.D, a.E); }
 
   // Whether Hopper's own kernels make dq, dk and dv.
   [[nodiscard]] bool own_kernels(const Arguments& a) const {
@@ -200,7 +210,8 @@ class CausalBackward {
     if (values) launch_causal_value_gradient(a, g, heads, tiles_, stream);
   }
 
-  static void prefix_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
+  void prefix_gradient(const Arguments& own, const Arguments& a, const Gradients& g, cudaStream_t stream) const {
+    if (!p_.normalized() && by_ring(own)) return sm90::launch_chunk_prefix_gradients(own, p_, stream);
     if (on_panels(a)) return sm90::launch_panel_prefix_gradient(a, g, stream);
     with_chunk_spec<true>(a, [&](auto spec) {
       using S = decltype(spec);
@@ -224,10 +235,15 @@ class CausalBackward {
 };
 
 void run_causal_backward(const Problem& problem, Workspace& workspace, bool hopper) {
-  run_padded(problem, workspace, [&](const Problem& padded) {
-    CausalBackward pass(padded, workspace, hopper);
-    if (!workspace.counting()) pass.run();
-  });
+  const bool boxes =
+      boxes_take(problem.q) && boxes_take(problem.k) && boxes_take(problem.v) && boxes_take(problem.dout);
+  run_padded(
+      problem, workspace,
+      [&](const Problem& padded) {
+        CausalBackward pass(padded, workspace, hopper);
+        if (!workspace.counting()) pass.run();
+      },
+      hopper && !boxes);
 }
 
 }  // namespace

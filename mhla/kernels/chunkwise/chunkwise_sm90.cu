@@ -71,17 +71,28 @@ void launch(const char* name, void (*kernel)(T), int threads, int bytes, std::in
   launch_next(name, kernel, blocks_for(kernel, threads, bytes, items), threads, bytes, stream, arguments);
 }
 
-}  // namespace
-
-void launch_chunk_summaries(const Arguments& a, const Problem& problem, cudaStream_t stream) {
+// [units][M][D E + D] to `to`, of `heads` heads of k and v for every kv head.
+void launch_ring_summaries(const Arguments& a, const ConstView& k, const ConstView& v, Bf16* to, int heads,
+                           float factor, bool with_z, cudaStream_t stream) {
   SummaryArguments all{};
-  all.k = token_boxes(problem.k, 64, 64), all.v = token_boxes(problem.v, 64, 64), all.p = a;
+  all.k = token_boxes(k, 64, 64), all.v = token_boxes(v, 64, 64), all.p = a;
+  all.to = to, all.heads = heads, all.factor = factor, all.with_z = with_z;
   const std::int64_t items = std::int64_t{a.units / a.parts} * a.M;
   const auto launch_ring = [&](auto ring) {
     using T = decltype(ring);
     launch("sm90 chunk_summary_kernel", chunk_summary_kernel<T>, T::kThreads, T::kBytes, items, all, stream);
   };
   a.parts == 1 ? launch_ring(SummaryRing<1>{}) : launch_ring(SummaryRing<2>{});
+}
+
+}  // namespace
+
+void launch_chunk_summaries(const Arguments& a, const Problem& problem, cudaStream_t stream) {
+  launch_ring_summaries(a, problem.k, problem.v, a.summaries, 1, 1.0f, true, stream);
+}
+
+void launch_chunk_prefix_gradients(const Arguments& a, const Problem& problem, cudaStream_t stream) {
+  launch_ring_summaries(a, problem.q, problem.dout, a.mixed, a.group, a.scale, false, stream);
 }
 
 void launch_causal_outputs(const Arguments& a, const Problem& problem, cudaStream_t stream) {

@@ -15,6 +15,8 @@ using namespace mhla::sm80;  // NOLINT(google-build-using-namespace): what these
 // Summaries where takes_summary_ring(), and the output. Units are those of whole heads, all parts of their columns.
 void launch_chunk_summaries(const Arguments& a, const Problem& problem, cudaStream_t stream);
 void launch_causal_outputs(const Arguments& a, const Problem& problem, cudaStream_t stream);
+// dP without a normaliser, in a.mixed: where takes_summary_ring().
+void launch_chunk_prefix_gradients(const Arguments& a, const Problem& problem, cudaStream_t stream);
 void launch_panel_prefix_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream);
 
 // P in place of S, dS in place of dP and dmix in `splits` parts for each matrix, where mixes_both_at_once() holds.
