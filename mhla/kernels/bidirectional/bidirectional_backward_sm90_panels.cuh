@@ -1,18 +1,19 @@
 // The backward phases of common/cuda/sm80_backward.cuh on warpgroups, for heads whose tiles fill panels. The first
-// warpgroup copies, the others multiply.
+// warpgroup copies, the others multiply. Queries of heads that fill two panels have a kernel with more roles
+// (bidirectional_backward_sm90_queries.cuh).
 #pragma once
 
+#include "mhla/kernels/bidirectional/bidirectional_backward_sm90_queries.cuh"
 #include "mhla/kernels/common/cuda/sm80_backward.cuh"
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
 namespace mhla::sm90 {
 
-// Queries: a warpgroup has 64 tokens of a tile for dq, then 64 rows of dS~ over all tokens of the tile.
+// Queries of heads that fill one panel: a warpgroup has 64 tokens of a tile for dq, then all of dS~ over them.
 template <class S>
 struct QueryGradientTiles {
-  static constexpr int kPanels = S::kRows / 4, kGroups = kPanels, kTokens = 64 * kGroups,
-                       kStages = kPanels == 1 ? 4 : 2;
-  static constexpr int kThreads = (1 + kGroups) * kGroupThreads, kBlocks = kPanels == 1 ? 2 : 1;
+  static constexpr int kPanels = 1, kGroups = 1, kTokens = 64, kStages = 4;
+  static constexpr int kThreads = (1 + kGroups) * kGroupThreads, kBlocks = 2;
   static constexpr int kTile = kPanels * kPanelBytes, kPair = 2 * kTile,
                        kStage = kGroups * kPair;  // 64 tokens; q, dout
   static constexpr int kSummary = kSummaryPanelBytes<kPanels>, kZ = kPanels * kPanels * kPanelBytes;
@@ -21,7 +22,7 @@ struct QueryGradientTiles {
   static constexpr int kWeightsAt = kTermsAt + 2 * kGroups * kPanelAlign;  // [2][kTokens] w
   static constexpr int kRingAt = kWeightsAt + 2 * kTokens * 4, kSummaryRingAt = kRingAt + Ring<kStages>::kBytes;
   static constexpr int kBytes = kPanelAlign + kSummaryRingAt + Ring<2>::kBytes;
-  static constexpr bool kMoveRegisters = kPanels == 2;
+  static_assert(S::kRows / 4 == kPanels);
   static_assert(kSummary % kPanelAlign == 0 && kBytes <= kMaxSharedBytes &&
                 kBlocks * (kBytes + 1024) <= kAllSharedBytes);
 };
@@ -130,7 +131,6 @@ __global__ void __launch_bounds__(QueryGradientTiles<S>::kThreads, QueryGradient
   RingPlace<T::kStages> at;
   RingPlace<2> summary_at;
   if (group == 0) {
-    if constexpr (T::kMoveRegisters) keep_registers<56>();
     TileMover mover;
     for (int i = blockIdx.x; i < items; i += gridDim.x) {
       const Item item(p, i);
@@ -158,7 +158,6 @@ __global__ void __launch_bounds__(QueryGradientTiles<S>::kThreads, QueryGradient
     copy_commit();
     copy_wait<0>();
   } else {
-    if constexpr (T::kMoveRegisters) take_registers<224>();
     const int own = group - 1, lane = threadIdx.x % 32,
               d = own * 64 + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
     int turn = 0;  // of w and c
@@ -366,9 +365,13 @@ __global__ void __launch_bounds__(KeyGradientTiles<S>::kThreads, KeyGradientTile
 
 template <class S, bool kDen = false>
 void launch_panel_query_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream) {
-  using T = QueryGradientTiles<S>;
-  launch_persistent(panel_query_gradient_kernel<S, kDen>, T::kThreads, T::kBytes, a, stream,
-                    "sm90 panel_query_gradient_kernel", g);
+  if constexpr (S::kRows == 8) {
+    launch_role_query_gradient<S, kDen>(a, g, stream);
+  } else {
+    using T = QueryGradientTiles<S>;
+    launch_persistent(panel_query_gradient_kernel<S, kDen>, T::kThreads, T::kBytes, a, stream,
+                      "sm90 panel_query_gradient_kernel", g);
+  }
 }
 
 }  // namespace mhla::sm90
