@@ -14,7 +14,8 @@ std::string chunkwise_fit_simd(const Problem& /*problem*/) { return "not in this
 void chunkwise_forward_simd(const Problem& p, Workspace&, Executor&) { fail(p.entry, ": not in this program"); }
 void chunkwise_backward_simd(const Problem& p, Workspace&, Executor&) { fail(p.entry, ": not in this program"); }
 
-bool cuda::decode_sm90_fits(const DecodeReplay& /*job*/) { return false; }
+bool cuda::decode_sm90_fits(const DecodeJob& /*job*/) { return false; }
+void cuda::stream_decode_sm90(const DecodeCall& /*job*/, void* /*stream*/) { fail("decode: not in this program"); }
 void cuda::stream_decode_sm90(const DecodeReplay& /*job*/, void* /*stream*/) { fail("decode: not in this program"); }
 
 const StreamingCandidate kStreamingSimd = {

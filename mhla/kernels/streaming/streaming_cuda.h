@@ -184,7 +184,8 @@ void stream_decode(DType dtype, const DecodeCall& job, void* stream);  // one to
 void stream_decode(DType dtype, const DecodeReplay& job, void* stream);
 void stream_decode_panels(const DecodeCall& job, void* stream);  // the same for bf16
 void stream_decode_panels(const DecodeReplay& job, void* stream);
-bool decode_sm90_fits(const DecodeReplay& job);
-void stream_decode_sm90(const DecodeReplay& job, void* stream);  // the same without normaliser, map and complete chunks
+bool decode_sm90_fits(const DecodeJob& job);                   // where no chunk becomes complete
+void stream_decode_sm90(const DecodeCall& job, void* stream);  // the same without normaliser and complete chunks
+void stream_decode_sm90(const DecodeReplay& job, void* stream);
 
 }  // namespace mhla::cuda

@@ -309,9 +309,11 @@ void decode(const Job& job, void* stream) {
 
 }  // namespace
 
-void stream_decode_panels(const DecodeCall& job, void* stream) { decode(job, stream); }
+void stream_decode_panels(const DecodeCall& job, void* stream) {
+  job.closers == 0 && decode_sm90_fits(job) ? stream_decode_sm90(job, stream) : decode(job, stream);
+}
 void stream_decode_panels(const DecodeReplay& job, void* stream) {
-  decode_sm90_fits(job) ? stream_decode_sm90(job, stream) : decode(job, stream);
+  job.maybe_closers == nullptr&& decode_sm90_fits(job) ? stream_decode_sm90(job, stream) : decode(job, stream);
 }
 
 }  // namespace mhla::cuda

@@ -1,7 +1,8 @@
-// streaming_decode_panels_cuda.cu once more, for a recorded step on sm_90 in its most frequent form: no normaliser, no
-// feature map, no chunk that becomes complete, whole panels. A decode step is over before the code of a large kernel
-// has come from memory, so this one is small: bulk copies bring prefix, keys and values, one instruction a row. The
-// sums are the same, bit for bit.
+// streaming_decode_panels_cuda.cu once more, for sm_90 in its most frequent form: no normaliser, no chunk that becomes
+// complete, whole panels. A decode step is over before the code of a large kernel has come from memory, so this one is
+// small: bulk copies bring prefix, keys and values, one instruction a row. The sums are the same, bit for bit.
+#include <type_traits>
+
 #include "mhla/kernels/common/cuda/arguments.cuh"
 #include "mhla/kernels/common/cuda/launch.cuh"
 #include "mhla/kernels/streaming/streaming_decode.cuh"
@@ -42,15 +43,21 @@ struct Tokens {
   bf16* ring;  // row 0
   int pitch;   // of the ring
 
-  __device__ Tokens(const DecodeReplay& job, const DecodeSequence& sequence, const DeviceTensor& x, std::int64_t offset,
+  __device__ Tokens(const DecodeJob& job, const DecodeSequence& sequence, const DeviceTensor& x, std::int64_t offset,
                     int batch, int head, int column)
       : newest(static_cast<const bf16*>(x.data) + batch * x.batch_stride + head * x.head_stride + column),
         ring(reinterpret_cast<bf16*>(sequence.state + offset) + head * x.columns + column),
         pitch(job.shape.Hkv * x.columns) {}
 };
 
-template <int kPanels>
-__global__ void __launch_bounds__(kThreads, 4) decode_sm90_kernel(const __grid_constant__ DecodeReplay job) {
+// Features of a pair of values, as the product rounds them.
+__device__ inline std::uint32_t features(FeatureMap map, std::uint32_t pair) {
+  const float2 x = unpack_bf16(pair);
+  return pack_bf16(feature(map, x.x), feature(map, x.y));
+}
+
+template <int kPanels, class Job>
+__global__ void __launch_bounds__(kThreads, 4) decode_sm90_kernel(const __grid_constant__ Job job) {
   constexpr int kBlockColumns = kPanels * kPanelColumns, kWarpColumns = kBlockColumns / kWarps;
   constexpr int kTiles = kWarpColumns / 8, kRowPieces = kPanelColumns / kPieceSize;
   constexpr int kValuePitch = kBlockColumns + kPieceSize;
@@ -62,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 4) decode_sm90_kernel(const __grid_c
   const int kv_head = tiles == 1 ? blockIdx.y : blockIdx.y / tiles,
             tile = static_cast<int>(blockIdx.y) - kv_head * tiles;
   const int head = kv_head * s.group + tile * most, rows = min(most, s.group - tile * most);
-  const DecodeSequence sequence = job.sequences[number];
+  const DecodeSequence sequence = job.sequence(number);
   const int batch = job.first + number, keys = sequence.inside + 1;
   const DecodePlaces at(s, kPanels, most);
   bf16 *const P = memory + at.prefix, *const K = memory + at.k, *const V = memory + at.v, *const Q = memory + at.q;
@@ -105,13 +112,22 @@ __global__ void __launch_bounds__(kThreads, 4) decode_sm90_kernel(const __grid_c
   }
   clear_values(min(kTokens, keys));
   const float coefficient = diagonal_of(s, sequence, head);
+  // When the next kernel may start: as in streaming_decode_panels_cuda.cu.
+  constexpr bool kRecorded = std::is_same_v<Job, DecodeReplay>;
   expect_arguments(job);
-  allow_next();
+  if constexpr (kRecorded) allow_next();
   wait_for_previous();
+  if constexpr (!kRecorded) allow_next();
 
   // What the call brings, the newest tokens to the ring as well.
-  const auto take = [&](bf16* to, const bf16* from) {
-    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+  const bool mapped = s.feature_map != FeatureMap::kIdentity;
+  const auto take_query = [&](bf16* to, const bf16* from) {
+    uint4 x = *reinterpret_cast<const uint4*>(from);
+    if (mapped) {
+      x.x = features(s.feature_map, x.x), x.y = features(s.feature_map, x.y);
+      x.z = features(s.feature_map, x.z), x.w = features(s.feature_map, x.w);
+    }
+    *reinterpret_cast<uint4*>(to) = x;
   };
   const int place = sequence.inside % kTokens, piece = static_cast<int>(threadIdx.x) % 16 * kPieceSize;
   const auto take_newest = [&](bool here, bool keep) {
@@ -125,8 +141,8 @@ __global__ void __launch_bounds__(kThreads, 4) decode_sm90_kernel(const __grid_c
     }
   };
   for (int row = (static_cast<int>(threadIdx.x) - 64) / 16; threadIdx.x >= 64 && row < rows; row += 4)
-    take(Q + row * kKeyPitch + piece,
-         static_cast<const bf16*>(job.q.data) + batch * job.q.batch_stride + (head + row) * job.q.head_stride + piece);
+    take_query(Q + row * kKeyPitch + piece, static_cast<const bf16*>(job.q.data) + batch * job.q.batch_stride +
+                                                (head + row) * job.q.head_stride + piece);
   take_newest(keys <= kTokens, true);
   wait_for(barrier, 0);
   __syncthreads();
@@ -156,6 +172,10 @@ __global__ void __launch_bounds__(kThreads, 4) decode_sm90_kernel(const __grid_c
         std::uint32_t x[4], y[4];
         load_rows(x, Q + d, kKeyPitch, rows);
         load_matrices(y, shared_address(from + d));
+        if (mapped) {
+#pragma unroll
+          for (std::uint32_t& pair : y) pair = features(s.feature_map, pair);
+        }
         multiply_add(products[0], x, y[0], y[1]);
         multiply_add(products[1], x, y[2], y[3]);
       }
@@ -214,25 +234,25 @@ __global__ void __launch_bounds__(kThreads, 4) decode_sm90_kernel(const __grid_c
   }
 }
 
-template <int kPanels>
-void launch_decode(const DecodeReplay& job, void* stream) {
+template <int kPanels, class Job>
+void launch_decode(const Job& job, void* stream) {
   constexpr const char* kName = "decode_sm90_kernel";
   const StreamShape& s = job.shape;
   const auto bytes = static_cast<std::size_t>(DecodePlaces(s, kPanels, most_rows(s)).end) * sizeof(bf16) + 16;
-  const auto kernel = decode_sm90_kernel<kPanels>;
+  const auto kernel = decode_sm90_kernel<kPanels, Job>;
   cuda_check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
       kName);
   launch(kernel, grid_of(s.E / (kPanels * kPanelColumns), s.Hkv * row_tiles(s), job.count), job, stream, kName,
-         {.shared_bytes = bytes, .early = true});
+         {.shared_bytes = bytes, .early = job.early});
 }
 
 }  // namespace
 
-bool decode_sm90_fits(const DecodeReplay& job) {
+bool decode_sm90_fits(const DecodeJob& job) {
   const StreamShape& s = job.shape;
-  if (job.maybe_closers != nullptr || s.normalized || s.feature_map != FeatureMap::kIdentity || s.D != kKeyDepth ||
-      s.E % (2 * kPanelColumns) != 0 || !s.layout.panels || !job.early)
+  if (s.normalized || s.feature_map == FeatureMap::kElu1 || s.D != kKeyDepth || s.E % (2 * kPanelColumns) != 0 ||
+      !s.layout.panels)
     return false;
   if (!job.q.vector || !job.k.vector || !job.v.vector || !job.out.vector) return false;
   int device = 0;
@@ -241,6 +261,9 @@ bool decode_sm90_fits(const DecodeReplay& job) {
   return facts.major == 9 && facts.minor == 0;
 }
 
+void stream_decode_sm90(const DecodeCall& job, void* stream) {
+  decode_wide(job) ? launch_decode<2>(job, stream) : launch_decode<1>(job, stream);
+}
 void stream_decode_sm90(const DecodeReplay& job, void* stream) {
   decode_wide(job) ? launch_decode<2>(job, stream) : launch_decode<1>(job, stream);
 }

@@ -141,23 +141,37 @@ TEST_P(StreamingRecordCuda, StatesStandAnywhere) {
   }
 }
 
-// Head sizes of a model, without normaliser and map, more tokens in a chunk than are taken at a time: few sequences and
-// many, query heads that share a prefix and a mix for each of them.
+// Head sizes of a model, without normaliser, more tokens in a chunk than are taken at a time: few sequences and many,
+// query heads that share a prefix and a mix for each of them; recorded and by calls.
 TEST_P(StreamingRecordCuda, HeadsOfAModel) {
   if (device_facts(0).name == "emulator") GTEST_SKIP() << "the emulator takes too long for heads of this size";
-  for (const auto& [B, Hkv, per_head] : {std::tuple{3, 4, false}, {40, 4, false}, {3, 2, false}, {3, 2, true}}) {
+  constexpr FeatureMap kNoMap = FeatureMap::kIdentity;
+  for (const auto& [B, Hkv, per_head, map] : {std::tuple{3, 4, false, kNoMap},
+                                              {40, 4, false, kNoMap},
+                                              {3, 2, false, kNoMap},
+                                              {3, 2, true, kNoMap},
+                                              {40, 4, false, FeatureMap::kReluEps},
+                                              {3, 2, false, FeatureMap::kRelu}}) {
     Case c = some_case(GetParam());
     c.B = B, c.N = 100, c.layout = Layout::line(72), c.Hkv = Hkv, c.per_head = per_head, c.D = 128, c.E = 256;
-    c.normalizer = Normalizer::kNone, c.den = false, c.feature_map = FeatureMap::kIdentity;
+    c.normalizer = Normalizer::kNone, c.den = false, c.feature_map = map;
     const CaseInputs inputs(c);
-    Placed placed(c, inputs, kCuda);
-    std::vector<StreamingState> states = states_of(c, inputs, kCuda, c.B);
-    const std::vector<StreamingState*> all = pointers(states);
-    placed.append(all, 0, 1);
-    Recorder recorder(all);
-    for (std::int64_t t = 1; t < c.N; ++t) ASSERT_TRUE(recorder.step(token(placed, all, t))) << t;
-    const Tensor &got = placed.finish(), want = wanted(c, inputs);
-    EXPECT_TRUE(got.same_bits(want)) << c.name() << ": " << worst_element(got, want);
+    const Tensor want = wanted(c, inputs);
+    for (const bool recorded : {true, false}) {
+      Placed placed(c, inputs, kCuda);
+      std::vector<StreamingState> states = states_of(c, inputs, kCuda, c.B);
+      const std::vector<StreamingState*> all = pointers(states);
+      placed.append(all, 0, 1);
+      Recorder recorder(all);
+      for (std::int64_t t = 1; t < c.N; ++t) {
+        if (recorded)
+          ASSERT_TRUE(recorder.step(token(placed, all, t))) << t;
+        else
+          placed.append(all, t, 1);
+      }
+      const Tensor& got = placed.finish();
+      EXPECT_TRUE(got.same_bits(want)) << c.name() << (recorded ? ", recorded: " : ": ") << worst_element(got, want);
+    }
   }
 }
 
