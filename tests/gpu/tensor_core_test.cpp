@@ -30,6 +30,7 @@ constexpr Way kWays[] = {
     {"boxes, more blocks than a tile", "bidirectional B=1 N=384 H=2 Hkv=2 D=32 E=24 layout=2d:16x24/4x6 norm=none"},
     {"panels of 64", "bidirectional B=2 N=640 H=1 Hkv=1 D=64 E=64 layout=1d:200", Way::kNan},
     {"panels of 128", "bidirectional B=1 N=540 H=2 Hkv=1 D=128 E=120 layout=2d:18x30/2x2 map=elu1"},
+    {"panels of 128, own denominators", "bidirectional B=1 N=210 H=1 Hkv=1 D=128 E=128 layout=1d:150 den"},
     {"panels, own denominators, padded rows", "bidirectional B=1 N=300 H=1 Hkv=1 D=60 E=53 layout=1d:100 den"},
     {"summaries mixed on panels", "bidirectional B=1 N=560 H=1 Hkv=1 D=64 E=64 layout=1d:7 map=relu"},
     {"summaries of more blocks", "bidirectional B=1 N=540 H=1 Hkv=1 D=64 E=40 layout=1d:4"},

@@ -1,8 +1,8 @@
 // dq, dS~ and dz~ of common/cuda/sm80_backward.cuh on warpgroups, for heads whose tiles fill two panels:
 //   w = scale / den, c = -(num . dout) / den, dq~ = w (dout S~^T + c z~), dS~ = (w q~)^T dout, dz~ = (w q~)^T c
-// The first warpgroup copies tiles of 64 tokens. Readers take them in turn: they make dq, and put w q~ in the place of
-// q in shared memory. The last warpgroup makes dS~ and dz~ of that. fence.proxy.async waits for all that its thread has
-// written, to memory too: a reader has one for each tile, as long after it wrote dq as can be.
+// The first warpgroup copies tiles of 64 tokens. Readers take them in turn: they make dq, and replace q by w q~ in
+// shared memory. The last warpgroup makes dS~ and dz~ of that. A reader has one fence.proxy.async for each tile, as
+// long after it wrote dq as can be, so that stores to memory are not what it waits for.
 #pragma once
 
 #include "mhla/kernels/common/cuda/sm80_backward.cuh"
@@ -304,6 +304,7 @@ __device__ inline void copy_queries(const Arguments& p, const Gradients& g, std:
         if (!waited && (at.stage + 1 == T::kStages || first + 64 >= size)) bring_summary(i);
       }
     }
+    if (!waited) bring_summary(i);  // an empty block
   }
   copy_commit();
   copy_wait<0>();
