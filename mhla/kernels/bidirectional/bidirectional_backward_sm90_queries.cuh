@@ -304,7 +304,6 @@ __device__ inline void copy_queries(const Arguments& p, const Gradients& g, std:
         if (!waited && (at.stage + 1 == T::kStages || first + 64 >= size)) bring_summary(i);
       }
     }
-    if (!waited) bring_summary(i);  // an empty block
   }
   copy_commit();
   copy_wait<0>();
