@@ -70,7 +70,8 @@ void run_rows(const LinearRowsParams& p, const RowsStep& step, const View& out, 
   job.slice = cut.slice;
   const DeviceGuard guard(p.x.device);
   const DeviceFacts facts = device_facts(p.x.device);
-  const bool pairs = p.after == RowsAfter::kSwiglu, sm90 = facts.major == 9 && facts.minor == 0;
+  const bool pairs = p.after == RowsAfter::kSwiglu;
+  const bool sm90 = facts.major == 9 && facts.minor == 0 && rows_on_sm90(p.before, p.after);
   const int columns = pairs ? job.O : job.O + job.O2;
   job.tile = sm90 ? rows_tile_sm90(job.R, columns, job.turned, cut.slices, pairs) : rows_tile(p.after);
   job.turned_tiles = rows_tiles(columns, job.turned, job.tile).turned;

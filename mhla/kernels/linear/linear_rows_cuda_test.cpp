@@ -37,6 +37,9 @@ TEST(LinearRowsPlan, KernelsOfADecodeStepShareAMultiprocessor) {
            kOwn;
   };
   // mhla_340m: q, k, v and the gate; out; SwiGLU; down. A block of each finds room beside one of the next.
+  static_assert(
+      rows_on_sm90(RowsBefore::kNorm, RowsAfter::kStore) && rows_on_sm90(RowsBefore::kHeadNorm, RowsAfter::kAdd) &&
+      rows_on_sm90(RowsBefore::kNorm, RowsAfter::kSwiglu) && rows_on_sm90(RowsBefore::kPlain, RowsAfter::kAdd));
   constexpr int kIn = kBytes(3072, 1024, 4, false, 1024, 0), kOut = kBytes(1024, 0, 4, false, 1024, 256);
   constexpr int kMlp = kBytes(2816, 0, 4, true, 1024, 0), kDown = kBytes(1024, 0, 8, false, 2816, 0);
   EXPECT_LE(kOut + kMlp, kMemory);

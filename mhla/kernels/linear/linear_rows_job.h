@@ -78,9 +78,20 @@ constexpr RowsTiles rows_tiles(int columns, int turned, int tile) {
   return {pairs, pairs + (columns - turned + tile - 1) / tile};
 }
 
-// The kernel for sm_90: one block of threads for every multiprocessor that clusters can fill, with all its weights. An
-// H200 holds 30 clusters of four; of eight 15, and one more where two blocks share a multiprocessor. So a tile has as
-// few columns, a multiple of 8, as that allows. Bits do not depend on it.
+// The kernel for sm_90 has what a layer of a language model asks for. Other pairs are left to that of all cards: each
+// one would be 12 kernels more to compile, or 24.
+constexpr bool rows_on_sm90(RowsBefore before, RowsAfter after) {
+  switch (before) {
+    case RowsBefore::kPlain: return after == RowsAfter::kAdd;     // down
+    case RowsBefore::kNorm: return after != RowsAfter::kAdd;      // q, k, v and gate; SwiGLU
+    case RowsBefore::kHeadNorm: return after == RowsAfter::kAdd;  // output projection
+  }
+  return false;
+}
+
+// Its tiles: one block of threads for every multiprocessor that clusters can fill, with all its weights. An H200 holds
+// 30 clusters of four; of eight 15, and one more where two blocks share a multiprocessor. So a tile has as few columns,
+// a multiple of 8, as that allows. Bits do not depend on it.
 inline constexpr int kRowsMostTile = 192;
 constexpr int rows_most_clusters(int slices) { return slices <= 2 ? 132 / slices : slices <= 4 ? 30 : 16; }
 // Up to 16 rows of x are soon there, and fewer blocks are faster; of pairs, which have the most columns, two clusters

@@ -131,23 +131,17 @@ void launch_groups(const LinearRowsJob& p, int slices, void* stream) {
   launch_panels<3, kBefore, kAfter, kTurned>(p, slices, stream);
 }
 
-template <RowsBefore kBefore>
-void launch_before(const LinearRowsParams& params, const LinearRowsJob& p, int slices, void* stream) {
-  switch (params.after) {
-    case RowsAfter::kAdd: return launch_groups<kBefore, RowsAfter::kAdd>(p, slices, stream);
-    case RowsAfter::kSwiglu: return launch_groups<kBefore, RowsAfter::kSwiglu>(p, slices, stream);
-    case RowsAfter::kStore: return launch_groups<kBefore, RowsAfter::kStore>(p, slices, stream);
-  }
-}
-
 }  // namespace
 
+// For the pairs of rows_on_sm90().
 void linear_rows_sm90(const LinearRowsParams& params, const LinearRowsJob& job, int slices, void* stream) {
   if (job.turned > 0) return launch_groups<RowsBefore::kNorm, RowsAfter::kStore, true>(job, slices, stream);
   switch (params.before) {
-    case RowsBefore::kPlain: return launch_before<RowsBefore::kPlain>(params, job, slices, stream);
-    case RowsBefore::kNorm: return launch_before<RowsBefore::kNorm>(params, job, slices, stream);
-    case RowsBefore::kHeadNorm: return launch_before<RowsBefore::kHeadNorm>(params, job, slices, stream);
+    case RowsBefore::kPlain: return launch_groups<RowsBefore::kPlain, RowsAfter::kAdd>(job, slices, stream);
+    case RowsBefore::kHeadNorm: return launch_groups<RowsBefore::kHeadNorm, RowsAfter::kAdd>(job, slices, stream);
+    case RowsBefore::kNorm:
+      params.after == RowsAfter::kSwiglu ? launch_groups<RowsBefore::kNorm, RowsAfter::kSwiglu>(job, slices, stream)
+                                         : launch_groups<RowsBefore::kNorm, RowsAfter::kStore>(job, slices, stream);
   }
 }
 
