@@ -187,8 +187,8 @@ StepPart part_of_kernel(const std::string& name) {
 
 StepPart part_of_operator(const std::string& name) {
   if (has_any(name, {"AdamW", "gradient_norms", "_foreach", "_fused_adam"})) return StepPart::kOptimizer;
-  if (has_any(name,
-              {"bidirectional", "chunkwise", "Bidirectional", "Chunkwise", "scaled_dot_product", "softmax", "Softmax"}))
+  if (has_any(name, {"bidirectional", "chunkwise", "Bidirectional", "Chunkwise", "PackedFunction", "scaled_dot_product",
+                     "softmax", "Softmax"}))
     return StepPart::kAttention;
   if (has_any(name, {"linear_layer", "LinearFunction", "aten::linear", "aten::addmm", "aten::mm", "aten::bmm",
                      "aten::baddbmm", "aten::matmul", "aten::einsum", "convolution", "Convolution", "aten::_mkldnn",

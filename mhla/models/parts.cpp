@@ -88,7 +88,7 @@ SwigluImpl::SwigluImpl(std::int64_t dim, std::int64_t width) {
 
 torch::Tensor SwigluImpl::forward(const torch::Tensor& x) {
   const torch::Tensor gate = apply_linear(gate_, x), up = apply_linear(up_, x);
-  return apply_linear(down_, gate.is_cuda() ? ops::swiglu(gate, up) : apply_silu(gate) * up);
+  return apply_linear(down_, gate.scalar_type() == torch::kDouble ? apply_silu(gate) * up : ops::swiglu(gate, up));
 }
 
 torch::Tensor SwigluImpl::few_rows(const torch::Tensor& x, const RmsNorm& norm) {

@@ -71,11 +71,11 @@ torch::Tensor apply_linear(const torch::nn::Linear& layer, const torch::Tensor& 
 
 torch::Tensor apply_linear_gelu(const torch::nn::Linear& layer, const torch::Tensor& x) {
   const torch::Tensor &weight = layer->weight, &bias = layer->bias;
-  if (!exact && x.is_cuda() && sums_bias(x, bias)) return ops::gelu(torch::linear(x, weight, bias.detach()), bias);
+  if (!exact && sums_bias(x, bias)) return ops::tanh_gelu(linear(x, weight, bias.detach()), bias);
   const bool narrow = weight.scalar_type() == torch::kBFloat16 || weight.scalar_type() == torch::kHalf;
   if (torch::GradMode::is_enabled() || !x.is_cuda() || !narrow || x.scalar_type() != weight.scalar_type() ||
       !bias.defined() || x.numel() == 0)
-    return torch::gelu(apply_linear(layer, x), "tanh");
+    return ops::tanh_gelu(apply_linear(layer, x));
   std::vector<std::int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(0);
   return at::_addmm_activation(bias, x.reshape({-1, x.size(-1)}), weight.t(), 1, 1, /*use_gelu=*/true).view(shape);

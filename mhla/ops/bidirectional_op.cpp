@@ -101,6 +101,7 @@ struct PackedFunction : torch::autograd::Function<PackedFunction> {
                                                 const at::Tensor& given_mix, const PackedHeads& heads,
                                                 const BidirectionalOptions& options) {
     const at::AutoDispatchBelowADInplaceOrView below;
+    RECORD_USER_SCOPE("mhla::bidirectional_packed");
     const at::Tensor mix = wide_mix(given_mix);
     context->set_materialize_grads(false);  // often nothing else reads v
     context->save_for_backward({qkv, mix});

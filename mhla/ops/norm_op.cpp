@@ -1,5 +1,5 @@
 // torch.ops.mhla.norm: RMSNorm or LayerNorm of the last axis with a gate, in one pass (kernels/norm), with its
-// gradient. What the kernels do not take (f64, long rows, 16 bits on the CPU) is computed with LibTorch's operators.
+// gradient. What the kernels do not take (f64, long rows on a GPU) is computed with LibTorch's operators.
 #include <tuple>
 
 #include "mhla/core/error.h"

@@ -70,9 +70,10 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);  // silu(gate) 
 // `ignored`. With `gradient` the logits become softmax(logits) - onehot(target), 0 where ignored:
 // mhla/kernels/cross_entropy.
 at::Tensor cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, std::int64_t ignored, bool gradient);
-// tanh-GELU of x [..., C] = y + bias, bias [C] being part of x already: backward, the bias gets its gradient, too, in
-// the same pass. Twice differentiable.
-at::Tensor gelu(const at::Tensor& x, const at::Tensor& bias);
+// tanh-GELU: mhla/kernels/row_sum. Of x [..., C] = y + bias, bias [C] being part of x already, the bias gets its
+// gradient in the same backward pass. Twice differentiable.
+at::Tensor tanh_gelu(const at::Tensor& x);
+at::Tensor tanh_gelu(const at::Tensor& x, const at::Tensor& bias);
 at::Tensor row_sum(
     const at::Tensor& x);  // [..., C] to [C] in f32 (f64 for f64), the gradient of a bias: mhla/kernels/row_sum
 

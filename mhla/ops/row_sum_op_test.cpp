@@ -1,4 +1,4 @@
-// ops::row_sum against f64: on the CPU, where LibTorch computes it, and on a GPU, where the kernels do.
+// ops::row_sum against f64, on the CPU and on a GPU.
 #include <gtest/gtest.h>
 
 #include "mhla/core/error.h"
@@ -26,6 +26,7 @@ TEST(RowSumOp, IsTheSumOnTheCpu) {
     expect_sums(shape, at::kCPU, at::kDouble, 1e-12);
     expect_sums(shape, at::kCPU, at::kFloat, 1e-5);
     expect_sums(shape, at::kCPU, at::kBFloat16, 1e-5);
+    expect_sums(shape, at::kCPU, at::kHalf, 1e-5);
   }
   EXPECT_THROW(row_sum(at::zeros({})), Error);
 }

@@ -24,10 +24,12 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& given) {
-    if (at::GradMode::is_enabled())
-      fail(kSwigluEntry, ": second derivatives are not there on a GPU, expected gradients without create_graph");
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor &gate = saved[0], &up = saved[1];
+    if (at::GradMode::is_enabled()) {  // create_graph: what has gradients itself
+      const at::Tensor s = gate.sigmoid();
+      return {given[0] * up * s * (1 + gate * (1 - s)), given[0] * gate * s};
+    }
     const at::Tensor dout = given[0].contiguous(), dgate = at::empty_like(gate), dup = at::empty_like(up);
     RunOptions run;
     run.stream = current_stream(gate);
@@ -41,9 +43,9 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
 
 bool kernels_take(const at::Tensor& gate, const at::Tensor& up) {
   const at::ScalarType type = gate.scalar_type();
-  return cuda_built() && gate.is_cuda() && up.device() == gate.device() && up.scalar_type() == type &&
-         up.sizes() == gate.sizes() && gate.dim() > 0 && gate.dim() <= kMaxRank && gate.numel() > 0 &&
-         (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
+  return (gate.is_cpu() || (gate.is_cuda() && cuda_built())) && up.device() == gate.device() &&
+         up.scalar_type() == type && up.sizes() == gate.sizes() && gate.dim() > 0 && gate.dim() <= kMaxRank &&
+         gate.numel() > 0 && (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// ops::swiglu and ops::add_norm against their formulas in f64: on the CPU, where LibTorch computes them, and on a GPU,
-// where the kernels do.
+// ops::swiglu and ops::add_norm against their formulas in f64, on the CPU and on a GPU.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -56,7 +55,29 @@ const Call kAddNormFormula = [](const Tensors& in) {
 
 TEST(SwigluOp, IsTheFormulaOnTheCpu) {
   expect_formula(kSwiglu, kSwigluFormula, {{3, 5, 7}, {3, 5, 7}}, 1, at::kCPU, {at::kDouble, at::kDouble}, 1e-12);
-  expect_formula(kSwiglu, kSwigluFormula, {{3, 64}, {3, 64}}, 1, at::kCPU, {at::kFloat, at::kFloat}, 1e-5);
+  for (const std::vector<std::int64_t>& s :
+       std::vector<std::vector<std::int64_t>>{{1}, {3, 5, 7}, {3, 64}, {9, 4099}}) {
+    expect_formula(kSwiglu, kSwigluFormula, {s, s}, 1, at::kCPU, {at::kFloat, at::kFloat}, 1e-6);
+    expect_formula(kSwiglu, kSwigluFormula, {s, s}, 1, at::kCPU, {at::kBFloat16, at::kBFloat16}, 4e-3);
+    expect_formula(kSwiglu, kSwigluFormula, {s, s}, 1, at::kCPU, {at::kHalf, at::kHalf}, 5e-4);
+  }
+}
+
+TEST(SwigluOp, GatesFarFromZero) {
+  const at::Tensor gate = at::tensor({-1e30f, -200.0f, -178.0f, 178.0f, 1e30f}).set_requires_grad(true);
+  const at::Tensor out = swiglu(gate, at::ones({5}));
+  EXPECT_TRUE(at::equal(out, at::relu(gate)));
+  EXPECT_TRUE(at::equal(torch::autograd::grad({out.sum()}, {gate})[0], at::tensor({0.0f, 0.0f, 0.0f, 1.0f, 1.0f})));
+}
+
+TEST(SwigluOp, CanBeDifferentiatedTwice) {
+  const at::Tensor gate = at::randn({4, 3}).set_requires_grad(true), up = at::randn({4, 3}).set_requires_grad(true);
+  const auto second = [&](const at::Tensor& out) {
+    const auto once = torch::autograd::grad({out.square().sum()}, {gate, up}, {}, true, /*create_graph=*/true);
+    return torch::autograd::grad({once[0].square().sum() + once[1].square().sum()}, {gate, up});
+  };
+  const auto got = second(swiglu(gate, up)), want = second(at::silu(gate) * up);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::allclose(got[i], want[i], 1e-4, 1e-5));
 }
 
 TEST(AddNormOp, IsTheFormulaOnTheCpu) {

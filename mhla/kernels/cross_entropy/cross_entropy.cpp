@@ -2,6 +2,7 @@
 
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
+#include "mhla/kernels/common/call.h"
 #include "mhla/kernels/cross_entropy/cross_entropy_job.h"
 
 namespace mhla {
@@ -20,8 +21,7 @@ void expect_rows(const ConstView& view, DType dtype, const CrossEntropyParams& p
 
 std::string cross_entropy_fit(const CrossEntropyParams& p) {
   constexpr std::int64_t kMostRows = (std::int64_t{1} << 31) - 1;  // a block of threads each
-  if (p.logits.device == kCpu) return "the kernel is of GPUs";
-  if (!cuda_built()) return "built without CUDA";
+  if (p.logits.device != kCpu && !cuda_built()) return "built without CUDA";
   if (p.logits.dtype != DType::kF32 && p.logits.dtype != DType::kBF16 && p.logits.dtype != DType::kF16)
     return "expected f32, bf16 or f16";
   if (p.logits.rank == 2 && p.logits.shape[0] > kMostRows) return "too many rows";
@@ -41,6 +41,7 @@ void cross_entropy(const CrossEntropyParams& p, const View& losses, const RunOpt
   job.gradient = p.gradient, job.stream = run.stream;
   job.aligned = reinterpret_cast<std::uintptr_t>(job.logits) % 16 == 0 && job.vocab * size_of(job.dtype) % 16 == 0;
   if (job.rows == 0) return;
+  if (p.logits.device == kCpu) return cross_entropy_simd(job, CallExecutor(run, kCpu).executor);
   const DeviceGuard guard(p.logits.device);
   cross_entropy_cuda(job);
 }

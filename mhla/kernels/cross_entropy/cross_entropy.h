@@ -1,6 +1,6 @@
 // The loss of every token from its logits, and the gradient in their place, in one pass over a row:
 //   loss_n = logsumexp(x_n) - x_n[t_n]        dx_n = softmax(x_n) - onehot(t_n)
-// Logits [N, V] f32, bf16 or f16, contiguous, on a GPU; arithmetic is f32.
+// Logits [N, V] f32, bf16 or f16, contiguous; arithmetic is f32.
 #pragma once
 
 #include <string>

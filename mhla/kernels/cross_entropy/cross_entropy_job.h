@@ -1,6 +1,7 @@
-// A checked call as the kernel of cross_entropy_cuda.cu takes it.
+// A checked call as the kernels take it.
 #pragma once
 
+#include "mhla/core/threads.h"
 #include "mhla/kernels/cross_entropy/cross_entropy.h"
 
 namespace mhla {
@@ -17,5 +18,6 @@ struct CrossEntropyJob {
 };
 
 void cross_entropy_cuda(const CrossEntropyJob& job);
+void cross_entropy_simd(const CrossEntropyJob& job, Executor& executor);
 
 }  // namespace mhla

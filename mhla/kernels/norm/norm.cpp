@@ -89,10 +89,9 @@ void with_executor(const RunOptions& run, const F& f) {
 }  // namespace
 
 std::string norm_fit(const NormParams& p, DType out) {
-  if (p.x.device == kCpu)
-    return p.x.dtype == DType::kF32 && out == DType::kF32 ? "" : "the kernel of the CPU is of f32 alone";
-  if (!cuda_built()) return "built without CUDA";
   if (!is_kernel_dtype(p.x.dtype) || !is_kernel_dtype(out)) return "expected f32, bf16 or f16";
+  if (p.x.device == kCpu) return "";
+  if (!cuda_built()) return "built without CUDA";
   if (p.x.shape[1] > kNormMaxColumns) return str("rows of ", p.x.shape[1], ", at most ", kNormMaxColumns);
   return "";
 }

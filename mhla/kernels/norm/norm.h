@@ -32,7 +32,7 @@ struct NormGrads {
   View maybe_dadd;                  // [rows, X]: dx again in the dtype of add
 };
 
-// Why the kernels do not take this problem, or "": f32, bf16 and f16 on a GPU with up to 1,024 columns, f32 on the CPU.
+// Why the kernels do not take this problem, or "": f32, bf16 and f16, on a GPU with up to 1,024 columns.
 std::string norm_fit(const NormParams& params, DType out);
 
 // `maybe_sum`: [rows, X], dtype of x, with add.

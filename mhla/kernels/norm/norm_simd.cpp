@@ -1,4 +1,5 @@
-// Rows on CPU vectors, f32. Lanes behind the last column hold zeros, which add nothing to any sum.
+// Rows on CPU vectors, in f32: rows of 16 bits are widened before and rounded once after. Lanes past the last column
+// hold zeros, which add nothing to any sum.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "mhla/kernels/norm/norm_simd.cpp"
 #include "hwy/foreach_target.h"
@@ -6,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "mhla/kernels/common/simd/vec-inl.h"
+#include "mhla/kernels/common/simd/rows-inl.h"
 #include "mhla/kernels/norm/norm_job.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -14,41 +15,66 @@ namespace mhla {
 namespace HWY_NAMESPACE {
 namespace {
 
-using Vector = hn::Vec<Full>;
-
-// f(column, count) for every vector of X columns, `count` of whose lanes exist.
-template <class F>
-HWY_INLINE void each_vector(int X, const F& f) {
-  for (std::int64_t column = 0; column < X; column += kLanes) f(column, HWY_MIN(kLanes, X - column));
-}
-HWY_INLINE Vector load_part(const float* from, std::int64_t count) {
-  return count == kLanes ? hn::LoadU(Full(), from) : load_some(Full(), from, count);
-}
-HWY_INLINE void store_part(Vector x, float* to, std::int64_t count) { store_up_to(x, Full(), to, count); }
-HWY_INLINE Vector only(Vector x, std::int64_t count) {
-  return count == kLanes ? x : hn::IfThenElseZero(hn::FirstN(Full(), static_cast<std::size_t>(count)), x);
-}
-HWY_INLINE float total(Vector x) { return hn::GetLane(hn::SumOfLanes(Full(), x)); }
-HWY_INLINE Vector sigmoid(Vector x) {
-  const Vector one = hn::Set(Full(), 1.0f);
-  return hn::Div(one, hn::Add(one, hn::Exp(Full(), hn::Neg(x))));
+template <class T>
+T* row_of(const NormRows& rows, std::int64_t row) {
+  return static_cast<T*>(rows.data) + row * rows.stride;
 }
 
-// The sum of f(column, count, sum so far) over all vectors of X columns, in four parts that do not wait for each other:
-// one after the other the additions of 192 columns take longer than their memory.
-template <class F>
-HWY_INLINE float sum_of(int X, const F& f) {
-  Vector a = hn::Zero(Full()), b = a, c = a, d = a;
-  std::int64_t column = 0;
-  for (; column + 4 * kLanes <= X; column += 4 * kLanes) {
-    a = f(column, kLanes, a), b = f(column + kLanes, kLanes, b);
-    c = f(column + 2 * kLanes, kLanes, c), d = f(column + 3 * kLanes, kLanes, d);
+template <class From, class To>
+void copy_row(const From* from, int X, To* to) {
+  each_vector(X, [&](std::int64_t c, std::int64_t n) { store_part(load_part(from + c, n), to + c, n); });
+}
+
+// Rows as floats: each take() is memory for one more.
+class RowBuffers {
+ public:
+  RowBuffers(float* memory, int X) : next_(memory), X_(X) {}
+  float* take() {
+    float* const buffer = next_;
+    next_ += X_;
+    return buffer;
   }
-  for (; column < X; column += kLanes) a = f(column, HWY_MIN(kLanes, X - column), a);
-  return total(hn::Add(hn::Add(a, b), hn::Add(c, d)));
-}
 
-float* row_of(const NormRows& rows, std::int64_t row) { return static_cast<float*>(rows.data) + row * rows.stride; }
+  // A row that is read: where it lies, or a copy as floats. Null where there are no such rows.
+  const float* read(const NormRows& rows, std::int64_t row) {
+    if (rows.data == nullptr) return nullptr;
+    if (rows.dtype == DType::kF32) return row_of<float>(rows, row);
+    float* const buffer = take();
+    rows.dtype == DType::kBF16 ? copy_row(row_of<bf16>(rows, row), X_, buffer)
+                               : copy_row(row_of<f16>(rows, row), X_, buffer);
+    return buffer;
+  }
+  // A row that is written: its place, or a buffer until write().
+  float* begin(const NormRows& rows, std::int64_t row) {
+    if (rows.data == nullptr) return nullptr;
+    return rows.dtype == DType::kF32 ? row_of<float>(rows, row) : take();
+  }
+  void write(const float* from, const NormRows& rows, std::int64_t row) const {
+    if (rows.data == nullptr || rows.dtype == DType::kF32) return;
+    rows.dtype == DType::kBF16 ? copy_row(from, X_, row_of<bf16>(rows, row))
+                               : copy_row(from, X_, row_of<f16>(rows, row));
+  }
+
+ private:
+  float* next_;
+  int X_;
+};
+inline constexpr int kForwardBuffers = 3, kBackwardBuffers = 7;  // x, gate, y; x, dy, gate, dgate, dx, x^, dx^
+
+// Memory of every thread's buffers.
+class ThreadBuffers {
+ public:
+  ThreadBuffers(Executor& executor, int X, int buffers)
+      : X_(X),
+        floats_(static_cast<std::size_t>(buffers) * static_cast<std::size_t>(X)),
+        memory_(static_cast<std::size_t>(executor.concurrency()) * floats_) {}
+  RowBuffers of(int worker) { return {memory_.data() + static_cast<std::size_t>(worker) * floats_, X_}; }
+
+ private:
+  int X_;
+  std::size_t floats_;
+  std::vector<float> memory_;
+};
 
 struct Stats {
   float mean = 0, factor = 0;
@@ -70,9 +96,9 @@ Stats stats_of(const NormJob& p, const float* x) {
   return s;
 }
 
-void forward_row(const NormJob& p, std::int64_t row) {
-  const float *x = row_of(p.x, row), *gate = p.gate.data == nullptr ? nullptr : row_of(p.gate, row);
-  float* y = row_of(p.y, row);
+void forward_row(const NormJob& p, std::int64_t row, RowBuffers buffers) {
+  const float *x = buffers.read(p.x, row), *gate = buffers.read(p.gate, row);
+  float* const y = buffers.begin(p.y, row);
   const Stats s = stats_of(p, x);
   const Vector mean = hn::Set(Full(), s.mean), factor = hn::Set(Full(), s.factor);
   each_vector(p.X, [&](std::int64_t c, std::int64_t n) {
@@ -85,12 +111,14 @@ void forward_row(const NormJob& p, std::int64_t row) {
     }
     store_part(v, y + c, n);
   });
+  buffers.write(y, p.y, row);
 }
 
-// Adds to dweight and dbias of the part. `scratch`: x^ and dx^ of the row.
-void backward_row(const NormJob& p, std::int64_t row, float* dweight, float* dbias, float* scratch) {
-  const float *x = row_of(p.x, row), *dy = row_of(p.y, row), *gate = p.gate.data ? row_of(p.gate, row) : nullptr;
-  float *dgate = gate != nullptr ? row_of(p.dgate, row) : nullptr, *dx = row_of(p.dx, row), *inner = scratch + p.X;
+// Adds to dweight and dbias of the part.
+void backward_row(const NormJob& p, std::int64_t row, float* dweight, float* dbias, RowBuffers buffers) {
+  const float *x = buffers.read(p.x, row), *dy = buffers.read(p.y, row), *gate = buffers.read(p.gate, row);
+  float *const dgate = buffers.begin(p.dgate, row), *const dx = buffers.begin(p.dx, row);
+  float *const normed = buffers.take(), *const inner = buffers.take();  // x^, dx^
   const Stats s = stats_of(p, x);
   const Vector mean = hn::Set(Full(), s.mean), factor = hn::Set(Full(), s.factor), one = hn::Set(Full(), 1.0f);
   Vector along = hn::Zero(Full()), level = hn::Zero(Full());
@@ -99,46 +127,48 @@ void backward_row(const NormJob& p, std::int64_t row, float* dweight, float* dbi
     const Vector unit = only(hn::Mul(hn::Sub(load_part(x + c, n), mean), factor), n);
     Vector d = load_part(dy + c, n);
     if (gate != nullptr) {
-      const Vector g = load_part(gate + c, n), sig = sigmoid(g);
+      const Vector g = load_part(gate + c, n);
+      const Sigmoid share(g);
       Vector y = hn::Mul(unit, weight);
       if (p.bias != nullptr) y = hn::Add(y, load_part(p.bias + c, n));
-      const Vector slope = hn::Mul(sig, hn::MulAdd(g, hn::Sub(one, sig), one));
+      const Vector slope = hn::Mul(share.s, hn::MulAdd(g, share.rest, one));
       store_part(hn::Mul(hn::Mul(d, y), slope), dgate + c, n);
-      d = only(hn::Mul(d, hn::Mul(g, sig)), n);
+      d = only(hn::Mul(d, hn::Mul(g, share.s)), n);
     }
     store_part(hn::MulAdd(d, unit, load_part(dweight + c, n)), dweight + c, n);
     store_part(hn::Add(d, load_part(dbias + c, n)), dbias + c, n);
     const Vector h = hn::Mul(d, weight);
     along = hn::MulAdd(h, unit, along);
     level = hn::Add(level, h);
-    store_part(unit, scratch + c, n), store_part(h, inner + c, n);
+    store_part(unit, normed + c, n), store_part(h, inner + c, n);
   });
   const float share = 1.0f / static_cast<float>(p.X);
   const Vector a = hn::Set(Full(), total(along) * share), b = hn::Set(Full(), p.centered ? total(level) * share : 0.0f);
   each_vector(p.X, [&](std::int64_t c, std::int64_t n) {
-    const Vector h = hn::NegMulAdd(a, load_part(scratch + c, n), load_part(inner + c, n));
+    const Vector h = hn::NegMulAdd(a, load_part(normed + c, n), load_part(inner + c, n));
     store_part(hn::Mul(factor, hn::Sub(h, b)), dx + c, n);
   });
+  buffers.write(dgate, p.dgate, row), buffers.write(dx, p.dx, row);
 }
 
 constexpr std::int64_t kRowsOfTask = 32;
 
 void forward(const NormJob& p, Executor& executor) {
-  executor.run((p.rows + kRowsOfTask - 1) / kRowsOfTask, [&](std::int64_t task, int) {
+  ThreadBuffers buffers(executor, p.X, kForwardBuffers);
+  executor.run((p.rows + kRowsOfTask - 1) / kRowsOfTask, [&](std::int64_t task, int worker) {
     const std::int64_t end = std::min(p.rows, (task + 1) * kRowsOfTask);
-    for (std::int64_t row = task * kRowsOfTask; row < end; ++row) forward_row(p, row);
+    for (std::int64_t row = task * kRowsOfTask; row < end; ++row) forward_row(p, row, buffers.of(worker));
   });
 }
 
 void backward(const NormJob& p, Executor& executor) {
   const std::int64_t parts = norm_parts(p.rows);
-  std::vector<float> scratch(static_cast<std::size_t>(executor.concurrency()) * 2 * static_cast<std::size_t>(p.X));
+  ThreadBuffers buffers(executor, p.X, kBackwardBuffers);
   executor.run(parts, [&](std::int64_t part, int worker) {
     float *dweight = p.parts + part * 2 * p.X, *dbias = dweight + p.X;
     std::fill(dweight, dweight + 2 * static_cast<std::int64_t>(p.X), 0.0f);
-    float* own = scratch.data() + static_cast<std::size_t>(worker) * 2 * static_cast<std::size_t>(p.X);
     const std::int64_t first = p.rows * part / parts, end = p.rows * (part + 1) / parts;
-    for (std::int64_t row = first; row < end; ++row) backward_row(p, row, dweight, dbias, own);
+    for (std::int64_t row = first; row < end; ++row) backward_row(p, row, dweight, dbias, buffers.of(worker));
   });
   float* const sums[] = {p.dweight, p.dbias};
   for (std::int64_t which = 0; which < 2; ++which) {

@@ -174,7 +174,29 @@ constexpr Shape kShapes[] = {
 
 TEST(Norm, OnTheCpuIsTheFormula) {
   for (const Shape& s : kShapes) {
-    for (const std::int64_t gap : {0, 5}) check(s, DType::kF32, DType::kF32, false, gap);
+    for (const std::int64_t gap : {0, 5}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) check(s, dtype, dtype, false, gap);
+      check(s, DType::kF32, DType::kBF16, false, gap);
+      check(s, DType::kBF16, DType::kF32, false, gap);
+    }
+  }
+}
+
+// Highway's exponential is wrong past 177: a gate of -200 was a factor of -200 instead of 0.
+TEST(Norm, GatesFarFromZero) {
+  const std::vector<float> x(8, 1.0f), gate{-1e30f, -300.0f, -200.0f, -178.0f, -90.0f, 90.0f, 178.0f, 1e30f};
+  std::vector<float> y(8), dx(8), dgate(8), dweight(8);
+  NormParams p;
+  p.x = ConstView(x.data(), DType::kF32, {1, 8}), p.weight = ConstView(x.data(), DType::kF32, {8}), p.eps = 0;
+  p.maybe_gate = ConstView(gate.data(), DType::kF32, {1, 8});
+  NormGrads g;
+  g.dout = p.x, g.dx = View(dx.data(), DType::kF32, {1, 8}), g.maybe_dgate = View(dgate.data(), DType::kF32, {1, 8});
+  g.maybe_dweight = View(dweight.data(), DType::kF32, {8});
+  norm(p, View(y.data(), DType::kF32, {1, 8}));
+  norm_backward(p, g);
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(y[i], gate[i] < 0 ? 0.0f : gate[i]) << gate[i];
+    EXPECT_EQ(dgate[i], gate[i] < 0 ? 0.0f : 1.0f) << gate[i];
   }
 }
 
@@ -222,7 +244,7 @@ TEST(Norm, RefusalsSayWhatIsWrong) {
   const View out(memory.data(), DType::kF32, {4, 8});
   const auto refused = [&](const NormParams& given, const View& to) { return message_of([&] { norm(given, to); }); };
   EXPECT_EQ(refused(p, View(memory.data(), DType::kF32, {4, 7})), "norm: out has shape [4, 7], expected [4, 8] like x");
-  EXPECT_EQ(refused(p, View(memory.data(), DType::kBF16, {4, 8})), "norm: the kernel of the CPU is of f32 alone");
+  EXPECT_EQ(refused(p, View(memory.data(), DType::kF64, {4, 8})), "norm: expected f32, bf16 or f16");
   NormParams wrong = p;
   wrong.weight = ConstView(memory.data(), DType::kF32, {7});
   EXPECT_EQ(refused(wrong, out), "norm: weight has shape [7] and dtype f32, expected 8 f32 values in a row");

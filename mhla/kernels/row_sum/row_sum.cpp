@@ -1,7 +1,10 @@
 #include "mhla/kernels/row_sum/row_sum.h"
 
+#include <vector>
+
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
+#include "mhla/kernels/common/call.h"
 #include "mhla/kernels/row_sum/row_sum_job.h"
 
 namespace mhla {
@@ -25,7 +28,7 @@ RowSumJob job_of(const char* entry, const ConstView& x, const View& sum, const R
     fail(entry, ": sum has shape ", shape_text(sum), " and dtype ", name_of(sum.dtype), ", expected [", x.shape[1],
          "] f32, contiguous, on the device of x");
   const std::int64_t bytes = row_sum_workspace(x);
-  if (static_cast<std::int64_t>(run.workspace.size()) < bytes)
+  if (x.device != kCpu && static_cast<std::int64_t>(run.workspace.size()) < bytes)
     fail(entry, ": workspace has ", run.workspace.size(), " bytes, expected ", bytes);
   RowSumJob job;
   job.x = x.data, job.sum = static_cast<float*>(sum.data), job.dtype = x.dtype;
@@ -33,6 +36,19 @@ RowSumJob job_of(const char* entry, const ConstView& x, const View& sum, const R
   job.rows = x.shape[0], job.columns = x.shape[1], job.stream = run.stream;
   return job;
 }
+
+void run_job(RowSumJob& job, const ConstView& x, const RunOptions& run) {
+  if (x.device == kCpu) {
+    std::vector<float> parts(static_cast<std::size_t>(row_sum_workspace(x)) / sizeof(float));
+    job.parts = parts.data();
+    const CallExecutor call(run, kCpu);
+    return row_sum_simd(job, call.executor);
+  }
+  const DeviceGuard guard(x.device);
+  row_sum_cuda(job);
+}
+
+bool is_kernel_value(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
 // Whether rows at these addresses begin at multiples of 16 bytes.
 bool are_aligned(const RowSumJob& job, std::initializer_list<const void*> addresses) {
@@ -46,9 +62,8 @@ bool are_aligned(const RowSumJob& job, std::initializer_list<const void*> addres
 
 std::string row_sum_fit(const ConstView& x) {
   constexpr std::int64_t kMostColumns = 1 << 20;
-  if (x.device == kCpu) return "the kernels are of GPUs";
-  if (!cuda_built()) return "built without CUDA";
-  if (x.dtype != DType::kF32 && x.dtype != DType::kBF16 && x.dtype != DType::kF16) return "expected f32, bf16 or f16";
+  if (x.device != kCpu && !cuda_built()) return "built without CUDA";
+  if (!is_kernel_value(x.dtype)) return "expected f32, bf16 or f16";
   if (x.rank != 2 || !x.contiguous()) return "expected two axes without gaps";
   return x.shape[1] < 1 || x.shape[1] > kMostColumns ? "expected 1 to 1048576 columns" : "";
 }
@@ -60,8 +75,23 @@ std::int64_t row_sum_workspace(const ConstView& x) {
 void row_sum(const ConstView& x, const View& sum, const RunOptions& run) {
   RowSumJob job = job_of(kRowSum, x, sum, run);
   job.aligned = are_aligned(job, {job.x});
-  const DeviceGuard guard(x.device);
-  row_sum_cuda(job);
+  run_job(job, x, run);
+}
+
+std::string gelu_fit(const ConstView& x) {
+  if (x.device != kCpu) return "the kernel is one of the CPU";
+  return is_kernel_value(x.dtype) ? "" : "expected f32, bf16 or f16";
+}
+
+void gelu(const ConstView& x, const View& y, const RunOptions& run) {
+  constexpr const char* kEntry = "gelu";
+  if (const std::string why = gelu_fit(x); !why.empty()) fail(kEntry, ": x of shape ", shape_text(x), ": ", why);
+  if (!x.contiguous() || !ConstView(y).contiguous() || y.rank != x.rank || y.shape != x.shape || y.dtype != x.dtype ||
+      y.device != x.device)
+    fail(kEntry, ": y has shape ", shape_text(y), " and dtype ", name_of(y.dtype), ", expected ", shape_text(x), " ",
+         name_of(x.dtype), " like x, both contiguous, on the CPU");
+  const CallExecutor call(run, kCpu);
+  gelu_simd({x.data, y.data, x.dtype, x.numel()}, call.executor);
 }
 
 void gelu_row_sum(const ConstView& dout, const ConstView& pre, const View& dpre, const View& sum,
@@ -70,8 +100,7 @@ void gelu_row_sum(const ConstView& dout, const ConstView& pre, const View& dpre,
   check_like(pre, "pre", dout), check_like(dpre, "dpre", dout);
   job.pre = pre.data, job.dpre = dpre.data;
   job.aligned = are_aligned(job, {job.x, job.pre, job.dpre});
-  const DeviceGuard guard(dout.device);
-  row_sum_cuda(job);
+  run_job(job, dout, run);
 }
 
 }  // namespace mhla

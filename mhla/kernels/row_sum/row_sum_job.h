@@ -1,8 +1,9 @@
-// A checked call as the kernels of row_sum_cuda.cu take it; how rows are cut into parts.
+// Checked calls as the kernels take them; how rows are cut into parts.
 #pragma once
 
 #include <algorithm>
 
+#include "mhla/core/threads.h"
 #include "mhla/kernels/row_sum/row_sum.h"
 
 namespace mhla {
@@ -17,9 +18,18 @@ struct RowSumJob {
   void* stream = nullptr;
 };
 
+struct GeluJob {
+  const void* x = nullptr;
+  void* y = nullptr;
+  DType dtype = DType::kF32;
+  std::int64_t count = 0;
+};
+
 // At least 64 rows a part, and two parts for each of the 132 multiprocessors of an H200.
 constexpr std::int64_t row_sum_parts(std::int64_t rows) { return std::clamp<std::int64_t>(rows / 64, 1, 264); }
 
 void row_sum_cuda(const RowSumJob& job);
+void row_sum_simd(const RowSumJob& job, Executor& executor);
+void gelu_simd(const GeluJob& job, Executor& executor);
 
 }  // namespace mhla

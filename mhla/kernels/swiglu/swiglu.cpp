@@ -4,6 +4,7 @@
 
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
+#include "mhla/kernels/common/call.h"
 #include "mhla/kernels/swiglu/swiglu_job.h"
 
 namespace mhla {
@@ -37,8 +38,7 @@ SwigluJob job_of(const SwigluParams& p, const char* entry, void* stream) {
 
 std::string swiglu_fit(const SwigluParams& p) {
   constexpr std::int64_t kMost = std::int64_t{1} << 38;  // elements: the blocks of threads fit a grid
-  if (p.gate.device == kCpu) return "the kernels are of GPUs";
-  if (!cuda_built()) return "built without CUDA";
+  if (p.gate.device != kCpu && !cuda_built()) return "built without CUDA";
   if (p.gate.dtype != DType::kF32 && p.gate.dtype != DType::kBF16 && p.gate.dtype != DType::kF16)
     return "expected f32, bf16 or f16";
   return p.gate.numel() > kMost ? "too many elements" : "";
@@ -50,6 +50,7 @@ void swiglu(const SwigluParams& params, const View& out, const RunOptions& run) 
   expect_like(out, params.gate, kEntry, "out");
   job.out = out.data, job.aligned = aligned({job.gate, job.up, job.out});
   if (job.count == 0) return;
+  if (params.gate.device == kCpu) return swiglu_simd(job, CallExecutor(run, kCpu).executor);
   const DeviceGuard guard(params.gate.device);
   swiglu_cuda(job);
 }
@@ -63,6 +64,7 @@ void swiglu_backward(const SwigluParams& params, const SwigluGrads& grads, const
   job.dout = grads.dout.data, job.dgate = grads.dgate.data, job.dup = grads.dup.data;
   job.aligned = aligned({job.gate, job.up, job.dout, job.dgate, job.dup});
   if (job.count == 0) return;
+  if (params.gate.device == kCpu) return swiglu_backward_simd(job, CallExecutor(run, kCpu).executor);
   const DeviceGuard guard(params.gate.device);
   swiglu_backward_cuda(job);
 }

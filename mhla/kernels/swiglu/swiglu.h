@@ -1,6 +1,6 @@
 // What stands between the products of a SwiGLU layer, in one pass: out = silu(gate) up, and
 //   dgate = dout up silu'(gate)     dup = dout silu(gate)
-// All of one shape and dtype, f32, bf16 or f16, contiguous, on a GPU; arithmetic is f32.
+// All of one shape and dtype, f32, bf16 or f16, contiguous; arithmetic is f32.
 #pragma once
 
 #include <string>

@@ -1,6 +1,7 @@
-// A checked call as the kernels of swiglu_cuda.cu take it.
+// A checked call as the kernels take it.
 #pragma once
 
+#include "mhla/core/threads.h"
 #include "mhla/kernels/swiglu/swiglu.h"
 
 namespace mhla {
@@ -16,5 +17,7 @@ struct SwigluJob {
 
 void swiglu_cuda(const SwigluJob& job);
 void swiglu_backward_cuda(const SwigluJob& job);
+void swiglu_simd(const SwigluJob& job, Executor& executor);
+void swiglu_backward_simd(const SwigluJob& job, Executor& executor);
 
 }  // namespace mhla

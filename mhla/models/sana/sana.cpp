@@ -170,7 +170,7 @@ SanaImpl::SanaImpl(const SanaConfig& given) : config_(given) {
 torch::Tensor SanaImpl::embed_captions(const torch::Tensor& y) {
   if (y.dim() != 3 || y.size(2) != config_.caption_dim)
     fail(kSanaEntry, ": captions have shape ", c10::str(y.sizes()), ", expected [B, T, ", config_.caption_dim, "]");
-  const torch::Tensor inner = torch::gelu(apply_linear(y_in_, y.to(y_in_->weight.scalar_type())), "tanh");
+  const torch::Tensor inner = ops::tanh_gelu(apply_linear(y_in_, y.to(y_in_->weight.scalar_type())));
   return y_norm_(apply_linear(y_out_, inner));
 }
 

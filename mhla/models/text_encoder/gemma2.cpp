@@ -9,6 +9,7 @@
 #include "mhla/models/published_names.h"
 #include "mhla/models/text_encoder/encoder_parts.h"
 #include "mhla/models/weights_folder.h"
+#include "mhla/ops/ops.h"
 
 namespace mhla {
 namespace {
@@ -47,7 +48,7 @@ class Gemma2LayerImpl : public torch::nn::Module {
     const double eps = config_.rms_norm_eps;
     x = x + normed(attend(normed(x, norms_[0], eps), hidden, table), norms_[1], eps);
     const torch::Tensor y = normed(x, norms_[2], eps);
-    const torch::Tensor inner = torch::gelu(narrow_product(y, gate_), "tanh") * narrow_product(y, up_);
+    const torch::Tensor inner = ops::tanh_gelu(narrow_product(y, gate_)) * narrow_product(y, up_);
     return x + normed(narrow_product(inner, down_), norms_[3], eps);
   }
 

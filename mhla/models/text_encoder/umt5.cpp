@@ -9,6 +9,7 @@
 #include "mhla/models/published_names.h"
 #include "mhla/models/text_encoder/encoder_parts.h"
 #include "mhla/models/weights_folder.h"
+#include "mhla/ops/ops.h"
 
 namespace mhla {
 namespace {
@@ -72,7 +73,7 @@ class Umt5LayerImpl : public torch::nn::Module {
     const double eps = config_.layer_norm_epsilon;
     x = x + attend(umt5_norm(x, norm1_, eps), buckets, hidden);
     const torch::Tensor y = umt5_norm(x, norm2_, eps);
-    return x + narrow_product(torch::gelu(narrow_product(y, gate_), "tanh") * narrow_product(y, up_), down_);
+    return x + narrow_product(ops::tanh_gelu(narrow_product(y, gate_)) * narrow_product(y, up_), down_);
   }
 
  private:
