@@ -197,7 +197,7 @@ class DeviceDecodeBench {
     const std::int64_t needed = state_bytes * sequences_ * layers_, free = device_free_bytes(kDevice);
     if (needed > free / 10 * 9)
       fail("bench op: decode of ", sequences_, " sequences x ", layers_, " layers needs ", bytes_text(needed),
-           ", cuda:", kDevice, " has ", bytes_text(free), " free; --sequences and --layers make it smaller");
+           ", cuda:", kDevice, " has ", bytes_text(free), " free; a smaller --batch or --layers needs less");
   }
 
   [[nodiscard]] JsonValue head(const char* level) const {

@@ -24,16 +24,16 @@ inline constexpr Limit kHeads{"heads", 1, 4096, "attention heads (heads, kv_head
 inline constexpr Limit kHeadSize{"head size", 1, 1 << 16, "channels of a head (expand_k, expand_v, --d, --e)"};
 inline constexpr Limit kMlp{"mlp", 1, 1 << 20, "width of an MLP (mlp, mlp_ratio times dims)"};
 inline constexpr Limit kVocab{"vocab", 2, 1 << 24, "tokens of a vocabulary (vocab, train:SIZE)"};
-inline constexpr Limit kContext{"context", 1, 1 << 24, "tokens of a sequence (context, --length, --piece)"};
+inline constexpr Limit kContext{"context", 1, 1 << 24, "tokens of a sequence (--context, --piece)"};
 inline constexpr Limit kChunk{"chunk", 1, 1 << 24, "tokens of a chunk"};
 inline constexpr Limit kTaps{"taps", 0, 255, "side of a convolution's kernel (cpe, lepe, short_conv)"};
-inline constexpr Limit kImage{"image", 1, 1 << 14, "pixels of a side (image, pad, --size)"};
+inline constexpr Limit kImage{"image", 1, 1 << 14, "pixels of a side (--image, pad, --size)"};
 inline constexpr Limit kPatch{"patch", 1, 1024, "pixels of a patch's side"};
 inline constexpr Limit kChannels{"channels", 1, 256, "channels of an image"};
 inline constexpr Limit kClasses{"classes", 1, 1 << 20, "classes"};
 inline constexpr Limit kBlocks{"blocks", 1, 1024, "blocks of MHLA along an axis"};
 // Work
-inline constexpr Limit kBatch{"batch", 1, 1 << 20, "samples at a time (batch, --sequences)"};
+inline constexpr Limit kBatch{"batch", 1, 1 << 20, "samples at a time (--batch)"};
 inline constexpr Limit kAccumulate{"accumulate", 1, 1 << 20, "batches of a step"};
 inline constexpr Limit kTokens{"tokens", 1, 1 << 30, "tokens of one operator call, or to generate (--n, --max-tokens)"};
 inline constexpr Limit kThreads{"threads", 0, 1024, "threads; 0 for all cores"};

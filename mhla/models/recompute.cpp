@@ -9,8 +9,9 @@ using Tensors = std::vector<torch::Tensor>;
 using Body = std::function<torch::Tensor(const Tensors&)>;
 
 struct Kept : torch::CustomClassHolder {
-  explicit Kept(Body given, bool autocast_on) : body(std::move(given)), autocast(autocast_on) {}
+  Kept(Body given, torch::DeviceType on) : body(std::move(given)), device(on), autocast(ops::autocast_on(on)) {}
   Body body;
+  torch::DeviceType device;
   bool autocast;
 };
 
@@ -19,18 +20,20 @@ struct Kept : torch::CustomClassHolder {
 // the next step.
 class SameAutocast {
  public:
-  explicit SameAutocast(bool on) : on_(on), before_(ops::cuda_autocast()) {
+  explicit SameAutocast(const Kept& kept)
+      : device_(kept.device), on_(kept.autocast), before_(ops::autocast_on(device_)) {
     at::autocast::clear_cache();
-    if (on_ != before_) ops::set_cuda_autocast(on_);
+    if (on_ != before_) ops::set_autocast(device_, on_);
   }
   ~SameAutocast() {
-    if (on_ != before_) ops::set_cuda_autocast(before_);
+    if (on_ != before_) ops::set_autocast(device_, before_);
     at::autocast::clear_cache();
   }
   SameAutocast(const SameAutocast&) = delete;
   SameAutocast& operator=(const SameAutocast&) = delete;
 
  private:
+  torch::DeviceType device_;
   bool on_, before_;
 };
 
@@ -54,7 +57,7 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
     torch::Tensor y;
     {
       const torch::AutoGradMode on(true);
-      const SameAutocast autocast(kept.autocast);
+      const SameAutocast autocast(kept);
       y = kept.body(inputs);
     }
     torch::autograd::backward({y}, {gradients[0].to(y.scalar_type())});  // into the parameters, and into the inputs
@@ -71,7 +74,7 @@ torch::Tensor recomputed(const Body& body, const Tensors& inputs) {
   bool wanted = false;
   for (const torch::Tensor& input : inputs) wanted = wanted || input.requires_grad();
   if (!torch::GradMode::is_enabled() || !wanted) return body(inputs);
-  return Recomputed::apply(at::TensorList(inputs), c10::make_intrusive<Kept>(body, ops::cuda_autocast()));
+  return Recomputed::apply(at::TensorList(inputs), c10::make_intrusive<Kept>(body, inputs[0].device().type()));
 }
 
 torch::Tensor recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& body, const torch::Tensor& x) {

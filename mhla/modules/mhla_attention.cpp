@@ -176,7 +176,10 @@ void MhlaAttentionImpl::constrain() {
 torch::Tensor MhlaAttentionImpl::input(const torch::Tensor& x) {
   if (x.dim() != 3 || x.size(2) != options_.dim)
     fail(kMhlaAttentionEntry, ": x has shape ", c10::str(x.sizes()), ", expected [B, N, ", options_.dim, "]");
-  return options_.inner_norm ? norm_(x) : x;
+  if (!options_.inner_norm) return x;
+  ops::NormOptions how;  // LibTorch's own takes no bf16 beside weights in f32 on a CPU
+  how.bias = norm_->bias, how.eps = norm_->options.eps(), how.centered = true;
+  return ops::norm(x, norm_->weight, how);
 }
 
 MhlaAttentionImpl::Projected MhlaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& cu_seqlens,

@@ -103,7 +103,7 @@ ops::RowsInputs MhlaAttentionImpl::few_rows_out(const torch::Tensor& x, const to
 bool MhlaAttentionImpl::takes_few_rows(const torch::Tensor& x, const RmsNorm& norm) const {
   const MhlaAttentionOptions& o = options_;
   if (!x.is_cuda() || x.dim() != 3 || x.size(1) != 1 || x.size(0) > kFewRows || torch::GradMode::is_enabled() ||
-      ops::cuda_autocast())
+      ops::autocast_on(at::kCUDA))
     return false;
   if (!o.causal || o.inner_norm || o.short_conv != 0 || o.qk_norm || o.qkv_bias || o.gate_bias || o.out_bias ||
       !o.head_norm || o.gate != Gate::kSilu || o.lepe != 0 || plain_ || (is_training() && o.dropout > 0.0))

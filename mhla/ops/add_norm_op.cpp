@@ -82,7 +82,7 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor
     return {sum, norm(sum, weight, options)};
   }
   at::ScalarType type = x.scalar_type();
-  if (cuda_autocast()) type = at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA);
+  if (autocast_on(at::kCUDA)) type = at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA);
   const torch::autograd::variable_list both = AddNormFunction::apply(x, add, weight, eps, dtype.value_or(type));
   return {both[0], both[1]};
 }

@@ -119,7 +119,7 @@ at::Tensor plain_grid_conv(const GridConvInputs& in, const std::vector<std::int6
 at::Tensor grid_conv(const GridConvInputs& inputs, const std::vector<std::int64_t>& grid) {
   GridConvInputs in = inputs;
   if (in.gate.defined() && !in.base.defined()) fail(kGridConvEntry, ": a gate is given without base");
-  if (in.v.is_cuda() && cuda_autocast() && in.v.scalar_type() != at::kDouble) {
+  if (in.v.is_cuda() && autocast_on(at::kCUDA) && in.v.scalar_type() != at::kDouble) {
     const at::ScalarType type = at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA);
     for (at::Tensor* t : {&in.v, &in.base, &in.gate}) {
       if (t->defined()) *t = t->to(type);

@@ -12,4 +12,8 @@ namespace mhla::ops {
 std::string linear_layer_fit(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {});
 at::Tensor linear_layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {});
 
+// Why bf16 autocast on this CPU is not worth it, or "": LibTorch's products of bf16 are oneDNN's, which are fast where
+// the CPU has instructions for them.
+std::string cpu_bf16_fit();
+
 }  // namespace mhla::ops

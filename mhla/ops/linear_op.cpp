@@ -125,4 +125,13 @@ at::Tensor linear_layer(const at::Tensor& x, const at::Tensor& weight, const at:
   return LinearFunction::apply(x, weight, maybe(bias));
 }
 
+std::string cpu_bf16_fit() {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx512bf16")) return "this CPU has no AVX-512 BF16";
+  return at::hasMKLDNN() && at::globalContext().userEnabledMkldnn() ? "" : "this LibTorch does not use oneDNN";
+#else
+  return "bf16 needs a CPU with AVX-512 BF16";
+#endif
+}
+
 }  // namespace mhla::ops

@@ -127,7 +127,7 @@ std::pair<at::Tensor, at::Tensor> modulated_norm(const ModulatedNormInputs& in, 
                                                  std::optional<at::ScalarType> dtype) {
   expect_inputs(in);
   at::ScalarType type = in.x.scalar_type();
-  if (in.x.is_cuda() && cuda_autocast() && type != at::kDouble)
+  if (in.x.is_cuda() && autocast_on(at::kCUDA) && type != at::kDouble)
     type = at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA);
   if (dtype) type = *dtype;
   if (kernels_take(in, type)) {

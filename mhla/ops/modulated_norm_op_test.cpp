@@ -108,10 +108,10 @@ TEST(ModulatedNorm, UnderAutocastTheStreamStaysWideAndBitsRepeat) {
   const at::Tensor rows = at::randn({4, 3 * 384}, on.dtype(at::kBFloat16)).set_requires_grad(true);
   const auto once = [&](std::int64_t samples) {
     const std::vector<at::Tensor> part = rows.narrow(0, 0, samples).unsqueeze(1).chunk(3, -1);
-    set_cuda_autocast(true);
+    set_autocast(at::kCUDA, true);
     const auto [s, y] = modulated_norm(
         {x.narrow(0, 0, samples), branch.narrow(0, 0, samples), part[2], part[0], part[1]}, kModulatedEps);
-    set_cuda_autocast(false);
+    set_autocast(at::kCUDA, false);
     EXPECT_EQ(s.scalar_type(), at::kFloat);
     EXPECT_EQ(y.scalar_type(), at::kBFloat16);
     std::vector<at::Tensor> all = torch::autograd::grad({s.sum() + y.to(at::kFloat).square().sum()}, {x, branch, rows});

@@ -65,12 +65,12 @@ TEST(NormOp, TheResultMayHaveAnotherDtype) {
   const at::Tensor leaf = x.clone().set_requires_grad(true);
   norm(leaf, weight, o).sum().backward();
   EXPECT_EQ(leaf.grad().scalar_type(), at::kFloat);
-  set_cpu_autocast(true);
+  set_autocast(at::kCPU, true);
   EXPECT_EQ(norm(x, weight).scalar_type(), at::kBFloat16);
   EXPECT_EQ(norm(x.to(at::kDouble), weight).scalar_type(), at::kDouble);
   o.dtype = at::kFloat;
   EXPECT_EQ(norm(x, weight, o).scalar_type(), at::kFloat);
-  set_cpu_autocast(false);
+  set_autocast(at::kCPU, false);
 }
 
 TEST(NormOp, SecondDerivativesAreThere) {

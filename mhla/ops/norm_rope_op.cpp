@@ -14,7 +14,8 @@ at::Tensor in_one_pass(const at::Tensor& x, const at::Tensor& weight, const Norm
                        FeatureMap map) {
   if (at::GradMode::is_enabled() || !x.is_cuda() || x.numel() == 0 || table.halves || table.cos.dim() != 2) return {};
   at::ScalarType type = x.scalar_type();
-  if (cuda_autocast() && type == at::kFloat) type = at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA);
+  if (autocast_on(at::kCUDA) && type == at::kFloat)
+    type = at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA);
   if (!is_kernel_dtype(type)) return {};
   const at::Tensor rows = x.contiguous().view({-1, x.size(-1)}), scale = weight.contiguous();
   const at::Tensor cos = table.cos.contiguous(), sin = table.sin.contiguous();

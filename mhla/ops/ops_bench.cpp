@@ -130,6 +130,39 @@ bool rope_at_size(const at::TensorOptions& options, std::int64_t B) {
   return off <= 0.05;  // f32 has the same bits; 16 bits may round apart where products were fused
 }
 
+// One of our operators beside what PyTorch has instead. `bytes`: what the forward pass must move; `most`: how far
+// results may be apart.
+struct Contest {
+  const char* name;
+  std::string size;
+  std::function<at::Tensor()> ours, theirs;
+  std::vector<at::Tensor> inputs;
+  at::Tensor dout;
+  double bytes, most;
+};
+
+bool run_contest(const Contest& c) {
+  const at::Tensor& x = c.inputs[0];
+  double ms[2][2];
+  for (const int way : {0, 1}) {
+    const auto& call = way == 0 ? c.ours : c.theirs;
+    ms[way][0] = milliseconds(
+        [&] {
+          const at::NoGradGuard no_gradients;
+          call();
+        },
+        x);
+    ms[way][1] = milliseconds([&] { torch::autograd::grad({call()}, c.inputs, {c.dout}); }, x);
+  }
+  const double off = (c.ours() - c.theirs()).abs().max().item<double>();
+  std::printf(
+      "%-13s %s: %s, forward %.3f ms (%.0f GB/s), and backward %.3f ms; PyTorch's operators %.3f and %.3f ms; largest "
+      "difference %.1e\n",
+      c.name, x.device().str().c_str(), c.size.c_str(), ms[0][0], c.bytes / ms[0][0] * 1e-6, ms[0][1], ms[1][0],
+      ms[1][1], off);
+  return off <= c.most;
+}
+
 // LayerNorm of the sums of a vision transformer, f32, into what its linear layers take.
 bool norm_at_size(const at::TensorOptions& options, std::int64_t rows) {
   const std::int64_t X = 192;
@@ -138,28 +171,40 @@ bool norm_at_size(const at::TensorOptions& options, std::int64_t rows) {
   const at::Tensor bias = at::randn({X}, x.options()).detach().requires_grad_(), dout = at::randn({rows, X}, options);
   NormOptions how;
   how.bias = bias, how.centered = true, how.dtype = dout.scalar_type();
-  const std::function<at::Tensor()> ways[] = {
-      [&] { return norm(x, weight, how); },
-      [&] { return at::layer_norm(x, {X}, weight, bias, how.eps).to(dout.scalar_type()); }};
-  double ms[2][2];
-  for (const int way : {0, 1}) {
-    ms[way][0] = milliseconds(
-        [&] {
-          const at::NoGradGuard no_gradients;
-          ways[way]();
-        },
-        x);
-    ms[way][1] = milliseconds([&] { torch::autograd::grad({ways[way]()}, {x, weight, bias}, {dout}); }, x);
-  }
-  const double off = (ways[0]() - ways[1]()).abs().max().item<double>();
-  const double bytes = static_cast<double>(rows * X * (4 + dout.element_size()));
-  std::printf(
-      "norm          %s: %lld rows of %lld, forward %.3f ms (%.0f GB/s), and backward %.3f ms; PyTorch's operators "
-      "%.3f "
-      "and %.3f ms; largest difference %.1e\n",
-      x.device().str().c_str(), static_cast<long long>(rows), static_cast<long long>(X), ms[0][0],
-      bytes / ms[0][0] * 1e-6, ms[0][1], ms[1][0], ms[1][1], off);
-  return off <= (dout.scalar_type() == at::kFloat ? 1e-4 : 0.2);
+  return run_contest({"norm",
+                      str(rows, " rows of ", X, " to ", c10::toString(dout.scalar_type())),
+                      [=] { return norm(x, weight, how); },
+                      [=] { return at::layer_norm(x, {X}, weight, bias, how.eps).to(dout.scalar_type()); },
+                      {x, weight, bias},
+                      dout,
+                      static_cast<double>(rows * X * (4 + dout.element_size())),
+                      dout.scalar_type() == at::kFloat ? 1e-4 : 0.2});
+}
+
+// What stands between the products of an MLP on the CPU, 8,192 tokens and 768 channels in between.
+bool activations_at_size(at::ScalarType type) {
+  const std::int64_t rows = 8192, X = 768;
+  const at::Tensor x = at::randn({rows, X}, type).requires_grad_(), up = at::randn({rows, X}, type).requires_grad_();
+  const at::Tensor dout = at::randn({rows, X}, type), bias = at::zeros({X}).requires_grad_();
+  const double bytes = static_cast<double>(rows * X * dout.element_size()), most = type == at::kFloat ? 1e-5 : 0.2;
+  const std::string size = str(rows, " rows of ", X, " ", c10::toString(type));
+  const bool gelu = run_contest({"tanh_gelu",
+                                 size,
+                                 [=] { return tanh_gelu(x, bias); },
+                                 [=] { return at::gelu(x + bias.to(type), "tanh"); },
+                                 {x, bias},
+                                 dout,
+                                 2 * bytes,
+                                 most});
+  return run_contest({"swiglu",
+                      size,
+                      [=] { return swiglu(x, up); },
+                      [=] { return at::silu(x) * up; },
+                      {x, up},
+                      dout,
+                      3 * bytes,
+                      most}) &&
+         gelu;
 }
 
 // A linear layer of the MLP of vit_256, batch 32, with its bias; GFLOP/s of all three products.
@@ -238,6 +283,10 @@ int run(const at::Device& device) {
   bool agrees = norm_at_size(options, device.is_cuda() ? 131072 : 8192) && rope_agrees;
   for (const auto& [K, O] : {std::pair{192, 768}, std::pair{768, 192}, std::pair{192, 576}})
     agrees = agrees && (device.is_cuda() || linear_at_size(K, O));
+  if (device.is_cpu()) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) agrees = activations_at_size(type) && agrees;
+    agrees = norm_at_size(options.dtype(at::kBFloat16), 8192) && agrees;
+  }
   std::printf("ops_bench: +%.1f us at most, limit %.0f\n", worst, kLimit);
   return worst <= kLimit && agrees ? 0 : 1;
 }

@@ -73,9 +73,9 @@ TEST(Autocast, CastsTokensAndLeavesMixAlone) {
   AttentionInputs cast = in;
   for (at::Tensor* x : {&cast.q, &cast.k, &cast.v}) *x = x->detach().to(at::kBFloat16);
   const at::Tensor want = bidirectional(cast, kLine), want_causal = chunkwise(cast, {.chunk = 8});
-  set_cpu_autocast(true);
+  set_autocast(at::kCPU, true);
   const at::Tensor out = bidirectional(in, kLine), out_causal = chunkwise(in, {.chunk = 8});
-  set_cpu_autocast(false);
+  set_autocast(at::kCPU, false);
   at::autocast::clear_cache();
   EXPECT_EQ(out.scalar_type(), at::kBFloat16);
   EXPECT_TRUE(at::equal(out, want));

@@ -114,10 +114,10 @@ TEST(RopeOp, SecondDerivativesAreThere) {
 TEST(RopeOp, AutocastCastsAllButTheTable) {
   const at::Tensor q = at::randn({2, 3, 2, 8}), k = at::randn({2, 3, 1, 8});
   const RopeTable table = table_of({3, 4}, true, at::kFloat);
-  set_cpu_autocast(true);
+  set_autocast(at::kCPU, true);
   const auto cast = rope(q, k, table, FeatureMap::kRelu);
   const auto wide = rope(q.to(at::kDouble), k.to(at::kDouble), table_of({3, 4}, true));
-  set_cpu_autocast(false);
+  set_autocast(at::kCPU, false);
   EXPECT_EQ(cast.first.scalar_type(), at::kBFloat16);
   EXPECT_EQ(wide.first.scalar_type(), at::kDouble);
   const auto want = rope(q.to(at::kBFloat16), k.to(at::kBFloat16), table, FeatureMap::kRelu);

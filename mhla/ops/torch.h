@@ -76,22 +76,27 @@ inline at::Tensor softmax_attention(const at::Tensor& q, const at::Tensor& k, co
 #endif
 }
 
-// bf16 autocast of CUDA operations for this thread.
-inline void set_cuda_autocast(bool on) {
+// bf16 autocast of operations on the CPU or on CUDA devices, for this thread.
+inline void set_autocast(at::DeviceType device, bool on) {
 #ifdef MHLA_AUTOCAST_BY_DEVICE
-  at::autocast::set_autocast_dtype(at::kCUDA, at::kBFloat16);
-  at::autocast::set_autocast_enabled(at::kCUDA, on);
+  at::autocast::set_autocast_dtype(device, at::kBFloat16);
+  at::autocast::set_autocast_enabled(device, on);
 #else
-  at::autocast::set_autocast_gpu_dtype(at::kBFloat16);
-  at::autocast::set_enabled(on);
+  if (device == at::kCPU) {
+    at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
+    at::autocast::set_cpu_enabled(on);
+  } else {
+    at::autocast::set_autocast_gpu_dtype(at::kBFloat16);
+    at::autocast::set_enabled(on);
+  }
 #endif
 }
 
-inline bool cuda_autocast() {
+inline bool autocast_on(at::DeviceType device) {
 #ifdef MHLA_AUTOCAST_BY_DEVICE
-  return at::autocast::is_autocast_enabled(at::kCUDA);
+  return at::autocast::is_autocast_enabled(device);
 #else
-  return at::autocast::is_enabled();
+  return device == at::kCPU ? at::autocast::is_cpu_enabled() : at::autocast::is_enabled();
 #endif
 }
 
@@ -110,15 +115,6 @@ inline void fused_adamw(at::TensorList params, at::TensorList grads, at::TensorL
 #else
   (void)grads, (void)m, (void)v, (void)step, (void)grad_scale;
   TORCH_CHECK(false, "AdamW on ", params[0].device(), " needs PyTorch 2, this is LibTorch 1");
-#endif
-}
-
-// Autocast of the CPU for this thread.
-inline void set_cpu_autocast(bool on) {
-#ifdef MHLA_AUTOCAST_BY_DEVICE
-  at::autocast::set_autocast_enabled(at::kCPU, on);
-#else
-  at::autocast::set_cpu_enabled(on);
 #endif
 }
 

@@ -98,7 +98,7 @@ struct TrainOptions {
           "weights to start from: a run, a folder of mhla convert, or a .safetensors file (default: random weights)");
     visit("init_weights", o.init_weights, "weights of the folder of init: model, ema or best");
     visit("ema", o.ema, "decay of the running average of the weights; 0: no average");
-    visit("precision", o.precision, "f32, or bf16: autocast on a GPU");
+    visit("precision", o.precision, "f32, or bf16: autocast on a GPU, or on a CPU with AVX-512 BF16");
     visit("device", o.device, "cpu, cuda or cuda:N");
     visit("threads", o.threads, "CPU threads; 0: all");
     visit("seed", o.seed, "seed of the weights, the order of the data and its augmentation");

@@ -4,6 +4,7 @@
 
 #include "mhla/core/error.h"
 #include "mhla/core/thread_count.h"
+#include "mhla/ops/linear.h"
 #include "mhla/ops/ops.h"
 #include "mhla/train/trainer.h"
 
@@ -38,8 +39,10 @@ std::int64_t threads_of(const TrainOptions& options, const torch::Device& device
 std::string prepare(const TrainOptions& options) {
   check(options);
   const torch::Device device = device_of(options.device);
-  if (options.precision == "bf16" && !device.is_cuda())
-    fail("train: precision is bf16, expected f32 on ", options.device);
+  if (options.precision == "bf16" && device.is_cpu()) {
+    if (const std::string why = ops::cpu_bf16_fit(); !why.empty())
+      fail("train: precision is bf16, expected f32 on cpu: ", why);
+  }
   const ThreadCount threads = ops::set_num_threads(threads_of(options, device));
   if (options.deterministic) {
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // read when cuBLAS starts
@@ -52,13 +55,13 @@ std::string prepare(const TrainOptions& options) {
 }
 
 Autocast::Autocast(const TrainOptions& options, const torch::Device& device)
-    : on_(options.precision == "bf16" && device.is_cuda()) {
-  if (on_) ops::set_cuda_autocast(true);
+    : on_(options.precision == "bf16"), device_(device.type()) {
+  if (on_) ops::set_autocast(device_, true);
 }
 
 Autocast::~Autocast() {
   if (!on_) return;
-  ops::set_cuda_autocast(false);
+  ops::set_autocast(device_, false);
   at::autocast::clear_cache();  // casts of weights that the next step changes
 }
 

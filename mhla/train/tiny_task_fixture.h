@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "mhla/models/parts.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/train/shared_eval.h"
 #include "mhla/train/trainer.h"
@@ -20,7 +21,7 @@ class TinyModelImpl : public torch::nn::Module {
   TinyModelImpl()
       : embed_(register_module("embed", torch::nn::Linear(6, 8))),
         attention_(register_module("attention", MhlaAttention(options()))),
-        norm_(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})))),
+        norm_(register_module("norm", TokenNorm(8))),
         head_(register_module("head", torch::nn::Linear(8, 4))) {
     register_buffer("calls", torch::zeros({1}));
   }
@@ -39,7 +40,7 @@ class TinyModelImpl : public torch::nn::Module {
   }
   torch::nn::Linear embed_;
   MhlaAttention attention_;
-  torch::nn::LayerNorm norm_;
+  TokenNorm norm_;
   torch::nn::Linear head_;
 };
 TORCH_MODULE(TinyModel);

@@ -61,6 +61,7 @@ class Autocast {
 
  private:
   bool on_;
+  torch::DeviceType device_;
 };
 
 }  // namespace mhla::train

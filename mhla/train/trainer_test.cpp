@@ -10,6 +10,7 @@
 #include "mhla/core/error.h"
 #include "mhla/io/crc32c.h"
 #include "mhla/io/file.h"
+#include "mhla/ops/linear.h"
 #include "mhla/testing/messages.h"
 #include "mhla/train/run_lock.h"
 #include "mhla/train/runs/checkpoints.h"
@@ -230,6 +231,22 @@ TEST(Trainer, ALossThatIsNoNumberEndsTheRunBeforeTheUpdate) {
   EXPECT_TRUE(has(message, "last good checkpoint: " + (run.path() / "checkpoints/step-00000008").string())) << message;
   EXPECT_TRUE(has(text_of(run.path() / "log.jsonl"), "\"kind\": \"failed\""));
   EXPECT_EQ(train_tiny(run.path(), tiny_options(), true).step, 24);  // the checkpoint goes on
+}
+
+TEST(Trainer, InBf16OnACpuItLearnsStopsAndResumesWithTheSameBits) {
+  if (const std::string why = ops::cpu_bf16_fit(); !why.empty()) GTEST_SKIP() << why;
+  TrainOptions options = tiny_options();
+  options.precision = "bf16", options.max_steps = 200, options.checkpoint_every = 50, options.threads = 2;
+  const TemporaryRun run, unbroken;
+  EXPECT_EQ(train_tiny(run.path(), options, false, [](TinyTask& task) { task.raise_at = 77; }).step, 78);
+  const TrainResult whole = train_tiny(run.path(), options, true);
+  EXPECT_GE(whole.metrics.at(0).second, 0.75);
+  train_tiny(unbroken.path(), options);
+  EXPECT_EQ(text_of(run.path() / "model.safetensors"), text_of(unbroken.path() / "model.safetensors"));
+  options.precision = "f32";
+  const TemporaryRun wide;
+  train_tiny(wide.path(), options);
+  EXPECT_NE(text_of(wide.path() / "model.safetensors"), text_of(unbroken.path() / "model.safetensors"));
 }
 
 TEST(Trainer, OnAGpuItLearnsStopsAndResumes) {

@@ -167,7 +167,7 @@ TEST_F(CliDiffusion, MistakesAreOneLineAndExitCode2) {
   expect_refused(words(out, {"--batch", "81"}), {"batch is 81, expected at most the 80 images"});
   expect_refused(words(out, {"--test-images", "21"}), {"test_images is 21, expected 0 to the 20"});
   expect_refused(words(out, {"--sample-steps", "0"}), {"sample_steps is 0, expected 1 to 1000"});
-  expect_refused(words(out, {"--precision", "bf16"}), {"precision is bf16, expected f32 on cpu"});
+  expect_refused(words(out, {"--precision", "f64"}), {"precision is f64, expected f32 or bf16"});
   expect_refused(words(out, {"--cuda-graph"}), {"cuda_graph is on, expected a CUDA device"});
   expect_refused(words(out, {"--init", folder.path("nowhere")}), {"--init is ", "which is not there"});
   write_class_folders(photos + "/train", {"cats", "dogs"}, 4);

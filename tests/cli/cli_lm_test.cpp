@@ -222,7 +222,7 @@ TEST_F(CliLm, MistakesAreOneLineAndExitCode2) {
   expect_refused(words(out, {"--set", "heads=5"}), {"dim is 32, expected a multiple of heads = 5"});
   expect_refused(text(out, folder.path("nowhere"), "bytes"), {folder.path("nowhere")});
   expect_refused(text(out, data, "nothing.json"), {"nothing.json"});
-  expect_refused(words(out, {"--precision", "bf16"}), {"precision is bf16, expected f32 on cpu"});
+  expect_refused(words(out, {"--precision", "f64"}), {"precision is f64, expected f32 or bf16"});
   expect_refused({"eval", "lm", "--run", folder.path("nowhere")}, {"is no folder of a run"});
   expect_refused({"bench", "model", "--model", "deit_tiny", "--pass", "decode"}, {"expected a language model"});
   write_file(folder.path("empty.txt"), std::string());

@@ -58,6 +58,26 @@ TEST_F(CliTrain, FromImagesToAScore) {
   EXPECT_TRUE(has(text.out, "true \\ said")) << text.out;
 }
 
+// What doctor says of the CPU decides.
+TEST_F(CliTrain, InBf16WhereTheCpuHasIt) {
+  const JsonValue facts = parse_json(run_program({"doctor", "--json"}).out, "doctor");
+  bool has_bf16 = false;
+  const JsonValue& features = facts.at("cpu").at("features");
+  for (std::size_t i = 0; i < features.size(); ++i) has_bf16 = has_bf16 || features.at(i).as_string() == "avx512_bf16";
+  const std::string out = folder.path("run");
+  const ProgramRun run = run_program(words(out, {"--max-steps", "4", "--precision", "bf16"}));
+  if (!has_bf16) {
+    EXPECT_EQ(run.code, 2);
+    EXPECT_TRUE(has(run.err, "precision is bf16, expected f32 on cpu: this CPU has no AVX-512 BF16")) << run.err;
+    EXPECT_FALSE(fs::exists(out + "/model.safetensors"));
+    return;
+  }
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(read_json(out + "/train.json").at("precision").as_string(), "bf16");
+  const ProgramRun eval = run_program({"eval", "classify", "--run", out});
+  EXPECT_EQ(eval.code, 0) << eval.err;
+}
+
 TEST_F(CliTrain, CtrlCSavesAndResumeEndsWithTheSameBits) {
   const std::vector<std::string> long_run{"--max-steps", "60", "--checkpoint-every", "5"};
   const std::string whole = folder.path("whole"), cut = folder.path("cut");
@@ -188,7 +208,7 @@ TEST_F(CliTrain, MistakesAreOneLineAndExitCode2) {
   expect_refused(words(out, {"--lr", "-1"}), {"lr is -1, expected a number above 0"});
   expect_refused(words(out, {"--attention", "sotfmax"}), {"sotfmax"});
   expect_refused(words(out, {"--device", "tpu"}), {"device is 'tpu', expected cpu, cuda or cuda:N"});
-  expect_refused(words(out, {"--precision", "bf16"}), {"precision is bf16, expected f32 on cpu"});
+  expect_refused(words(out, {"--precision", "f64"}), {"precision is f64, expected f32 or bf16"});
   expect_refused({"train", "classify", "--out", out, "--data", "fashion-mnist:" + folder.path("nowhere")},
                  {folder.path("nowhere")});
   expect_refused(words("/dev/null/run"), {"/dev/null/run", "Not a directory"});

@@ -18,7 +18,7 @@ namespace {
 
 bool can_record(const LanguageModelImpl& model) {
   return model.device().is_cuda() && mhla_of(model.blocks().front()) != nullptr && model.config().short_conv == 0 &&
-         !ops::cuda_autocast();
+         !ops::autocast_on(at::kCUDA);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ void check(const torch::Tensor& hidden, const torch::Tensor& weight, const torch
 
 Pieces pieces_of(const torch::Tensor& hidden, const torch::Tensor& weight, const torch::Tensor& targets,
                  std::int64_t at_once) {
-  const bool autocast = hidden.is_cuda() && ops::cuda_autocast();
+  const bool autocast = ops::autocast_on(hidden.device().type());
   const torch::ScalarType dtype = autocast ? torch::kBFloat16 : hidden.scalar_type();
   Pieces pieces{hidden.reshape({-1, hidden.size(-1)}), targets.reshape({-1}), weight.to(dtype), at_once};
   const std::int64_t row = weight.size(0) * static_cast<std::int64_t>(pieces.weight.element_size());

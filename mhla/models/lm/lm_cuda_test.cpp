@@ -179,9 +179,9 @@ TEST_P(LanguageModelsOnAGpu, TrainInBf16) {
   for (const bool again : {false, true}) {
     gpu_->zero_grad();
     gpu_->set_recompute(again);
-    ops::set_cuda_autocast(true);
+    ops::set_autocast(at::kCUDA, true);
     const torch::Tensor loss = loss_of(gpu_, at);
-    ops::set_cuda_autocast(false);
+    ops::set_autocast(at::kCUDA, false);
     at::autocast::clear_cache();
     loss.backward();
     for (const auto& item : gpu_->named_parameters()) {

@@ -7,6 +7,7 @@
 #include "mhla/models/lm/decoder.h"
 #include "mhla/models/lm/lm_fixture.h"
 #include "mhla/modules/mhla_attention.h"
+#include "mhla/ops/torch.h"
 #include "mhla/testing/messages.h"
 
 namespace mhla {
@@ -176,26 +177,34 @@ TEST(LanguageModels, GoBeyondTheirLengthByPolicy) {
   EXPECT_EQ(make_lm(small_lm("gla"))->hidden(tokens).size(1), 300);
 }
 
-TEST(LanguageModels, RecomputeWithTheSameBits) {
-  for (const std::string& attention : {std::string("mhla"), std::string("softmax"), std::string("gdn")}) {
-    LanguageModel model = make_lm(small_lm(attention));
-    const torch::Tensor tokens = tokens_of(2, 50);
-    std::vector<torch::Tensor> gradients[2];
-    torch::Tensor losses[2];
-    for (const bool again : {false, true}) {
-      model->zero_grad();
-      model->set_recompute(again);
-      losses[again] = torch::cross_entropy_loss(model->forward(tokens).flatten(0, 1), tokens.flatten());
-      losses[again].backward();
-      for (const torch::Tensor& parameter : model->parameters()) {
-        if (parameter.requires_grad()) gradients[again].push_back(parameter.grad().clone());
-      }
+void expect_same_bits_recomputed(const std::string& attention, bool autocast) {
+  LanguageModel model = make_lm(small_lm(attention));
+  const torch::Tensor tokens = tokens_of(2, 50);
+  std::vector<torch::Tensor> gradients[2];
+  torch::Tensor losses[2];
+  for (const bool again : {false, true}) {
+    model->zero_grad();
+    model->set_recompute(again);
+    ops::set_autocast(at::kCPU, autocast);
+    losses[again] = torch::cross_entropy_loss(model->forward(tokens).flatten(0, 1), tokens.flatten());
+    ops::set_autocast(at::kCPU, false);
+    at::autocast::clear_cache();
+    losses[again].backward();
+    for (const torch::Tensor& parameter : model->parameters()) {
+      if (parameter.requires_grad()) gradients[again].push_back(parameter.grad().clone());
     }
-    EXPECT_TRUE(torch::equal(losses[0], losses[1]));
-    for (std::size_t i = 0; i < gradients[0].size(); ++i)
-      EXPECT_TRUE(torch::equal(gradients[0][i], gradients[1][i])) << attention << " " << i;
   }
+  EXPECT_TRUE(torch::equal(losses[0], losses[1]));
+  for (std::size_t i = 0; i < gradients[0].size(); ++i)
+    EXPECT_TRUE(torch::equal(gradients[0][i], gradients[1][i])) << attention << " " << i;
 }
+
+TEST(LanguageModels, RecomputeWithTheSameBits) {
+  for (const std::string& attention : {std::string("mhla"), std::string("softmax"), std::string("gdn")})
+    expect_same_bits_recomputed(attention, /*autocast=*/false);
+}
+
+TEST(LanguageModels, RecomputeWithTheSameBitsInBf16) { expect_same_bits_recomputed("mhla", /*autocast=*/true); }
 
 TEST(LanguageModels, CastButForMix) {
   const torch::NoGradGuard no_gradient;
