@@ -1,5 +1,5 @@
 // Backward of the bidirectional form over all pairs of tokens: queries and keys in turn
-// (bidirectional_backward_sm80_pairs.cuh), or by one warpgroup on Hopper.
+// (bidirectional_backward_sm80_pairs.cuh), or on warpgroups of Hopper where on_warpgroups() says so.
 #include "mhla/kernels/bidirectional/bidirectional_backward_sm80_pairs.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
 #include "mhla/kernels/bidirectional/bidirectional_sm90.cuh"

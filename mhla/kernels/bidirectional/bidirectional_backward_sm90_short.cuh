@@ -1,8 +1,9 @@
 // Backward over all pairs of tokens with products of warpgroups (bidirectional_sm90_short.cuh): one block of threads
 // per kv head of a sequence does all of it. With x = dout_t . v_s and the names of
 // bidirectional_backward_sm80_pairs.cuh
-//   64 queries at a time: a_t = sum_s m x k~_s, den_t = eps + q~_t z~, num_t . dout_t = q~_t a_t, dq~_t = w (a_t + c
-//   z~) 64 keys at a time:    dk~_s = sum_t m w (x + c) q~_t, dv_s = sum_t m w s dout_t, dmix = sum s w (x + c)
+//   64 queries at a time: a_t = sum_s m x k~_s, den_t = eps + q~_t z~, num_t . dout_t = q~_t a_t,
+//                         dq~_t = w (a_t + c z~)
+//   64 keys at a time:    dk~_s = sum_t m w (x + c) q~_t, dv_s = sum_t m w s dout_t, dmix = sum s w (x + c)
 #pragma once
 
 #include "mhla/kernels/bidirectional/bidirectional_backward_sm80_pairs.cuh"

@@ -1,8 +1,8 @@
 // Backward of the causal form in bf16, candidates `sm80` and `sm90` (chunkwise_backward_sm80.cuh): summaries and
 // prefixes again, dq with w and c of every token, dP in place of P, dmix, dS in place of dP, then dk and dv, in rounds
-// of heads (kRoundBytes). With few rows of mix and no normaliser `sm90` makes S and dP first and mixes both at once.
-// Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix in parts. Packed
-// sequences go group by group (chunkwise_sm80_plan.h).
+// of heads (kRoundBytes). Without a normaliser, and with up to 32 or 65 to 128 rows of mix, `sm90` makes S and dP first
+// and mixes both at once. Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix
+// in parts. Packed sequences go group by group (chunkwise_sm80_plan.h).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_plan.h"

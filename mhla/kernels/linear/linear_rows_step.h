@@ -1,9 +1,8 @@
 // linear_rows as a part of a decode step.
 // - Its first columns may be q and k: what comes out of them is mapped and turned as rope() does it with the rounded
 //   product (rope.h, halves), bit for bit, in the same kernel.
-// - Gates may leave the kernel that makes them as silu(gate), so that the blocks of threads that norm heads with them
-// do
-//   not all compute it again: one rounding to bf16 either way, after silu instead of before.
+// - Gates may leave the kernel that makes them as silu(gate), so that the blocks that norm heads with them do not all
+//   compute it again: one rounding to bf16 either way, after silu instead of before.
 // - Weights of a later kernel may be brought to the second-level cache meanwhile.
 #pragma once
 

@@ -7,8 +7,8 @@
 //   copies.cpp    cp.async and boxes of a tensor map              products.cpp   ldmatrix, stmatrix, mma, wgmma
 // What the hardware leaves open is set by variables of the environment; kernels must not notice:
 //   MHLA_EMULATOR_ORDER   forward | backward | shuffled   order of threads and of blocks
-//   MHLA_EMULATOR_COPIES  late | early    late: a copy arrives when somebody waits for it, and spoils its place until
-//   then MHLA_EMULATOR_SUMS    late | early    when a wgmma reads shared memory: when somebody waits for it, or at once
+//   MHLA_EMULATOR_COPIES  late | early    late: a copy arrives when somebody waits for it; its place is NaN until then
+//   MHLA_EMULATOR_SUMS    late | early    when a wgmma reads shared memory: when somebody waits for it, or at once
 //   MHLA_EMULATOR_BLOCKS  multiprocessors, so blocks of a persistent kernel: 2
 //   MHLA_EMULATOR_TRACE   1: a line per launch (names of kernels: link with -rdynamic)
 // What is wrong is thrown as std::runtime_error from the launch: a deadlock, an address outside of the shared memory
