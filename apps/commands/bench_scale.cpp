@@ -233,7 +233,7 @@ void add_bench_scale(CLI::App& bench, Job& job) {
       ->check(whole_number(0, 1024))
       ->capture_default_str();
   scale->add_option("--device", r.device, "cpu, cuda or cuda:N")->type_name("NAME")->capture_default_str();
-  add_precision(*scale, r.precision, "f32, or bf16: autocast on a GPU");
+  add_precision(*scale, r.precision, "f32, or bf16: autocast");
   scale->add_flag("--deterministic-reduce", r.deterministic_reduce, "the same bits for any number of processes");
   scale->add_flag("--shard-optimizer", r.shard_optimizer,
                   "each process keeps its share of AdamW's moments and of the EMA");

@@ -373,7 +373,7 @@ struct BenchScaleRequest {
     visit("length", r.length, "language models: tokens of a sequence");
     visit("steps", r.steps, "timed steps");
     visit("device", r.device, "cpu, cuda or cuda:N");
-    visit("precision", r.precision, "f32, or bf16: autocast on a GPU");
+    visit("precision", r.precision, "f32, or bf16: autocast");
     visit("threads", r.threads, "CPU threads; 0: all");
     visit("deterministic_reduce", r.deterministic_reduce, "the same bits for any number of processes");
     visit("shard_optimizer", r.shard_optimizer, "each process keeps its share of AdamW's moments and of the EMA");
