@@ -1,5 +1,5 @@
 // What stands between two branches of a diffusion transformer (kernels/norm/modulated_norm.h) with its gradient. What
-// the kernels do not take (the CPU, f64, odd rows) is computed with LibTorch's operators and differentiated by them.
+// the kernels do not take (f64, odd rows on a GPU), and second derivatives, are LibTorch's operators.
 #include "mhla/core/error.h"
 #include "mhla/kernels/norm/modulated_norm.h"
 #include "mhla/ops/attention_op.h"
@@ -34,7 +34,7 @@ struct Modulated {  // tensors that outlive the call
 };
 
 bool kernels_take(const ModulatedNormInputs& in, at::ScalarType out) {
-  if (!in.x.is_cuda() || in.x.dim() != 3 || in.x.numel() == 0) return false;
+  if (!(in.x.is_cuda() || in.x.is_cpu()) || in.x.dim() != 3 || in.x.numel() == 0) return false;
   for (const at::Tensor* t : {&in.x, &in.branch, &in.gate, &in.scale, &in.shift}) {
     if (t->defined() && !is_kernel_dtype(t->scalar_type())) return false;
   }
@@ -46,8 +46,27 @@ bool kernels_take(const ModulatedNormInputs& in, at::ScalarType out) {
   };
   ModulatedNormParams p;
   p.x = ConstView(nullptr, dtype(in.x.scalar_type()), {in.x.size(0), in.x.size(1), in.x.size(2)});
-  p.x.device = static_cast<int>(in.x.get_device());
+  if (in.x.is_cuda()) p.x.device = static_cast<int>(in.x.get_device());
   return modulated_norm_fit(p, dtype(out)).empty();
+}
+
+at::Tensor wide_row(const at::Tensor& row) { return row.dim() == 3 ? row : row.unsqueeze(1); }
+
+// The gradients with create_graph: of what has gradients itself. `saved`: s, branch, gate, scale, shift.
+torch::autograd::variable_list by_operators(const torch::autograd::variable_list& saved, const at::Tensor& dout,
+                                            const at::Tensor& dsum, double eps) {
+  const at::Tensor &sum = saved[0], &branch = saved[1], &gate = saved[2], &scale = saved[3], &shift = saved[4];
+  const at::Tensor s = sum.to(at::kFloat), centered = s - s.mean(-1, true);
+  const at::Tensor factor = (centered.square().mean(-1, true) + eps).rsqrt(), unit = centered * factor;
+  const at::Tensor d = dout.to(at::kFloat), h = d * (1 + wide_row(scale));
+  at::Tensor ds = factor * (h - h.mean(-1, true) - unit * (h * unit).mean(-1, true));
+  if (dsum.defined()) ds = ds + dsum;
+  const auto row = [](const at::Tensor& x, const at::Tensor& like) {
+    return x.sum(1).to(like.scalar_type()).view(like.sizes());
+  };
+  at::Tensor dbranch, dgate;
+  if (branch.defined()) dbranch = (ds * wide_row(gate)).to(branch.scalar_type()), dgate = row(ds * branch, gate);
+  return {ds.to(sum.scalar_type()), dbranch, dgate, row(d * unit, scale), row(d, shift), at::Tensor(), at::Tensor()};
 }
 
 struct ModulatedNormFunction : torch::autograd::Function<ModulatedNormFunction> {
@@ -64,7 +83,7 @@ struct ModulatedNormFunction : torch::autograd::Function<ModulatedNormFunction> 
     run.stream = current_stream(x);
     modulated_norm(m.params, branch.defined() ? output_view(sum, kModulatedEntry, "sum") : View(),
                    output_view(y, kModulatedEntry, "out"), run);
-    context->save_for_backward({sum, m.branch, m.gate, m.scale, shift.defined() ? m.shift : shift});
+    context->save_for_backward({sum, branch, gate, scale, shift});
     context->saved_data["eps"] = eps;
     context->saved_data["samples"] = std::vector<std::int64_t>(shift.sizes().vec());
     return branch.defined() ? torch::autograd::variable_list{sum, y} : torch::autograd::variable_list{y};
@@ -72,14 +91,13 @@ struct ModulatedNormFunction : torch::autograd::Function<ModulatedNormFunction> 
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& given) {
-    if (at::GradMode::is_enabled())
-      fail(kModulatedEntry, ": second derivatives are not there on a GPU, expected gradients without create_graph");
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor &sum = saved[0], &branch = saved[1], &shift = saved[4];
     const bool joins = branch.defined();
     const at::Tensor dsum = joins ? given[0] : at::Tensor();
     at::Tensor dout = joins ? given[1] : given[0];
     if (!dout.defined()) dout = at::zeros_like(sum);
+    if (at::GradMode::is_enabled()) return by_operators(saved, dout, dsum, context->saved_data["eps"].toDouble());
     dout = dout.contiguous();
     const Modulated m(sum, {sum, branch, saved[2], saved[3], shift}, context->saved_data["eps"].toDouble());
     const at::Tensor dx = at::empty_like(sum), dbranch = joins ? at::empty_like(branch) : at::Tensor();
@@ -92,8 +110,11 @@ struct ModulatedNormFunction : torch::autograd::Function<ModulatedNormFunction> 
     grads.dmodulation = output_view(dmodulation, kModulatedEntry, "dmodulation");
     RunOptions run;
     run.stream = current_stream(sum);
-    const at::Tensor memory = device_workspace(sum, modulated_norm_workspace(m.params));
-    run.workspace = bytes_of(memory);
+    at::Tensor memory;
+    if (sum.is_cuda()) {
+      memory = device_workspace(sum, modulated_norm_workspace(m.params));
+      run.workspace = bytes_of(memory);
+    }
     modulated_norm_backward(m.params, grads, run);
     const std::vector<std::int64_t> samples = context->saved_data["samples"].toIntVector();
     const auto row = [&](std::int64_t which, at::ScalarType type) {
@@ -127,19 +148,18 @@ std::pair<at::Tensor, at::Tensor> modulated_norm(const ModulatedNormInputs& in, 
                                                  std::optional<at::ScalarType> dtype) {
   expect_inputs(in);
   at::ScalarType type = in.x.scalar_type();
-  if (in.x.is_cuda() && autocast_on(at::kCUDA) && type != at::kDouble)
-    type = at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA);
+  if (const at::DeviceType device = in.x.device().type(); autocast_on(device) && type != at::kDouble)
+    type = at::autocast::get_lower_precision_fp_from_device_type(device);
   if (dtype) type = *dtype;
   if (kernels_take(in, type)) {
     const torch::autograd::variable_list both =
         ModulatedNormFunction::apply(in.x, maybe(in.branch), maybe(in.gate), in.scale, in.shift, eps, type);
     return in.branch.defined() ? std::pair{both[0], both[1]} : std::pair{in.x, both[0]};
   }
-  const auto wide = [](const at::Tensor& row) { return row.dim() == 3 ? row : row.unsqueeze(1); };
   at::Tensor sum = in.x;
-  if (in.branch.defined()) sum = at::addcmul(sum, wide(in.gate), in.branch.to(sum.scalar_type()));
+  if (in.branch.defined()) sum = at::addcmul(sum, wide_row(in.gate), in.branch.to(sum.scalar_type()));
   const at::Tensor unit = at::layer_norm(sum, {sum.size(-1)}, {}, {}, eps);
-  const at::Tensor y = at::addcmul(wide(in.shift), unit, 1 + wide(in.scale));
+  const at::Tensor y = at::addcmul(wide_row(in.shift), unit, 1 + wide_row(in.scale));
   return {sum, dtype ? y.to(*dtype) : y};
 }
 

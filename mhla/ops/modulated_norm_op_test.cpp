@@ -1,4 +1,4 @@
-// ops::modulated_norm against the formula: on the CPU, where LibTorch computes it, and on a GPU, where the kernels do.
+// ops::modulated_norm against the formula, on the CPU and on a GPU.
 #include <gtest/gtest.h>
 
 #include "mhla/core/error.h"
@@ -69,9 +69,60 @@ TEST(ModulatedNorm, IsTheFormulaOnTheCpu) {
   for (const bool joins : {false, true}) {
     for (const bool uses_sum : {false, true}) {
       expect_modulated_norm({2, 5, 24, joins, uses_sum}, at::kCPU, at::kDouble, 1e-12);
-      expect_modulated_norm({2, 5, 7, joins, uses_sum}, at::kCPU, at::kFloat, 1e-5);
+      for (const std::int64_t X : {7, 24, 192, 1152}) {
+        expect_modulated_norm({2, 5, X, joins, uses_sum}, at::kCPU, at::kFloat, 2e-6);
+        expect_modulated_norm({3, 131, X, joins, uses_sum}, at::kCPU, at::kBFloat16, 1e-2);
+        expect_modulated_norm({2, 1, X, joins, uses_sum}, at::kCPU, at::kHalf, 2e-3);
+      }
     }
   }
+}
+
+TEST(ModulatedNorm, CanBeDifferentiatedTwice) {
+  for (const bool joins : {false, true}) {
+    const ModulatedCase c{2, 5, 12, joins};
+    at::manual_seed(2);
+    const Inputs in(c);
+    const auto second = [&](bool formula) {
+      const auto leaf = [](const at::Tensor& t) { return t.to(at::kFloat).detach().set_requires_grad(true); };
+      const at::Tensor x = leaf(in.x), branch = leaf(in.branch), rows = leaf(in.rows);
+      const std::vector<at::Tensor> part = rows.unsqueeze(1).chunk(3, -1);
+      at::Tensor s = x, y;
+      if (formula) {
+        if (joins) s = x + part[2] * branch;
+        const at::Tensor centered = s - s.mean(-1, true);
+        y = centered * (centered.square().mean(-1, true) + kModulatedEps).rsqrt() * (1 + part[0]) + part[1];
+      } else {
+        ModulatedNormInputs inputs{x, {}, {}, part[0], part[1]};
+        if (joins) inputs.branch = branch, inputs.gate = part[2];
+        std::tie(s, y) = modulated_norm(inputs, kModulatedEps);
+      }
+      std::vector<at::Tensor> leaves{x, rows};
+      if (joins) leaves.push_back(branch);
+      const auto once = torch::autograd::grad({(y.pow(3) + s.square()).sum()}, leaves, {}, true, /*create_graph=*/true);
+      at::Tensor total = at::zeros({});
+      for (const at::Tensor& g : once) total = total + g.square().sum();
+      return torch::autograd::grad({total}, leaves);
+    };
+    const auto got = second(false), want = second(true);
+    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_LT(off(got[i], want[i].to(at::kDouble)), 1e-5) << joins << i;
+  }
+}
+
+TEST(ModulatedNorm, UnderAutocastOnTheCpuTheStreamStaysWide) {
+  const at::Tensor x = at::randn({2, 70, 24}), branch = at::randn({2, 70, 24}, at::kBFloat16),
+                   row = at::randn({2, 1, 24}, at::kBFloat16);
+  set_autocast(at::kCPU, true);
+  const auto [s, y] = modulated_norm({x, branch, row, row, row}, kModulatedEps);
+  set_autocast(at::kCPU, false);
+  EXPECT_EQ(s.scalar_type(), at::kFloat);
+  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+  const auto [wide, unused] = modulated_norm({x, branch, row, row, row}, kModulatedEps);
+  EXPECT_TRUE(at::equal(wide, s));
+  const auto [first, of_first] = modulated_norm(
+      {x.narrow(0, 1, 1), branch.narrow(0, 1, 1), row.narrow(0, 1, 1), row.narrow(0, 1, 1), row.narrow(0, 1, 1)},
+      kModulatedEps);
+  EXPECT_TRUE(at::equal(of_first, unused.narrow(0, 1, 1)));  // whatever else is in the batch
 }
 
 TEST(ModulatedNorm, RefusalsNameTheTensor) {

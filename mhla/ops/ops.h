@@ -84,7 +84,7 @@ struct ModulatedNormInputs {
   at::Tensor branch, gate;  // [B, N, X] and [B, 1, X] or [B, X]: both or none
   at::Tensor scale, shift;  // [B, 1, X] or [B, X]; one dtype with the gate
 };
-// s and the norm. `dtype`: of the norm; default: that of x, under autocast on a GPU its 16-bit one.
+// s and the norm. `dtype`: of the norm; default: that of x, under autocast its 16-bit one.
 std::pair<at::Tensor, at::Tensor> modulated_norm(const ModulatedNormInputs& inputs, double eps = 1e-6,
                                                  std::optional<at::ScalarType> dtype = {});
 

@@ -1,14 +1,18 @@
 #include "mhla/kernels/norm/modulated_norm.h"
 
+#include <vector>
+
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
+#include "mhla/kernels/common/call.h"
 #include "mhla/kernels/norm/modulated_norm_job.h"
 
 namespace mhla {
 namespace {
 
-// Four columns at a time are read and written whole.
+// A GPU reads and writes four columns at a time.
 void expect_pieces(const ConstView& view, std::int64_t stride, const char* entry, const char* name) {
+  if (view.device == kCpu) return;
   const auto piece = static_cast<std::uintptr_t>(4 * size_of(view.dtype));
   if (reinterpret_cast<std::uintptr_t>(view.data) % piece != 0 || stride % 4 != 0)
     fail(entry, ": ", name, " is not aligned to four columns");
@@ -61,9 +65,9 @@ ModulatedNormJob job_of(const ModulatedNormParams& p, DType out, const char* ent
 }  // namespace
 
 std::string modulated_norm_fit(const ModulatedNormParams& p, DType out) {
-  if (p.x.device == kCpu) return "the kernels are of GPUs";
-  if (!cuda_built()) return "built without CUDA";
   if (!is_kernel_dtype(p.x.dtype) || !is_kernel_dtype(out)) return "expected f32, bf16 or f16";
+  if (p.x.device == kCpu) return "";
+  if (!cuda_built()) return "built without CUDA";
   if (p.x.shape[2] > kModulatedColumns) return str("rows of ", p.x.shape[2], ", at most ", kModulatedColumns);
   if (p.x.shape[2] % 4 != 0) return str("rows of ", p.x.shape[2], ", expected a multiple of 4");
   if (p.x.shape[0] > 65535) return str("a batch of ", p.x.shape[0], ", at most 65535");
@@ -78,6 +82,7 @@ void modulated_norm(const ModulatedNormParams& params, const View& maybe_sum, co
   if (maybe_sum.given() && maybe_sum.dtype != params.x.dtype) fail(kEntry, ": sum has another dtype than x");
   job.y = tokens_of(out, params.x, kEntry, "out"), job.sum = tokens_of(maybe_sum, params.x, kEntry, "sum");
   if (job.samples == 0 || job.tokens == 0 || job.X == 0) return;
+  if (params.x.device == kCpu) return modulated_norm_simd(job, CallExecutor(run, kCpu).executor);
   const DeviceGuard guard(params.x.device);
   modulated_norm_cuda(job);
 }
@@ -103,6 +108,12 @@ void modulated_norm_backward(const ModulatedNormParams& params, const ModulatedN
          params.x.shape[2], "] on the device of x");
   job.dmodulation = data_as<float>(d);
   const std::int64_t bytes = modulated_norm_workspace(params);
+  if (params.x.device == kCpu) {
+    std::vector<float> parts(static_cast<std::size_t>(bytes) / sizeof(float));
+    job.parts = parts.data();
+    if (job.samples == 0 || job.X == 0) return;
+    return modulated_norm_backward_simd(job, CallExecutor(run, kCpu).executor);
+  }
   if (static_cast<std::int64_t>(run.workspace.size()) < bytes)
     fail(kEntry, ": workspace has ", run.workspace.size(), " bytes, expected ", bytes);
   job.parts = reinterpret_cast<float*>(run.workspace.data());

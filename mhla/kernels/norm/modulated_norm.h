@@ -30,14 +30,13 @@ struct ModulatedNormGrads {
   View dmodulation;      // [B, 3, X], f32: of shift, scale and gate (unwritten without a branch)
 };
 
-// Why the kernels do not take this problem, or "". They are of GPUs: up to 5,120 columns, a multiple of 4, in f32, bf16
-// or f16.
+// Why the kernels do not take this problem, or "": f32, bf16 and f16; on a GPU up to 5,120 columns, a multiple of 4.
 std::string modulated_norm_fit(const ModulatedNormParams& params, DType out);
 
 // `sum`: s, dtype of x; not given without a branch, when it is x.
 void modulated_norm(const ModulatedNormParams& params, const View& maybe_sum, const View& out,
                     const RunOptions& run = {});
-// Bitwise repeatable, and the same for a sample whatever else is in its batch. run.workspace holds
+// Bitwise repeatable, and the same for a sample whatever else is in its batch. On a GPU run.workspace holds
 // modulated_norm_workspace() bytes.
 void modulated_norm_backward(const ModulatedNormParams& params, const ModulatedNormGrads& grads,
                              const RunOptions& run = {});

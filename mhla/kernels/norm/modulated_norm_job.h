@@ -1,6 +1,7 @@
-// A checked call as the kernels of modulated_norm_cuda.cu take it.
+// A checked call as the kernels take it.
 #pragma once
 
+#include "mhla/core/threads.h"
 #include "mhla/kernels/norm/modulated_norm.h"
 
 namespace mhla {
@@ -23,7 +24,7 @@ struct ModulatedNormJob {
   void* stream = nullptr;
 };
 
-inline constexpr int kModulatedColumns = 5120, kModulatedTokens = 64;  // tokens of a block of threads
+inline constexpr int kModulatedColumns = 5120, kModulatedTokens = 64;  // tokens of a block of threads, of a task
 
 // Sums over the tokens of a sample come in parts, by their number alone.
 constexpr std::int64_t modulated_parts(std::int64_t tokens) {
@@ -32,5 +33,7 @@ constexpr std::int64_t modulated_parts(std::int64_t tokens) {
 
 void modulated_norm_cuda(const ModulatedNormJob& job);
 void modulated_norm_backward_cuda(const ModulatedNormJob& job);
+void modulated_norm_simd(const ModulatedNormJob& job, Executor& executor);
+void modulated_norm_backward_simd(const ModulatedNormJob& job, Executor& executor);
 
 }  // namespace mhla

@@ -4,102 +4,20 @@
 #define HWY_TARGET_INCLUDE "mhla/kernels/norm/norm_simd.cpp"
 #include "hwy/foreach_target.h"
 // foreach_target.h first: it includes this file once per instruction set
-#include <cmath>
-#include <vector>
-
-#include "mhla/kernels/common/simd/rows-inl.h"
 #include "mhla/kernels/norm/norm_job.h"
+#include "mhla/kernels/norm/norm_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mhla {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <class T>
-T* row_of(const NormRows& rows, std::int64_t row) {
-  return static_cast<T*>(rows.data) + row * rows.stride;
-}
-
-template <class From, class To>
-void copy_row(const From* from, int X, To* to) {
-  each_vector(X, [&](std::int64_t c, std::int64_t n) { store_part(load_part(from + c, n), to + c, n); });
-}
-
-// Rows as floats: each take() is memory for one more.
-class RowBuffers {
- public:
-  RowBuffers(float* memory, int X) : next_(memory), X_(X) {}
-  float* take() {
-    float* const buffer = next_;
-    next_ += X_;
-    return buffer;
-  }
-
-  // A row that is read: where it lies, or a copy as floats. Null where there are no such rows.
-  const float* read(const NormRows& rows, std::int64_t row) {
-    if (rows.data == nullptr) return nullptr;
-    if (rows.dtype == DType::kF32) return row_of<float>(rows, row);
-    float* const buffer = take();
-    rows.dtype == DType::kBF16 ? copy_row(row_of<bf16>(rows, row), X_, buffer)
-                               : copy_row(row_of<f16>(rows, row), X_, buffer);
-    return buffer;
-  }
-  // A row that is written: its place, or a buffer until write().
-  float* begin(const NormRows& rows, std::int64_t row) {
-    if (rows.data == nullptr) return nullptr;
-    return rows.dtype == DType::kF32 ? row_of<float>(rows, row) : take();
-  }
-  void write(const float* from, const NormRows& rows, std::int64_t row) const {
-    if (rows.data == nullptr || rows.dtype == DType::kF32) return;
-    rows.dtype == DType::kBF16 ? copy_row(from, X_, row_of<bf16>(rows, row))
-                               : copy_row(from, X_, row_of<f16>(rows, row));
-  }
-
- private:
-  float* next_;
-  int X_;
-};
 inline constexpr int kForwardBuffers = 3, kBackwardBuffers = 7;  // x, gate, y; x, dy, gate, dgate, dx, x^, dx^
-
-// Memory of every thread's buffers.
-class ThreadBuffers {
- public:
-  ThreadBuffers(Executor& executor, int X, int buffers)
-      : X_(X),
-        floats_(static_cast<std::size_t>(buffers) * static_cast<std::size_t>(X)),
-        memory_(static_cast<std::size_t>(executor.concurrency()) * floats_) {}
-  RowBuffers of(int worker) { return {memory_.data() + static_cast<std::size_t>(worker) * floats_, X_}; }
-
- private:
-  int X_;
-  std::size_t floats_;
-  std::vector<float> memory_;
-};
-
-struct Stats {
-  float mean = 0, factor = 0;
-};
-
-Stats stats_of(const NormJob& p, const float* x) {
-  const float share = 1.0f / static_cast<float>(p.X);
-  Stats s;
-  if (p.centered) {
-    s.mean = share *
-             sum_of(p.X, [&](std::int64_t c, std::int64_t n, Vector sum) { return hn::Add(sum, load_part(x + c, n)); });
-  }
-  const Vector mean = hn::Set(Full(), s.mean);
-  const float squares = sum_of(p.X, [&](std::int64_t c, std::int64_t n, Vector sum) {
-    const Vector d = only(hn::Sub(load_part(x + c, n), mean), n);
-    return hn::MulAdd(d, d, sum);
-  });
-  s.factor = 1.0f / std::sqrt(squares * share + p.eps);
-  return s;
-}
 
 void forward_row(const NormJob& p, std::int64_t row, RowBuffers buffers) {
   const float *x = buffers.read(p.x, row), *gate = buffers.read(p.gate, row);
   float* const y = buffers.begin(p.y, row);
-  const Stats s = stats_of(p, x);
+  const Stats s = stats_of(x, p.X, p.centered, p.eps);
   const Vector mean = hn::Set(Full(), s.mean), factor = hn::Set(Full(), s.factor);
   each_vector(p.X, [&](std::int64_t c, std::int64_t n) {
     Vector v = hn::Mul(hn::Mul(hn::Sub(load_part(x + c, n), mean), factor),
@@ -119,7 +37,7 @@ void backward_row(const NormJob& p, std::int64_t row, float* dweight, float* dbi
   const float *x = buffers.read(p.x, row), *dy = buffers.read(p.y, row), *gate = buffers.read(p.gate, row);
   float *const dgate = buffers.begin(p.dgate, row), *const dx = buffers.begin(p.dx, row);
   float *const normed = buffers.take(), *const inner = buffers.take();  // x^, dx^
-  const Stats s = stats_of(p, x);
+  const Stats s = stats_of(x, p.X, p.centered, p.eps);
   const Vector mean = hn::Set(Full(), s.mean), factor = hn::Set(Full(), s.factor), one = hn::Set(Full(), 1.0f);
   Vector along = hn::Zero(Full()), level = hn::Zero(Full());
   each_vector(p.X, [&](std::int64_t c, std::int64_t n) {
