@@ -78,7 +78,8 @@ TEST_F(CliLm, FromTextToPerplexity) {
                 read_file(folder.path("ours") + name) == read_file(out + name))
         << name;
   EXPECT_EQ(run_program({"generate", "--run", folder.path("ours"), "--prompt", "to", "--max-tokens", "2"}).code, 0);
-  // Under published names and back: the same perplexity.
+  // Under published names and back: the same perplexity, in batches of the run, because products of oneDNN round by
+  // their number of rows on some CPUs.
   ASSERT_EQ(run_program({"convert", out, folder.path("published.safetensors"), "--to", "published"}).code, 0);
   const ProgramRun back = run_program(
       {"convert", folder.path("published.safetensors"), folder.path("back"), "--config", out + "/config.json"});
@@ -86,7 +87,7 @@ TEST_F(CliLm, FromTextToPerplexity) {
   EXPECT_TRUE(read_file(folder.path("back/model.safetensors")).size() > 0);
   fs::copy_file(out + "/tokenizer.json", folder.path("back/tokenizer.json"), fs::copy_options::overwrite_existing);
   const ProgramRun again = run_program({"eval", "lm", "--run", folder.path("back"), "--data", out + "/tokens",
-                                        "--context", "64", "--json", "--threads", "1"});
+                                        "--context", "64", "--batch", "4", "--json", "--threads", "1"});
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_DOUBLE_EQ(parse_json(lines_of(again.out).at(0), "row").at("loss").as_double(), row.at("loss").as_double());
 }
