@@ -1,5 +1,6 @@
 // Ctrl-C and SIGTERM as a wish: while one of these lives, the first signal is remembered, so that a loop can save and
-// leave; a second one ends the process at once.
+// leave; a second one ends the process at once. To be made on the main thread: there a signal cannot hurt products that
+// are under way.
 #pragma once
 
 #include <csignal>
