@@ -13,11 +13,13 @@ constexpr const char* kExactEntry = "linear";
 thread_local bool exact = false;
 
 // Products of so few rows wait for their weights: ours reads them once as they lie, BLAS packs them first.
-constexpr std::int64_t kExactRows = 4;
+constexpr std::int64_t kFewLinearRows = 4;
 
-bool few_rows(const torch::Tensor& x, const torch::Tensor& weight) {
-  return !torch::GradMode::is_enabled() && x.is_cpu() && x.scalar_type() == torch::kFloat &&
-         weight.scalar_type() == torch::kFloat && x.numel() <= kExactRows * x.size(-1);
+bool few_rows(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) {
+  const torch::ScalarType type = x.scalar_type();
+  return !torch::GradMode::is_enabled() && x.is_cpu() && (type == torch::kFloat || type == torch::kBFloat16) &&
+         weight.scalar_type() == type && (!bias.defined() || bias.scalar_type() == type) &&
+         x.numel() <= kFewLinearRows * x.size(-1);
 }
 
 // The output of a linear layer as it is; its backward pass adds the gradient of the bias.
@@ -51,7 +53,7 @@ ExactLayers::ExactLayers(bool on) : before_(exact) { exact = on; }
 ExactLayers::~ExactLayers() { exact = before_; }
 
 torch::Tensor apply_linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) {
-  if (!exact && !few_rows(x, weight)) return linear(x, weight, bias);
+  if (!exact && !few_rows(x, weight, bias)) return linear(x, weight, bias);
   if (torch::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad()))
     fail(kExactEntry, ": gradients are on, expected inference");
   const torch::Tensor flat = x.reshape({-1, x.size(-1)}).contiguous();

@@ -56,6 +56,24 @@ TEST(LinearLayers, HaveTheGradientsOfLibTorch) {
   }
 }
 
+// A decode step in bf16: sums in f32, rounded once.
+TEST(LinearLayers, FewRowsInBf16) {
+  const torch::NoGradGuard no_gradient;
+  torch::manual_seed(2);
+  const torch::Tensor weight = torch::randn({37, 300}).to(torch::kBFloat16);
+  const torch::Tensor bias = torch::randn({37}).to(torch::kBFloat16);
+  for (const std::int64_t rows : {1, 2, 4, 5}) {
+    const torch::Tensor x = torch::randn({rows, 1, 300}).to(torch::kBFloat16);
+    const torch::Tensor want = torch::linear(x.to(torch::kFloat), weight.to(torch::kFloat), bias.to(torch::kFloat));
+    const torch::Tensor got = apply_linear(x, weight, bias);
+    EXPECT_EQ(got.scalar_type(), torch::kBFloat16);
+    EXPECT_EQ(got.sizes(), want.sizes());
+    EXPECT_TRUE(torch::allclose(got.to(torch::kFloat), want, /*rtol=*/0x1p-8, /*atol=*/1e-4)) << rows;
+  }
+  const torch::Tensor x = torch::randn({1, 300}).to(torch::kBFloat16);
+  EXPECT_FALSE(torch::equal(apply_linear(x, weight), apply_linear(x, weight, bias)));
+}
+
 TEST(LinearLayers, CanBeDifferentiatedTwice) {
   torch::manual_seed(1);
   const torch::Tensor x = torch::randn({4224, 3}), weight = torch::randn({2, 3}),

@@ -8,13 +8,14 @@
 
 namespace mhla {
 
+// In host memory, all f32 or all bf16, last stride 1. Sums are f32.
 struct LinearParams {
-  ConstView x;           // [N, K] f32 in host memory; last stride 1
-  ConstView weight;      // [O, K] f32; last stride 1
-  ConstView maybe_bias;  // [O] f32
+  ConstView x;           // [N, K]
+  ConstView weight;      // [O, K]
+  ConstView maybe_bias;  // [O]
 };
 
-// out [N, O] f32, last stride 1. Candidates: "simd", and by name "ref", the definition in f64.
+// out [N, O], of the same dtype, last stride 1. Candidates: "simd", and by name "ref", the definition in f64.
 void linear_forward(const LinearParams& params, const View& out, const RunOptions& run = {});
 
 }  // namespace mhla

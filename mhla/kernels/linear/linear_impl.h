@@ -5,13 +5,15 @@
 
 namespace mhla {
 
+template <class T>  // float or bf16
 struct LinearProblem {
   std::int64_t N = 0, K = 0, O = 0;
-  const float *x = nullptr, *weight = nullptr, *maybe_bias = nullptr;
-  float* out = nullptr;
+  const T *x = nullptr, *weight = nullptr, *maybe_bias = nullptr;
+  T* out = nullptr;
   std::int64_t x_stride = 0, weight_stride = 0, out_stride = 0;  // of a row
 };
 
-void linear_simd(const LinearProblem& problem, Executor& executor);
+void linear_simd(const LinearProblem<float>& problem, Executor& executor);
+void linear_simd(const LinearProblem<bf16>& problem, Executor& executor);
 
 }  // namespace mhla

@@ -15,14 +15,14 @@ namespace {
 
 // Sums R * C, a row's vector and C weights: 6 * 4 + 5 of 32 registers, 3 * 4 + 4 of 16 (one is reused).
 constexpr std::int64_t kTileRows = kLanes >= 16 ? 6 : 3, kTileOuts = 4;
-constexpr std::int64_t kTaskOuts = 32;  // 128 KiB of weights at K = 1,024
+constexpr std::int64_t kTaskOuts = 32;  // 128 KiB of weights at K = 1,024 in f32
 constexpr std::int64_t kParallelProducts = std::int64_t{1} << 15;
 
-template <int R, int C>
-HWY_INLINE void tile(const LinearProblem& p, std::int64_t n, std::int64_t o) {
+template <int R, int C, class T>
+HWY_INLINE void tile(const LinearProblem<T>& p, std::int64_t n, std::int64_t o) {
   const Full d;
-  const float* x = p.x + n * p.x_stride;
-  const float* w = p.weight + o * p.weight_stride;
+  const T* x = p.x + n * p.x_stride;
+  const T* w = p.weight + o * p.weight_stride;
   hn::Vec<Full> sums[R][C];
   MHLA_UNROLL(8)
   for (int r = 0; r < R; ++r) MHLA_UNROLL(4)
@@ -40,27 +40,28 @@ HWY_INLINE void tile(const LinearProblem& p, std::int64_t n, std::int64_t o) {
   };
   std::int64_t k = 0;
   for (; k + kLanes <= p.K; k += kLanes)
-    add([&](int r) HWY_ATTR { return hn::LoadU(d, x + r * p.x_stride + k); },
-        [&](int c) HWY_ATTR { return hn::LoadU(d, w + c * p.weight_stride + k); });
+    add([&](int r) HWY_ATTR { return load(d, x + r * p.x_stride + k); },
+        [&](int c) HWY_ATTR { return load(d, w + c * p.weight_stride + k); });
   if (k < p.K)
     add([&](int r) HWY_ATTR { return load_some(d, x + r * p.x_stride + k, p.K - k); },
         [&](int c) HWY_ATTR { return load_some(d, w + c * p.weight_stride + k, p.K - k); });
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < C; ++c) {
       float sum = hn::GetLane(hn::SumOfLanes(d, sums[r][c]));
-      if (p.maybe_bias != nullptr) sum += p.maybe_bias[o + c];
-      p.out[(n + r) * p.out_stride + o + c] = sum;
+      if (p.maybe_bias != nullptr) sum += static_cast<float>(to_f64(p.maybe_bias[o + c]));
+      store_f64(p.out, kDTypeOf<T>, (n + r) * p.out_stride + o + c, sum);
     }
 }
 
-template <int R>
-HWY_INLINE void outs_of(const LinearProblem& p, std::int64_t n, std::int64_t first, std::int64_t last) {
+template <int R, class T>
+HWY_INLINE void outs_of(const LinearProblem<T>& p, std::int64_t n, std::int64_t first, std::int64_t last) {
   std::int64_t o = first;
   for (; o + kTileOuts <= last; o += kTileOuts) tile<R, kTileOuts>(p, n, o);
   for (; o < last; ++o) tile<R, 1>(p, n, o);
 }
 
-void linear_any(const LinearProblem& p, Executor& executor) {
+template <class T>
+void linear_any(const LinearProblem<T>& p, Executor& executor) {
   const std::int64_t tasks = (p.O + kTaskOuts - 1) / kTaskOuts;
   const auto task = [&](std::int64_t index, int) HWY_ATTR {
     const std::int64_t first = index * kTaskOuts, last = HWY_MIN(p.O, first + kTaskOuts);
@@ -76,6 +77,9 @@ void linear_any(const LinearProblem& p, Executor& executor) {
   }
 }
 
+void linear_f32(const LinearProblem<float>& p, Executor& executor) { linear_any(p, executor); }
+void linear_bf16(const LinearProblem<bf16>& p, Executor& executor) { linear_any(p, executor); }
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace mhla
@@ -84,10 +88,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace mhla {
 
-HWY_EXPORT(linear_any);
+HWY_EXPORT(linear_f32);
+HWY_EXPORT(linear_bf16);
 
-void linear_simd(const LinearProblem& problem, Executor& executor) {
-  HWY_DYNAMIC_DISPATCH(linear_any)
+void linear_simd(const LinearProblem<float>& problem, Executor& executor) {
+  HWY_DYNAMIC_DISPATCH(linear_f32)
+  (problem, executor);
+}
+void linear_simd(const LinearProblem<bf16>& problem, Executor& executor) {
+  HWY_DYNAMIC_DISPATCH(linear_bf16)
   (problem, executor);
 }
 

@@ -91,6 +91,48 @@ TEST(Linear, ARowHasItsBitsInAnyCompany) {
   }
 }
 
+// bf16 is f32 with its inputs and its output rounded: the same sums in the same order.
+TEST(Linear, Bf16HasTheSumsOfF32) {
+  const EachTarget back;
+  const auto narrow = [](const std::vector<float>& from) {
+    std::vector<bf16> to;
+    for (const float value : from) to.push_back(to_bf16(value));
+    return to;
+  };
+  const auto widen = [](const std::vector<bf16>& from) {
+    std::vector<float> to;
+    for (const bf16 value : from) to.push_back(to_f32(value));
+    return to;
+  };
+  for (const std::string& target : EachTarget::names()) {
+    use_simd_target(target);
+    for (const auto& [N, K, O] :
+         {std::array<std::int64_t, 3>{1, 1, 1}, {1, 64, 7}, {5, 33, 9}, {13, 100, 70}, {2, 1030, 40}, {7, 0, 3}}) {
+      const std::vector<bf16> x = narrow(numbers(N * K, 1)), w = narrow(numbers(O * K, 2)),
+                              bias = narrow(numbers(O, 3));
+      for (const bool with_bias : {false, true}) {
+        const std::vector<float> sums =
+            run(widen(x), widen(w), with_bias ? widen(bias) : std::vector<float>(), N, K, O);
+        for (const char* candidate : {"", "ref"}) {
+          std::vector<bf16> out(static_cast<std::size_t>(N * O) + 1, bf16{0x7fc1});
+          LinearParams params{{x.data(), DType::kBF16, {N, K}}, {w.data(), DType::kBF16, {O, K}}, {}};
+          if (with_bias) params.maybe_bias = ConstView(bias.data(), DType::kBF16, {O});
+          RunOptions options;
+          options.candidate = candidate;
+          linear_forward(params, View(out.data(), DType::kBF16, {N, O}), options);
+          EXPECT_EQ(out.back().bits, 0x7fc1) << "wrote outside";
+          for (std::size_t i = 0; i < sums.size(); ++i) {
+            if (options.candidate.empty())
+              ASSERT_EQ(out[i].bits, to_bf16(sums[i]).bits) << target << " " << i;
+            else
+              ASSERT_LE(std::abs(to_f32(out[i]) - sums[i]), 0x1p-8 * std::abs(sums[i]) + 0x1p-14) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Linear, StridedRows) {
   const std::int64_t N = 3, K = 20, O = 5;
   const std::vector<float> x = numbers(N * 32, 7), w = numbers(O * K, 8);
@@ -132,8 +174,10 @@ TEST(Linear, MistakesAreNamed) {
             "linear_forward: weight has shape [3, 5], expected [O, 4]");
   EXPECT_EQ(said(good, View(data.data(), DType::kF32, {3, 2})),
             "linear_forward: out has shape [3, 2], expected [2, 3]");
+  EXPECT_EQ(said({{data.data(), DType::kF16, {2, 4}}, good.weight, {}}, out),
+            "linear_forward: x is f16, expected f32 or bf16");
   EXPECT_EQ(said({{data.data(), DType::kBF16, {2, 4}}, good.weight, {}}, out),
-            "linear_forward: x is bf16, expected f32");
+            "linear_forward: weight is f32, expected bf16 like x");
   LinearParams strided = good;
   strided.x.stride[1] = 2;
   EXPECT_EQ(said(strided, out), "linear_forward: x has last stride 2, expected 1");

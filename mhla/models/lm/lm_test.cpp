@@ -220,6 +220,20 @@ TEST(LanguageModels, CastButForMix) {
             0.02);
 }
 
+// Steps of one token use other products than whole sequences do.
+TEST(LanguageModels, DecodeInBf16) {
+  const torch::NoGradGuard no_gradient;
+  LanguageModel model = make_lm(small_lm());
+  const torch::Tensor tokens = tokens_of(2, 100), want = model->forward(tokens);
+  model->cast(torch::kBFloat16);
+  LmState state = model->begin(2);
+  model->prefill(tokens.narrow(1, 0, 60), state);
+  torch::Tensor last;
+  for (std::int64_t i = 60; i < 100; ++i) last = model->decode(tokens.select(1, i), state);
+  EXPECT_EQ(last.scalar_type(), torch::kBFloat16);
+  EXPECT_LE(relative_distance(last.to(torch::kFloat), want.select(1, 99)), 0.05);
+}
+
 // Steps of bf16 at what sixteen blocks add up would be six times those of its last norm alone.
 TEST(LanguageModels, AddUpInF32) {
   const torch::NoGradGuard no_gradient;
