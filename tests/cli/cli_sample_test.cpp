@@ -167,6 +167,10 @@ TEST_F(CliSample, ResumesOnlyTheSameSettings) {
   write_dit_weights(weights, other);
   expect_refused(words("out", {"--resume"}), {weights + " has changed since " + folder.path("out") + " was begun"});
   write_file(weights, kept);
+  const std::string config = folder.path("dit/config.json"), text = file_text(config);
+  write_file(config, text + " ");
+  expect_refused(words("out", {"--resume"}), {config + " has changed since " + folder.path("out") + " was begun"});
+  write_file(config, text);
   EXPECT_TRUE(files_in(folder.path("out")) == before);
   // More of each class: those that are there stay.
   expect_done(words("out", {"--resume", "--per-class", "2"}));
@@ -201,6 +205,10 @@ TEST_F(CliSample, MistakesAreNamed) {
   expect_refused_sample({"--guidance", "-1"}, {"guidance: scale is -1, expected 0 or more"});
   expect_refused_sample({"--prompt", "a house"}, {"dit_d32 generates classes, expected --classes"});
   expect_refused_sample({"--negative", "Coat"}, {"--negative is given, but --guidance is 1"});
+  expect_refused_sample({"--guidance-interval", "1,5"}, {"--guidance-interval is given, but --guidance is 1"});
+  expect_refused_sample({"--guidance-channels", "1"}, {"--guidance-channels is given, but --guidance is 1"});
+  expect_refused_sample({"--preview", "4"}, {"--preview is 4, expected less than the 4 steps"});
+  expect_refused_sample({"--text-encoder", folder.path()}, {"--text-encoder is given, but dit_d32 generates classes"});
   expect_refused_sample({"--sheet", "9000x9"}, {"--sheet is 9000x9"});
   expect_refused_sample({"--weights", "ema"}, {"--weights is ema, but", "has no ema.safetensors"});
   expect_refused_sample({"--run", folder.path("dit")}, {"expected one of --run and --model"});

@@ -7,6 +7,7 @@
 #include "apps/engine/caption_states.h"
 #include "apps/engine/encode/encode_items.h"
 #include "apps/engine/encode/encode_video.h"
+#include "apps/engine/model_files.h"
 #include "mhla/core/memory.h"
 #include "mhla/core/run_failed.h"
 #include "mhla/core/threads.h"
@@ -31,19 +32,12 @@ using EncodeClock = std::chrono::steady_clock;
 
 constexpr std::int64_t kShardBytes = 128 << 20, kMostShardItems = 4096;
 
-// All that decides the bytes of a model: its configuration, weights and tokenizer.
 std::string folder_sha256(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& item : fs::directory_iterator(folder)) {
-    const std::string end = item.path().extension().string();
-    if (item.is_regular_file() && (end == ".safetensors" || end == ".json" || end == ".model"))
-      names.push_back(item.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
   Sha256 sum;
-  for (const std::string& name : names) {
+  for (const fs::path& file : model_files(folder)) {
+    const std::string name = file.filename().string();
     sum.add(std::as_bytes(std::span(name)));
-    sum.add(MappedFile(folder / name).bytes());
+    sum.add(MappedFile(file).bytes());
   }
   return sum.digest();
 }

@@ -92,8 +92,10 @@ void SampleFolder::expect_same_settings(const JsonValue& there) const {
     if (old != nullptr && now != nullptr && *old == *now) continue;
     const bool more = key == "per_class" && old != nullptr && old->is_number() && old->as_int() < plan_.per_class;
     if (more) continue;
-    if (key == "weights_crc32c")
-      fail(kSampleCommand, ": ", plan_.weights.string(), " has changed since ", folder_.string(),
+    if (key.ends_with(kChecksum) && old != nullptr && now != nullptr)
+      fail(kSampleCommand, ": ",
+           said(plan_.settings.find(key.substr(0, key.size() - std::string_view(kChecksum).size()))),
+           " has changed since ", folder_.string(),
            " was begun, expected the same weights, --overwrite or another --out");
     fail(kSampleCommand, ": the images in ", folder_.string(), " are made with ", key, " ", said(old), ", now it is ",
          said(now), ": expected the same settings, --overwrite or another --out");

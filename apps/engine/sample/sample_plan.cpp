@@ -4,11 +4,14 @@
 #include <charconv>
 #include <cmath>
 
+#include "apps/engine/model_files.h"
 #include "mhla/core/limits.h"
 #include "mhla/io/crc32c.h"
+#include "mhla/io/file.h"
 #include "mhla/io/folder.h"
 #include "mhla/io/utf8.h"
 #include "mhla/train/opening.h"
+#include "mhla/train/trainer.h"
 
 namespace mhla::apps {
 namespace {
@@ -69,8 +72,9 @@ void take_run(const SampleImagesRequest& r, SamplePlan& plan, Observer& observer
 void take_classes(const SampleImagesRequest& r, SamplePlan& plan) {
   const std::vector<std::string>& names = plan.generator.class_names;
   if (!r.prompts.empty())
-    fail(kSampleCommand, ": --prompts is given, but ", plan.generator.model(),
-         " generates classes, expected --classes");
+    fail(kSampleCommand, ": prompts are given, but ", plan.generator.model(), " generates classes, expected --classes");
+  if (!r.text_encoder.empty())
+    fail(kSampleCommand, ": --text-encoder is given, but ", plan.generator.model(), " generates classes");
   for (const std::string& given : r.classes) {
     if (given != "all") {
       plan.classes.push_back(class_called(given, names));
@@ -102,6 +106,9 @@ void take_prompts(const SampleImagesRequest& r, SamplePlan& plan) {
   const std::string& known = plan.generator.generation.text_encoder;
   if (!r.text_encoder.empty()) {
     plan.text_encoder = r.text_encoder;
+    if (!fs::exists(plan.text_encoder / "config.json"))
+      fail(kSampleCommand, ": --text-encoder is ", r.text_encoder, ", which has no config.json, expected a folder of ",
+           "Gemma-2");
   } else if (plan.text_encoder.empty() && !known.empty()) {
     plan.text_encoder = known;
     if (!fs::exists(plan.text_encoder / "config.json"))
@@ -211,6 +218,8 @@ void take_sampler(const SampleImagesRequest& r, SamplePlan& plan) {
     fail(kSampleCommand, ": --time-grid is given, but ", plan.generator.model(),
          " predicts noise, expected it for flow matching");
   o.time_grid = r.time_grid;
+  if (r.preview >= o.steps)
+    fail(kSampleCommand, ": --preview is ", r.preview, ", expected less than the ", o.steps, " steps, 0 for none");
   plan.shift = r.shift.value_or(g.shift);
   (void)plan.make_sampler();
 }
@@ -234,14 +243,33 @@ void take_guidance(const SampleImagesRequest& r, SamplePlan& plan) {
     o.interval = {r.guidance_interval[0], r.guidance_interval[1]};
   }
   check(o);
+  if (plan.guided()) return;
+  for (const auto& [name, given] : {std::pair("--guidance-channels", r.guidance_channels != "all"),
+                                    std::pair("--guidance-interval", !r.guidance_interval.empty())})
+    if (given) fail(kSampleCommand, ": ", name, " is given, but --guidance is 1, expected more");
+}
+
+// A checksum of all that decides what a model computes.
+std::int64_t model_crc32c(const fs::path& model) {
+  if (!is_folder(model)) return file_crc32c(model);
+  std::uint32_t sum = 0;
+  for (const fs::path& file : model_files(model)) {
+    const std::string name = file.filename().string();
+    sum = crc32c(MappedFile(file).bytes(), crc32c(std::as_bytes(std::span(name)), sum));
+  }
+  return sum;
 }
 
 JsonValue settings_of(const SampleImagesRequest& r, const SamplePlan& plan) {
   const GeneratorPlan& g = plan.generator;
   JsonValue s = JsonValue::object();
   s.set("model", g.model()).set("attention", g.attention());
-  s.set("weights", fs::absolute(plan.weights).lexically_normal().string());
-  if (fs::is_regular_file(plan.weights)) s.set("weights_crc32c", static_cast<std::int64_t>(file_crc32c(plan.weights)));
+  const auto add_model = [&](const std::string& key, const fs::path& path) {
+    s.set(key, fs::absolute(path).lexically_normal().string()).set(key + kChecksum, model_crc32c(path));
+  };
+  add_model("weights", plan.weights);
+  const fs::path config = g.folder / "config.json";
+  if (!is_folder(plan.weights) && fs::exists(config)) add_model("config", config);
   s.set("process", g.generation.process);
   if (plan.prompts.empty()) {
     JsonValue classes = JsonValue::array();
@@ -250,7 +278,8 @@ JsonValue settings_of(const SampleImagesRequest& r, const SamplePlan& plan) {
   } else {
     JsonValue prompts = JsonValue::array();
     for (const std::string& prompt : plan.prompts) prompts.push(prompt);
-    s.set("prompts", prompts).set("text_encoder", fs::absolute(plan.text_encoder).lexically_normal().string());
+    s.set("prompts", prompts);
+    add_model("text_encoder", plan.text_encoder);
   }
   s.set("per_class", plan.per_class).set("seed", r.seed);
   s.set("size", plane_text(plan.images)).set("sampler", plan.sampler.sampler).set("steps", plan.sampler.steps);
@@ -263,7 +292,10 @@ JsonValue settings_of(const SampleImagesRequest& r, const SamplePlan& plan) {
     if (!r.guidance_interval.empty())
       s.set("guidance_interval", JsonValue::array({plan.guidance.interval[0], plan.guidance.interval[1]}));
   }
-  if (plan.autoencoder) s.set("vae", fs::absolute(plan.vae).lexically_normal().string()).set("tile", r.tile);
+  if (plan.autoencoder) {
+    add_model("vae", plan.vae);
+    s.set("tile", r.tile);
+  }
   s.set("precision", r.precision);
   return s;
 }
