@@ -1,5 +1,6 @@
 #include "apps/engine/caption_states.h"
 
+#include "mhla/io/utf8.h"
 #include "mhla/language/caption_tokens.h"
 #include "mhla/train/lm/run_tokenizer.h"
 
@@ -11,6 +12,14 @@ TokenizerPtr caption_tokenizer(const std::string& command, const fs::path& encod
   const fs::path beside = fs::absolute(encoder / "").parent_path().parent_path() / "tokenizer";
   const bool own = !train::tokenizer_file(encoder).empty() || train::tokenizer_file(beside).empty();
   return train::run_tokenizer(command, own ? encoder : beside, vocab);
+}
+
+void expect_whole_captions(const std::string& command, const Tokenizer& tokenizer,
+                           const std::vector<std::string>& texts, std::string_view instruction, std::int64_t tokens) {
+  for (const std::string& text : texts)
+    if (const std::int64_t over = caption_tokens(tokenizer, {text}, instruction, tokens).left_out[0]; over > 0)
+      fail(command, ": '", start_of(text), "' is ", over, over == 1 ? " token" : " tokens",
+           " too long for the model, which sees ", tokens, ": leave out the end");
 }
 
 CaptionEncoder::CaptionEncoder(const std::string& command, const fs::path& folder, std::int64_t tokens,

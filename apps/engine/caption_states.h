@@ -12,6 +12,10 @@ namespace mhla::apps {
 // Beside the encoder, or in tokenizer/ of the pipeline that the encoder lies in. Errors open with `command`.
 TokenizerPtr caption_tokenizer(const std::string& command, const std::filesystem::path& encoder, std::int64_t vocab);
 
+// Refuses texts whose ends the image model would not see. `instruction`: what is put before each.
+void expect_whole_captions(const std::string& command, const Tokenizer& tokenizer,
+                           const std::vector<std::string>& texts, std::string_view instruction, std::int64_t tokens);
+
 class CaptionEncoder {
  public:
   CaptionEncoder(const std::string& command, const std::filesystem::path& folder, std::int64_t tokens,

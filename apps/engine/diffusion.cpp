@@ -10,6 +10,7 @@
 #include "mhla/core/memory.h"
 #include "mhla/io/prompts.h"
 #include "mhla/io/utf8.h"
+#include "mhla/language/caption_tokens.h"
 #include "mhla/train/classify/class_names.h"
 #include "mhla/train/diffusion/diffusion_init.h"
 #include "mhla/train/diffusion/open_diffusion.h"
@@ -45,6 +46,8 @@ Conditioning sheet_prompts(const DiffusionOptions& options, const NetworkConfig&
   if (config.hidden_size != c.caption_dim)
     fail(kTrainCommand, ": ", encoder.string(), " has states of ", config.hidden_size, " channels, expected the ",
          c.caption_dim, " of the captions");
+  expect_whole_captions(kTrainCommand, *caption_tokenizer(kTrainCommand, encoder, config.vocab_size), prompts,
+                        sana_instruction(), c.caption_tokens);
   const ModelSize size = size_of(config, 512);
   const torch::Device device = device_of(options.train.device);
   expect_fits(str(kTrainCommand, ": the text encoder of --sample-prompts"),

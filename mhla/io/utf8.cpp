@@ -44,4 +44,12 @@ std::string escaped(std::string_view text) {
   return safe;
 }
 
+std::string start_of(const std::string& text) {
+  constexpr std::size_t kMost = 40;
+  if (text.size() <= kMost) return text;
+  std::size_t end = kMost;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return text.substr(0, end) + "...";
+}
+
 }  // namespace mhla

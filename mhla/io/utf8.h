@@ -14,6 +14,9 @@ inline bool is_utf8(std::string_view text) { return utf8_prefix(text) == text.si
 // The text with bytes that are no UTF-8 spelled out, "caf\\xe9": names of files may have any.
 std::string escaped(std::string_view text);
 
+// For messages: at most 40 bytes of whole characters, then "...".
+std::string start_of(const std::string& text);
+
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD, for bytes that are no text
 
 }  // namespace mhla

@@ -51,6 +51,7 @@ CaptionTokens caption_tokens(const Tokenizer& tokenizer, const std::vector<std::
     result.ids.insert(result.ids.end(), rest, padding);
     result.mask.insert(result.mask.end(), kept, 1);
     result.mask.insert(result.mask.end(), rest, 0);
+    result.left_out.push_back(static_cast<std::int64_t>(ids.size() - kept));
   }
   return result;
 }

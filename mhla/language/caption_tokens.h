@@ -17,6 +17,7 @@ std::string_view sana_instruction();
 struct CaptionTokens {
   std::int64_t captions = 0, length = 0;
   std::vector<std::int64_t> ids, mask;  // [captions, length]; mask 0 for padding
+  std::vector<std::int64_t> left_out;   // [captions]: tokens at the end of each that were cut
 };
 
 // `tokens`: what the image model sees. With an instruction a text is cut at (tokens of the instruction) + tokens - 2,

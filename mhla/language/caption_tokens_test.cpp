@@ -34,6 +34,7 @@ TEST(CaptionTokens, ArePaddedAndCutToOneLength) {
   EXPECT_EQ(some.mask, (std::vector<std::int64_t>{1, 1, 1, 1, 1, 1, 1, 0, 0,  //
                                                   1, 1, 1, 1, 1, 1, 1, 1, 1,  //
                                                   1, 1, 1, 1, 1, 0, 0, 0, 0}));
+  EXPECT_EQ(some.left_out, (std::vector<std::int64_t>{0, 10, 0}));
 }
 
 TEST(CaptionTokens, OfNothingHaveNoInstruction) {

@@ -214,6 +214,10 @@ TEST_F(CliEncode, CaptionsBesidePicturesAndInAFile) {
   const ProgramRun run = encode(words);
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_TRUE(has(run.out, "captions  12 tokens of 8 channels, f32")) << run.out;
+  EXPECT_TRUE(has(run.err,
+                  "1 of 3 captions do not fit in 12 tokens and lose their ends, 'a very long sentence about a "
+                  "house' the most, 24 tokens: --caption-tokens keeps more"))
+      << run.err;
   const Safetensors shard = Safetensors::read(folder.path("out/shard-00000.safetensors"));
   EXPECT_EQ(shard.view("captions").shape[0], 3);
   EXPECT_FALSE(shard.contains("labels"));

@@ -419,7 +419,21 @@ TEST_F(CliSample, PromptsThroughTheTextEncoder) {
   EXPECT_NE(house, tree);
   expect_done(made("batch", joined(prompts, {"--per-prompt", "2", "--guidance", "3", "--batch", "3"})));
   EXPECT_EQ(file_text(folder.path("out/images/000001.png")), file_text(folder.path("batch/images/000001.png")));
+  // Other weights than those of the images that are there, in any part of the pipeline.
+  for (const char* part : {"transformer", "vae", "text_encoder"}) {
+    const std::string file = sana + "/" + part + "/model.safetensors", kept = file_text(file);
+    std::string changed = kept;
+    changed.back() = static_cast<char>(changed.back() ^ 1);
+    write_file(file, changed);
+    expect_refused(made("batch", joined(prompts, {"--per-prompt", "2", "--guidance", "3", "--resume"})),
+                   {sana + "/" + part, " has changed since " + folder.path("batch") + " was begun"});
+    write_file(file, kept);
+  }
   expect_done(made("negative", joined(prompts, {"--guidance", "3", "--negative", "a tree", "--sampler", "euler"})));
+  const std::string long_one(310, 'x');
+  expect_refused(made("x", {"--prompt", long_one}),
+                 {"'" + long_one.substr(0, 40) + "...' is 12 tokens too long for the model, which sees 300"});
+  expect_refused(made("x", {"--prompt", "a house", "--guidance", "3", "--negative", long_one}), {" tokens too long"});
   expect_refused(made("x", {}), {"no prompt is given, expected --prompts FILE"});
   expect_refused(made("x", {"--classes", "1"}), {"generates captions, expected --prompts"});
   expect_refused(made("x", joined(prompts, {"--sampler", "ddim"})), {"expected dpm++, unipc or euler"});

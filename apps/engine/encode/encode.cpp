@@ -17,6 +17,7 @@
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
 #include "mhla/io/sha256.h"
+#include "mhla/io/utf8.h"
 #include "mhla/language/caption_tokens.h"
 #include "mhla/models/autoencoder/autoencoder.h"
 #include "mhla/ops/tensor_view.h"
@@ -65,7 +66,7 @@ class EncodePlan {
       take_video_encoders();
     } else {
       if (!request.vae.empty()) take_autoencoder();
-      if (!request.text_encoder.empty()) take_text_encoder();
+      if (!request.text_encoder.empty()) take_text_encoder(observer);
     }
     config_.shard_items = request.shard_items;
     if (request.shard_items == 0)
@@ -117,13 +118,29 @@ class EncodePlan {
     config_.text_encoder_sha256 = folder_sha256(request_.text_encoder);
   }
 
-  void take_text_encoder() {
+  void take_text_encoder(train::Observer& observer) {
     encoder_ = read_gemma2_config(fs::path(request_.text_encoder) / "config.json");
     const TokenizerPtr tokenizer = caption_tokenizer(kEncodeCommand, request_.text_encoder, encoder_->vocab_size);
     config_.captions = {sana_tokens(), encoder_->hidden_size};
     config_.text_encoder = absolute_text(request_.text_encoder);
     config_.text_encoder_sha256 = folder_sha256(request_.text_encoder);
     text_length_ = caption_tokens(*tokenizer, {""}, sana_instruction(), sana_tokens()).length;
+    warn_of_long_captions(*tokenizer, observer);
+  }
+
+  // One caption in a large data set is no reason to refuse it, unlike a prompt of `mhla sample`.
+  void warn_of_long_captions(const Tokenizer& tokenizer, train::Observer& observer) const {
+    std::int64_t long_ones = 0, most = 0;
+    const std::string* longest = nullptr;
+    for (const std::string& text : items_.captions) {
+      const std::int64_t over = caption_tokens(tokenizer, {text}, sana_instruction(), sana_tokens()).left_out[0];
+      if (over > 0) ++long_ones;
+      if (over > most) most = over, longest = &text;
+    }
+    if (longest != nullptr)
+      train::warn(observer, str(long_ones, " of ", items_.captions.size(), " captions do not fit in ", sana_tokens(),
+                                " tokens and lose their ends, '", start_of(*longest), "' the most, ", most,
+                                " tokens: --caption-tokens keeps more"));
   }
 
   void expect_memory() const {

@@ -11,8 +11,9 @@ struct Captions {
   Conditioning negative;  // one row, without the instruction; undefined without guidance
 };
 
-// Checked before anything is loaded: the encoder has the width that the network takes, the tokenizer fits.
-Gemma2Config check_text_encoder(const SamplePlan& plan);
+// Checked before anything is loaded: the encoder has the width that the network takes, the tokenizer fits, and no
+// prompt is too long.
+Gemma2Config check_text_encoder(const SamplePlan& plan, const std::string& negative);
 // Loads the encoder, and frees it. `negative`: text, "" as a rule.
 Captions encode_captions(const SamplePlan& plan, const std::string& negative, torch::Device device);
 

@@ -48,7 +48,7 @@ void expect_sampling_room(const SampleImagesRequest& r, const SamplePlan& plan, 
              static_cast<std::int64_t>(size.parameters), " parameters"),
          needed);
   if (plan.prompts.empty()) return;
-  const Gemma2Config encoder = check_text_encoder(plan);
+  const Gemma2Config encoder = check_text_encoder(plan, r.negative);
   const ModelSize text = size_of(encoder, 512);
   expect(str(kSampleCommand, ": a text encoder of ", static_cast<std::int64_t>(text.parameters), " parameters"),
          MemoryEstimate().add("weights", 2 * text.parameters).add("activations", 4 * text.passing));

@@ -7,6 +7,7 @@
 #include "mhla/io/json.h"
 #include "mhla/io/text/prompt_cleaning.h"
 #include "mhla/io/text/tokenizer.h"
+#include "mhla/io/utf8.h"
 #include "mhla/language/caption_tokens.h"
 #include "mhla/models/text_encoder/umt5.h"
 #include "mhla/models/weights_folder.h"
@@ -24,13 +25,6 @@ std::uint64_t weight_bytes(const fs::path& path) {
   for (const fs::directory_entry& entry : fs::directory_iterator(path))
     if (entry.path().extension() == ".safetensors") bytes += entry.file_size();
   return bytes;
-}
-
-std::string start_of(const std::string& text) {
-  if (text.size() <= 40) return text;
-  std::size_t end = 40;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // whole characters
-  return text.substr(0, end) + "...";
 }
 
 }  // namespace
