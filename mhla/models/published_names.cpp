@@ -22,32 +22,6 @@ std::vector<torch::Tensor> cut(const torch::Tensor& x, const std::vector<std::in
   return rows.size() == 1 ? std::vector<torch::Tensor>{x} : x.split_with_sizes(rows);
 }
 
-// The first few: a file of another model has hundreds.
-std::string some_of(const std::vector<std::string>& names) {
-  constexpr std::size_t kSome = 4;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(kSome, names.size()); ++i) text += str(i == 0 ? "" : ", ", names[i]);
-  if (names.size() > kSome) text += str(" and ", names.size() - kSome, " more");
-  return text.empty() ? "nothing" : text;
-}
-
-void expect_fit(const Weights& wanted, const Weights& given, const char* entry) {
-  std::vector<std::string> missing, left_over, shapes;
-  for (const auto& [name, value] : wanted) {
-    const auto found = given.find(name);
-    if (found == given.end())
-      missing.push_back(name);
-    else if (found->second.sizes() != value.sizes())
-      shapes.push_back(
-          str(name, " has shape ", c10::str(found->second.sizes()), ", expected ", c10::str(value.sizes())));
-  }
-  for (const auto& [name, value] : given)
-    if (wanted.count(name) == 0) left_over.push_back(name);
-  if (missing.empty() && left_over.empty() && shapes.empty()) return;
-  fail(entry, ": missing: ", some_of(missing), "; left over: ", some_of(left_over), shapes.empty() ? "" : "; ",
-       shapes.empty() ? "" : some_of(shapes));
-}
-
 }  // namespace
 
 PublishedNames renamed(const Weights& ours, const std::function<std::string(const std::string&)>& rename) {
@@ -74,7 +48,7 @@ Weights to_published(const PublishedNames& names, const Weights& ours) {
 }
 
 Weights from_published(const PublishedNames& names, const Weights& like, const Weights& published, const char* entry) {
-  expect_fit(to_published(names, like), published, entry);
+  expect_weights(to_published(names, like), published, entry);
   Weights ours;
   for (const PublishedName& one : names) {
     std::vector<torch::Tensor> parts;

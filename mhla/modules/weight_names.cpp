@@ -108,14 +108,17 @@ struct Fit {
   [[nodiscard]] std::size_t size() const { return missing.size() + left_over.size(); }
 };
 
-std::string list_of(const std::vector<std::string>& names) {
+// The first few: a file of another model has hundreds.
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kSome = 8;
   std::string text;
-  for (const std::string& name : names) text += str(text.empty() ? "" : ", ", name);
+  for (std::size_t i = 0; i < std::min(kSome, names.size()); ++i) text += str(i == 0 ? "" : ", ", names[i]);
+  if (names.size() > kSome) text += str(" and ", names.size() - kSome, " more");
   return text.empty() ? "nothing" : text;
 }
 
 std::string describe(const Fit& fit) {
-  return str("missing: ", list_of(fit.missing), "; left over: ", list_of(fit.left_over));
+  return str("missing: ", some_of(fit.missing), "; left over: ", some_of(fit.left_over));
 }
 
 Fit fit_of(const Family& family, const Weights& weights) {
@@ -267,19 +270,21 @@ Weights gradients_of(const torch::nn::Module& module) {
 
 void expect_weights(const Weights& own, const Weights& weights, const char* entry) {
   Fit fit;
-  std::string shapes;
+  std::vector<std::string> shapes;
   for (const auto& [name, value] : own) {
     const auto given = weights.find(name);
     if (given == weights.end()) {
       fit.missing.push_back(name);
     } else if (given->second.sizes() != value.sizes()) {
-      shapes += str("; ", name, " has shape ", c10::str(given->second.sizes()), ", expected ", c10::str(value.sizes()));
+      shapes.push_back(
+          str(name, " has shape ", c10::str(given->second.sizes()), ", expected ", c10::str(value.sizes())));
     }
   }
   for (const auto& [name, value] : weights) {
     if (own.count(name) == 0) fit.left_over.push_back(name);
   }
-  if (!fit.exact() || !shapes.empty()) fail(entry, ": ", describe(fit), shapes);
+  if (fit.exact() && shapes.empty()) return;
+  fail(entry, ": ", describe(fit), shapes.empty() ? "" : "; " + some_of(shapes));
 }
 
 void copy_weights(const Weights& own, const Weights& weights, const char* entry) {

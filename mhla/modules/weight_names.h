@@ -32,7 +32,7 @@ void adapt_options(MhlaAttentionOptions& options, const Weights& ours);
 
 Weights weights_of(const torch::nn::Module& module);    // parameters by name
 Weights gradients_of(const torch::nn::Module& module);  // undefined where there is none
-// An error of `entry` that lists what `weights` lack of `own`, have beyond it, or have in another shape.
+// An error of `entry` that lists some of what `weights` lack of `own`, have beyond it, or have in another shape.
 void expect_weights(const Weights& own, const Weights& weights, const char* entry);
 // Every tensor of `own` gets its value, or nothing changes and expect_weights() says why.
 void copy_weights(const Weights& own, const Weights& weights, const char* entry);
