@@ -14,6 +14,7 @@
 #include "apps/engine/nearest_images.h"
 #include "mhla/core/error.h"
 #include "mhla/core/memory.h"
+#include "mhla/diffusion/metrics/features.h"
 #include "mhla/diffusion/metrics/metrics.h"
 #include "mhla/io/file.h"
 #include "mhla/io/folder.h"
@@ -183,6 +184,8 @@ struct Wanted {
     if (nearest) needs.samples.rows = needs.reference.rows = needs.any_reference = true;
     if (needs.any_reference && request.reference.empty())
       fail(kEvalImagesCommand, ": --reference is missing, expected for all metrics but is and is-shuffled");
+    if (!needs.any_reference && !request.reference.empty())
+      fail(kEvalImagesCommand, ": --reference is given, but no metric that compares with it");
     if (nearest && request.held_out.empty())
       fail(kEvalImagesCommand, ": --held-out is missing, expected images that were not trained on, to compare with");
     if (!clip && !request.prompts.empty()) fail(kEvalImagesCommand, ": --prompts without --metrics clip");
@@ -194,6 +197,24 @@ struct Wanted {
 SourceImages& images_of(ImageSource& source, const std::string& path, const char* metric) {
   if (!source.images) fail(kEvalImagesCommand, ": ", path, " has statistics only, expected images for ", metric);
   return *source.images;
+}
+
+// Before hours of features: sets that have too few images for a metric.
+void expect_enough(const std::vector<std::string>& metrics, const EvalImagesRequest& r, const ImageSource& samples,
+                   const ImageSource& other, const MetricOptions& options) {
+  if (samples.images) expect_enough_images(metrics, samples.images->size(), r.samples, /*reference=*/false, options);
+  if (other.images && !other.stats)
+    expect_enough_images(metrics, other.images->size(), r.reference, /*reference=*/true, options);
+}
+
+// Pixels are compared at the size of the first sample.
+void fit_pixels(ImageSource& samples, ImageSource& other, ImageSource& held_out) {
+  const Image first = samples.images->image(0);
+  if (first.pixels.size() > static_cast<std::size_t>(kMaxFeatureSize))
+    fail(kEvalImagesCommand, ": samples of ", first.height, " x ", first.width, " pixels are ", first.pixels.size(),
+         " numbers, expected at most ", kMaxFeatureSize, " for --features pixels: take a classifier or inception");
+  for (ImageSource* source : {&samples, &other, &held_out})
+    if (source->images) source->images->fit_to({first.height, first.width});
 }
 
 }  // namespace
@@ -208,6 +229,9 @@ void eval_images(const EvalImagesRequest& request, Observer& observer) {
   ImageSource source = open_image_source(request.samples, network), other, held_out;
   if (needs.any_reference) other = open_image_source(request.reference, network);
   if (wanted.nearest) held_out = open_image_source(request.held_out, network);
+  const MetricOptions metric_options{.neighbours = request.neighbours, .kid_subsets = {}};
+  expect_enough(wanted.names, request, source, other, metric_options);
+  if (request.features == kPixels && source.images) fit_pixels(source, other, held_out);
   train::prepare(options, observer);
   Extractor extractor(request, open_judge(request, observer), observer);
 
@@ -245,7 +269,6 @@ void eval_images(const EvalImagesRequest& request, Observer& observer) {
   if (stats) of_images.stats = of_images.spatial_stats = false;
   if (other.images && (!stats || of_images.rows))
     rows = extractor.features_of(*other.images, request.reference, of_images);
-  const MetricOptions metric_options{.neighbours = request.neighbours, .kid_subsets = {}};
   const auto by_rows = [&](const std::string& name) { return rows && stats && metric_called(name).of_reference.rows; };
   std::map<std::string, MetricResult> results;
   const auto compute = [&](bool of_rows, const ImageFeatures* reference) {

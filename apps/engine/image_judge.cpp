@@ -20,8 +20,7 @@ using namespace mhla::train;
 
 namespace {
 
-constexpr std::string_view kInceptionHead = "inception:", kClassifierHead = "classifier:", kClipHead = "clip:",
-                           kPixels = "pixels";
+constexpr std::string_view kInceptionHead = "inception:", kClassifierHead = "classifier:", kClipHead = "clip:";
 
 class InceptionJudge : public ImageJudge {
  public:

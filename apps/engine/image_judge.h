@@ -3,12 +3,15 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "apps/engine/requests.h"
 #include "mhla/modules/torch.h"
 #include "mhla/train/observer.h"
 
 namespace mhla::apps {
+
+inline constexpr std::string_view kPixels = "pixels";  // of --features
 
 struct JudgedBatch {
   torch::Tensor features;  // [n, d]; all f32 on the host

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "mhla/core/error.h"
+#include "mhla/data/augment_item.h"
 #include "mhla/data/image_set.h"
 #include "mhla/io/codecs/npz.h"
 #include "mhla/io/codecs/png_text.h"
@@ -98,6 +99,7 @@ class SetSource : public SourceImages {
     return image;
   }
   [[nodiscard]] std::optional<std::int64_t> asked(std::int64_t at) const override { return set_->label(at); }
+  [[nodiscard]] ImageSize own_size() const override { return {set_->height(), set_->width()}; }
 
  private:
   ImageSetPtr set_;
@@ -118,14 +120,29 @@ ImageSetPtr named_set(std::string path) {
   return nullptr;
 }
 
+Image fitted(const Image& image, ImageSize size, bool pad) {
+  Augment augment;
+  augment.height = size[0], augment.width = size[1], augment.channels = 3;
+  augment.fit = pad ? Fit::kPad : Fit::kCenterCrop, augment.crop_fraction = 1.0;
+  augment.interpolation = Interpolation::kBicubic;
+  ItemScratch scratch;
+  scratch.image = image;
+  Philox nothing_random(0, Philox::kItem, 0, 0);
+  ItemAugmenter(augment).fit(scratch, nothing_random);
+  return std::move(scratch.image);
+}
+
 }  // namespace
 
 torch::Tensor SourceImages::batch(std::int64_t first, std::int64_t most) {
   std::vector<torch::Tensor> images;
+  const ImageSize own = own_size();
+  const bool pad = size_ && own[0] > 0 && own[0] <= (*size_)[0] && own[1] > 0 && own[1] <= (*size_)[1];
   const std::int64_t end = std::min(size(), first + most);
   for (std::int64_t i = first; i < end; ++i) {
     if (next_at_ != i) {
       Image read = image(i);
+      if (size_ && ImageSize{read.height, read.width} != *size_) read = fitted(read, *size_, pad);
       next_ = torch::from_blob(read.pixels.data(), {read.height, read.width, 3}, torch::kByte).clone(), next_at_ = i;
     }
     if (!images.empty() && images.front().sizes() != next_.sizes()) break;

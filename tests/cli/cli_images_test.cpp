@@ -59,6 +59,12 @@ TEST_F(CliImages, RefusesWhatItCannotJudge) {
           "expected inception:FILE, classifier:RUN, clip:DIR or pixels");
   refused({"--samples", a, "--reference", a, "--features", network}, "none.safetensors");
   refused({"--samples", a, "--reference", a, "--features", network, "--metrics", "fad"}, "fad");
+  // Before the network is read, and so before hours of features.
+  refused({"--samples", a, "--reference", make("more", 5, 3), "--features", network, "--metrics", "fid,precision",
+           "--neighbours", "3"},
+          "precision: " + a + " has 3 images, expected at least 4");
+  refused({"--samples", make("more", 5, 3), "--reference", a, "--features", network, "--metrics", "fid,recall"},
+          "recall: " + a + " has 3 images, expected at least 4");
   const auto samples = [&](const std::string& path, const std::string& part) {
     refused({"--samples", path, "--metrics", "is", "--features", network}, part);
   };
@@ -291,9 +297,33 @@ TEST_F(CliJudge, FindsCopiesOfTrainingImages) {
       "eval", "images", "--samples", folder.path("a"), "--reference", folder.path("training"), "--features", "pixels"};
   expect_refused(joined(all, {"--metrics", "nearest"}), {"--held-out is missing"});
   expect_refused(joined(all, {"--sheet", "x.png"}), {"--sheet without --metrics nearest"});
-  expect_refused(joined(all, {"--metrics", "is"}), {"pixels have no classes"});
+  expect_refused(joined(all, {"--metrics", "is"}), {"--reference is given, but no metric that compares with it"});
+  expect_refused({"eval", "images", "--samples", folder.path("a"), "--features", "pixels", "--metrics", "is"},
+                 {"pixels have no classes"});
   expect_refused(joined(all, {"--metrics", "nearest", "--held-out", folder.path("training")}),
                  {"expected images that were not trained on"});
+}
+
+// One colour an image, so that nothing is lost when they are scaled and cut.
+TEST_F(CliImages, PixelsAreComparedAtTheSizeOfTheFirstSample) {
+  if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
+  const auto made = [&](const std::string& name, const std::vector<std::pair<int, int>>& sizes) {
+    fs::create_directory(folder.path(name));
+    for (std::size_t i = 0; i < 6; ++i) {
+      Image image;
+      image.resize(sizes[i % sizes.size()].first, sizes[i % sizes.size()].second, 3);
+      for (std::size_t at = 0; at < image.pixels.size(); ++at)
+        image.pixels[at] = static_cast<std::uint8_t>(40 * i + (at % 3) * i);
+      write_file(folder.path(name + "/" + std::to_string(i) + ".png"), encode_png(image));
+    }
+    return folder.path(name);
+  };
+  const std::string samples = made("samples", {{8, 12}}), mixed = made("mixed", {{12, 8}, {30, 20}, {8, 12}, {9, 40}});
+  const ProgramRun run = eval({"--samples", samples, "--reference", mixed, "--features", "pixels", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_NEAR(parse_json(lines_of(run.out).at(0), "row").at("value").as_double(), 0.0, 1e-9);
+  refused({"--samples", made("large", {{80, 90}}), "--reference", samples, "--features", "pixels"},
+          "samples of 80 x 90 pixels are 21600 numbers, expected at most 16384 for --features pixels");
 }
 
 TEST_F(CliImages, HelpNamesEveryMetric) {

@@ -37,16 +37,11 @@ std::int64_t least_images(const Metric& metric, const MetricOptions& options) {
   return metric.least_images;
 }
 
-void check_ready(const Metric& metric, const ImageFeatures& samples, const ImageFeatures* maybe_reference,
-                 const MetricOptions& options) {
-  const std::int64_t least = least_images(metric, options);
-  check_enough(samples.images(), least, metric.name, samples.label());
+void check_ready(const Metric& metric, const ImageFeatures& samples, const ImageFeatures* maybe_reference) {
   check_has(metric.of_samples, samples, metric.name);
   if (!any(metric.of_reference)) return;
   if (maybe_reference == nullptr) fail(metric.name, ": needs a reference set, and none is given");
   check_has(metric.of_reference, *maybe_reference, metric.name);
-  if (maybe_reference->images() != 0)
-    check_enough(maybe_reference->images(), least, metric.name, maybe_reference->label());
   if (samples.network() != maybe_reference->network())
     fail(metric.name, ": ", samples.label(), " has features of ", samples.network(), " and ", maybe_reference->label(),
          " of ", maybe_reference->network(), ", expected the same network");
@@ -114,10 +109,22 @@ MetricNeeds needs_of(const std::vector<std::string>& names) {
   return needs;
 }
 
+void expect_enough_images(const std::vector<std::string>& names, std::int64_t images, const std::string& label,
+                          bool reference, const MetricOptions& options) {
+  for (const std::string& name : names)
+    if (const Metric& metric = metric_called(name); !reference || any(metric.of_reference))
+      check_enough(images, least_images(metric, options), metric.name, label);
+}
+
 std::vector<MetricResult> compute_metrics(const std::vector<std::string>& names, const ImageFeatures& samples,
                                           const ImageFeatures* maybe_reference, const MetricOptions& options) {
   if (options.neighbours < 1) fail("metrics: neighbours is ", options.neighbours, ", expected at least 1");
-  for (const std::string& name : names) check_ready(metric_called(name), samples, maybe_reference, options);
+  if (samples.images() == 0)
+    fail("metrics: ", samples.label(), " does not say of how many images it is, expected images or --save-stats");
+  expect_enough_images(names, samples.images(), samples.label(), /*reference=*/false, options);
+  if (maybe_reference != nullptr && maybe_reference->images() != 0)
+    expect_enough_images(names, maybe_reference->images(), maybe_reference->label(), /*reference=*/true, options);
+  for (const std::string& name : names) check_ready(metric_called(name), samples, maybe_reference);
   Computation computation(samples, maybe_reference, options);
   std::vector<MetricResult> results;
   for (const std::string& name : names) {

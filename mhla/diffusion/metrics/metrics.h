@@ -40,6 +40,11 @@ struct MetricResult {
   std::string features;               // the network
 };
 
+// Refuses a set that has fewer images than one of these metrics needs: also before its features are made. `reference`:
+// it is what samples are compared with, which some metrics do without.
+void expect_enough_images(const std::vector<std::string>& names, std::int64_t images, const std::string& label,
+                          bool reference, const MetricOptions& options = {});
+
 // In the order of `names`. Refuses sets of different networks, sets that lack what a metric needs, and fewer images
 // than it needs, before anything is computed.
 std::vector<MetricResult> compute_metrics(const std::vector<std::string>& names, const ImageFeatures& samples,
