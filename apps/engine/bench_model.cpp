@@ -137,7 +137,7 @@ void bench_classifier(const BenchClassifierRequest& request, Observer& observer)
   const ModelSize size = dit ? size_of(dit_of(request)) : size_of(network_of(request));
   if (pass == "train") expect_training_fits("bench model", size, options);
   expect_inference_fits("bench model", size, options.batch, options);
-  const bool narrow = dit && device.is_cuda() && pass == "fwd" && options.precision == "bf16";
+  const bool narrow = dit && pass == "fwd" && options.precision == "bf16";
   const ImageModel model = dit ? dit_model(dit_of(request), options.batch, device, narrow)
                                : classifier_model(network_of(request), options.batch, device);
 

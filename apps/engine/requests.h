@@ -297,7 +297,7 @@ struct SampleImagesRequest {
     visit("resume", r.resume, "keep the images that are in --out and make the rest; the settings must be the same");
     visit("overwrite", r.overwrite, "replace the images of an earlier `mhla sample` in --out");
     visit("device", r.device, "cpu, cuda or cuda:N (default: as in training)");
-    visit("precision", r.precision, "of the weights: f32 or, on a GPU, bf16");
+    visit("precision", r.precision, "of weights and activations: f32, or bf16, which on a CPU needs AVX-512 BF16");
     visit("threads", r.threads, "CPU threads; 0: all");
   }
 };

@@ -36,13 +36,16 @@ std::int64_t threads_of(const TrainOptions& options, const torch::Device& device
 
 }  // namespace
 
+void expect_precision(const std::string& command, const std::string& precision, const torch::Device& device) {
+  if (precision != "bf16" || !device.is_cpu()) return;
+  if (const std::string why = ops::cpu_bf16_fit(); !why.empty())
+    fail(command, ": precision is bf16, expected f32 on cpu: ", why);
+}
+
 std::string prepare(const TrainOptions& options) {
   check(options);
   const torch::Device device = device_of(options.device);
-  if (options.precision == "bf16" && device.is_cpu()) {
-    if (const std::string why = ops::cpu_bf16_fit(); !why.empty())
-      fail("train: precision is bf16, expected f32 on cpu: ", why);
-  }
+  expect_precision("train", options.precision, device);
   const ThreadCount threads = ops::set_num_threads(threads_of(options, device));
   if (options.deterministic) {
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // read when cuBLAS starts

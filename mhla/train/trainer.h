@@ -2,10 +2,12 @@
 //   train.json         every option, as resolved
 //   config.json        the model; with model.safetensors (and ema.safetensors) what is left at the end
 //   classes.json       or tokenizer.json and tokenizer.fingerprint, generation.json: what goes with the model
-//   (Task::write_companions) best.safetensors   the weights of the best evaluation so far (best.h) log.jsonl
-//   events.out.tfevents.*: the log (run_log.h) samples/           step-00000500.png and so on: pictures that the task
-//   made (Task::picture) checkpoints/       step-00000500/ and so on: model, optimiser, averages, generators, data
-//   cursor (runs/checkpoints.h)
+//                      (Task::write_companions)
+//   best.safetensors   the weights of the best evaluation so far (best.h)
+//   log.jsonl          and events.out.tfevents.*: the log (run_log.h)
+//   samples/           step-00000500.png and so on: pictures that the task made (Task::picture)
+//   checkpoints/       step-00000500/ and so on: model, optimiser, averages, generators, data cursor
+//                      (runs/checkpoints.h)
 // A run that was interrupted anywhere and resumed on the CPU has the bits of one that was not.
 #pragma once
 
@@ -47,6 +49,8 @@ class Trainer {
 std::int64_t total_steps(const Task& task, const TrainOptions& options);
 // "cpu", "cuda" or "cuda:N", which must be there.
 torch::Device device_of(const std::string& name);
+// Refuses bf16 on a CPU that has no instructions for it.
+void expect_precision(const std::string& command, const std::string& precision, const torch::Device& device);
 // Threads, deterministic algorithms and the seed of LibTorch's generators: before the model is made. Returns why there
 // are fewer threads than the options ask for, or nothing.
 std::string prepare(const TrainOptions& options);

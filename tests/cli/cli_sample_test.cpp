@@ -119,6 +119,27 @@ TEST_F(CliSample, TheBatchChangesNothing) {
             read_image(folder.path("seed/images/000000-class0.png")));
 }
 
+// Close to f32, and as independent of the batch.
+TEST_F(CliSample, InBf16WhereTheCpuHasIt) {
+  const std::vector<std::string> more{"--per-class", "2", "--guidance", "1.5", "--precision"};
+  if (!cpu_has_bf16()) {
+    expect_refused_sample(joined(more, {"bf16"}),
+                          {"precision is bf16, expected f32 on cpu: this CPU has no AVX-512 BF16"});
+    return;
+  }
+  expect_done(words("wide", joined(more, {"f32"})));
+  expect_done(words("narrow", joined(more, {"bf16", "--batch", "1"})));
+  expect_done(words("batch", joined(more, {"bf16", "--batch", "5", "--threads", "2"})));
+  EXPECT_TRUE(files_in(folder.path("narrow")) == files_in(folder.path("batch")));
+  const std::string name = "/images/000002-class2.png";
+  EXPECT_EQ(text_called(text_in(folder.path("narrow") + name), "precision"), "bf16");
+  const Image wide = read_image(folder.path("wide") + name), narrow = read_image(folder.path("narrow") + name);
+  double sum = 0;
+  for (std::size_t i = 0; i < wide.pixels.size(); ++i) sum += std::abs(int{wide.pixels[i]} - int{narrow.pixels[i]});
+  EXPECT_GT(sum, 0);
+  EXPECT_LT(sum / static_cast<double>(wide.pixels.size()), 4.0);
+}
+
 TEST_F(CliSample, GoesOnAfterAKill) {
   const std::vector<std::string> more{"--per-class", "4", "--steps", "40", "--sheet", "3x4", "--npz"};
   expect_done(words("whole", more));

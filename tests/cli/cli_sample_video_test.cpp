@@ -194,6 +194,24 @@ TEST_F(CliSampleVideo, PreviewsTilesAndMemory) {
   expect_refused_video({"--max-memory", "lots"}, {"--max-memory is 'lots', expected a size such as 8GiB"});
 }
 
+TEST_F(CliSampleVideo, InBf16WhereTheCpuHasIt) {
+  NEEDS_SENTENCEPIECE();
+  const std::vector<std::string> half{"--precision", "bf16", "--seed", "7"};
+  if (!cpu_has_bf16()) {
+    expect_refused_video(half, {"precision is bf16, expected f32 on cpu: this CPU has no AVX-512 BF16"});
+    return;
+  }
+  const std::string narrow = video("narrow.y4m", half), wide = video("wide.y4m", {"--seed", "7"});
+  EXPECT_EQ(read_json(folder.path("narrow.y4m.json")).at("precision").as_string(), "bf16");
+  ASSERT_EQ(narrow.size(), wide.size());
+  double sum = 0;
+  for (std::size_t i = 0; i < wide.size(); ++i)
+    sum += std::abs(static_cast<int>(static_cast<unsigned char>(wide[i])) -
+                    static_cast<int>(static_cast<unsigned char>(narrow[i])));
+  EXPECT_GT(sum, 0);
+  EXPECT_LT(sum / static_cast<double>(wide.size()), 2.0);
+}
+
 TEST_F(CliSampleVideo, RefusesWhatCannotBeMade) {
   expect_refused_video({"--frames", "80"}, {"--frames is 80, expected one and a multiple of 4: 77 or 81"});
   expect_refused_video({"--size", "32x40"}, {"--size is 32x40, expected multiples of 16", "32 or 48 instead of 40"});
@@ -205,7 +223,6 @@ TEST_F(CliSampleVideo, RefusesWhatCannotBeMade) {
   expect_refused_video({"--model", folder.path("none")}, {"which is not there, expected a folder"});
   expect_refused_video({"--model", folder.path("wan/vae")}, {"is of AutoencoderKLWan, expected a Wan transformer"});
   expect_refused_video({"--vae", folder.path("wan/text_encoder")}, {"config.json"});
-  expect_refused_video({"--precision", "bf16"}, {"--precision is bf16, expected f32 on the CPU"});
   write_file(folder.path("noise.safetensors"), file_text(folder.path("wan/vae/diffusion_pytorch_model.safetensors")));
   expect_refused_video({"--noise", folder.path("noise.safetensors")}, {"tensors, expected one"});
   write_umt5_folder(folder.path("wide"), 24);

@@ -337,8 +337,7 @@ SamplePlan plan_sampling(const SampleImagesRequest& r, Observer& observer) {
   if (r.resume && r.overwrite) fail(kSampleCommand, ": --resume and --overwrite are given, expected one of them");
   r.run.empty() ? take_model(r, plan) : take_run(r, plan, observer);
   if (!r.device.empty()) plan.device = r.device;
-  if (r.precision == "bf16" && plan.device == "cpu")
-    fail(kSampleCommand, ": --precision is bf16, expected f32 on the CPU");
+  train::expect_precision(kSampleCommand, r.precision, train::device_of(plan.device));
   take_guidance(r, plan);
   plan.generator.takes_captions() ? take_prompts(r, plan) : take_classes(r, plan);
   plan.per_class = r.per_class;

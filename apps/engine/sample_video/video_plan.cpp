@@ -9,6 +9,7 @@
 #include "mhla/io/folder.h"
 #include "mhla/io/json_object.h"
 #include "mhla/io/utf8.h"
+#include "mhla/train/trainer.h"
 
 namespace mhla::apps {
 namespace {
@@ -217,8 +218,7 @@ VideoPlan plan_video(const SampleVideoRequest& r) {
   if (r.model.empty()) fail(kVideoCommand, ": --model is not given, expected the folder of a model");
   if (r.out.empty()) fail(kVideoCommand, ": --out is not given, expected a file such as clip.mp4");
   if (!r.device.empty()) plan.device = r.device;
-  if (r.precision == "bf16" && plan.device == "cpu")
-    fail(kVideoCommand, ": --precision is bf16, expected f32 on the CPU");
+  train::expect_precision(kVideoCommand, r.precision, train::device_of(plan.device));
   plan.precision = !r.precision.empty() ? r.precision : plan.device == "cpu" ? "f32" : "bf16";
   plan.files = find_video_files(r);
   plan.network = network_in(plan.files.transformer);

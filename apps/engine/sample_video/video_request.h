@@ -66,7 +66,8 @@ struct SampleVideoRequest {
     visit("overwrite", r.overwrite, "replace --out if it is there");
     visit("device", r.device, "cpu, cuda or cuda:N (default: cpu)");
     visit("precision", r.precision,
-          "of weights and activations: f32, or bf16 on a GPU (default: bf16 on a GPU, otherwise f32)");
+          "of weights and activations: f32, or bf16, which on a CPU needs AVX-512 BF16 (default: bf16 on a GPU, else "
+          "f32)");
     visit("threads", r.threads, "CPU threads; 0: all");
   }
 };
