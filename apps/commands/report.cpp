@@ -44,6 +44,13 @@ std::string text_of(const fs::path& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// Without a last line that has no end: of a run that goes on, or was killed.
+std::string whole_lines_of(const fs::path& path) {
+  std::string text = text_of(path);
+  text.resize(text.rfind('\n') + 1);
+  return text;
+}
+
 std::string word_in(const JsonValue& object, const char* key) {
   const JsonValue* value = object.find(key);
   return value != nullptr && value->is_string() ? value->as_string() : "";
@@ -61,7 +68,7 @@ ReportedRun read_run(const std::string& folder) {
   run.network = read_json_object(run.folder / "config.json");
   const fs::path log = run.folder / "log.jsonl", metrics = run.folder / "metrics.jsonl",
                  samples = run.folder / "samples";
-  read_json_lines(text_of(log), log.string(), [&](const std::string&, const JsonValue& row) {
+  read_json_lines(whole_lines_of(log), log.string(), [&](const std::string&, const JsonValue& row) {
     const std::string kind = word_in(row, "kind");
     if (kind == "step") run.steps.push_back(row);
     if (kind == "eval") run.evals.push_back(row);

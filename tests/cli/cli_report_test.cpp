@@ -48,6 +48,14 @@ class CliReport : public testing::Test {
   TemporaryFolder folder;
 };
 
+// A power cut may leave half a line.
+TEST_F(CliReport, OfARunThatWasKilled) {
+  const std::string killed = run("killed", "mhla", {10}), log = killed + "/log.jsonl";
+  write_file(log, file_text(log) + R"({"kind": "step", "st)");
+  const ProgramRun made = run_program({"report", "--run", killed, "--out", folder.path("report.html")});
+  EXPECT_EQ(made.code, 0) << made.err;
+}
+
 TEST_F(CliReport, ShowsCurvesSamplesMetricsAndNeighbours) {
   const std::string mhla = run("mhla", "mhla", {10, 20, 30, 40, 50, 60}), soft = run("soft", "softmax", {40});
   write_file(mhla + "/metrics.jsonl",
