@@ -10,6 +10,8 @@
 
 namespace mhla {
 
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // of editors
+
 void read_prompts(const std::string& command, const std::string& path, std::vector<std::string>& prompts) {
   const std::vector<std::byte> bytes = read_file(path, std::uint64_t{1} << 30);
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -20,9 +22,11 @@ void read_prompts(const std::string& command, const std::string& path, std::vect
       prompts.push_back(prompt->as_string());
     });
   } else {
+    if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
     while (!text.empty()) {
       const std::string_view line = text.substr(0, text.find('\n'));
-      prompts.emplace_back(line.ends_with('\r') ? line.substr(0, line.size() - 1) : line);
+      if (line.find_first_not_of(" \t\r") != std::string_view::npos)
+        prompts.emplace_back(line.ends_with('\r') ? line.substr(0, line.size() - 1) : line);
       text.remove_prefix(std::min(line.size() + 1, text.size()));
     }
   }

@@ -1,4 +1,4 @@
-// A file of prompts: one a line, or the field "prompt" of JSON lines.
+// A file of prompts: one a line, blank lines left out, or the field "prompt" of JSON lines.
 #pragma once
 
 #include <string>
