@@ -170,6 +170,12 @@ TEST_F(ConvertGenerator, AnotherSizeAndOtherTypes) {
   expect_done({"convert", at("dit"), at("ema"), "--weights", "ema"});
   expect_same_tensors(at("ema/model.safetensors"), at("dit/model.safetensors"));
   expect_refused({"convert", at("dit"), at("x"), "--weights", "best"}, {"has no best.safetensors"});
+  for (const std::vector<std::string>& one : {std::vector<std::string>{"--model", "dit_d32"}, {"--classes", "3"}})
+    expect_refused(joined({"convert", at("dit"), at("x")}, one), {"are for files, but " + at("dit") + " has a config"});
+  // A file does not say how many heads there are: the named model must be of its size.
+  expect_done({"convert", at("dit"), at("p.safetensors"), "--to", "published"});
+  expect_refused({"convert", at("p.safetensors"), at("x"), "--model", "dit_xl_2"},
+                 {"has 2 blocks of 16 channels and patches of 2, expected 28 of 1152 and 2 for --model dit_xl_2"});
 }
 
 TEST_F(ConvertGenerator, SanaOfLinearAttentionToMhla) {

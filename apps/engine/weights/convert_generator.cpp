@@ -106,7 +106,11 @@ DitConfig described(const ConvertRequest& r, Source source, const Weights& weigh
     start = parse_dit_diffusers(read_json_object(file), file.string());
   } else if (!file.empty()) {
     start = read_dit_config(file);
-    if (fs::is_directory(r.in)) return start;  // of ours: it says everything
+    if (fs::is_directory(r.in)) {  // of ours: it says everything
+      if (!r.model.empty() || r.classes > 0 || r.official)
+        fail("convert: --model, --classes and --official are for files, but ", r.in, " has a config.json");
+      return start;
+    }
   } else {
     // MHLA's options are in the names of the file; without it none is set.
     start = dit_config(r.model, "softmax");
@@ -116,6 +120,11 @@ DitConfig described(const ConvertRequest& r, Source source, const Weights& weigh
   DitConfig config = labelled(r.in, [&] { return dit_config_for(weights, start); });
   if (source == Source::kDitDiffusers) config.norm2_eps = start.norm2_eps;
   check(config);
+  // The number of heads is the named model's, so the rest must be, too.
+  if (file.empty() && (config.dim != start.dim || config.depth != start.depth || config.patch != start.patch))
+    fail("convert: ", r.in, " has ", config.depth, " blocks of ", config.dim, " channels and patches of ", config.patch,
+         ", expected ", start.depth, " of ", start.dim, " and ", start.patch, " for --model ", r.model,
+         "; --config FILE describes any other");
   return config;
 }
 
