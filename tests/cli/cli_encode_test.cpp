@@ -351,6 +351,12 @@ TEST_F(CliEncode, CaptionsAreTrainedOnAndSampledFrom) {
     EXPECT_TRUE(has(wrong.err, part)) << wrong.err;
   };
   refuses({"--sample-prompts", folder.path("none.txt")}, "none.txt");
+  write_file(folder.path("config.json"), file_text(autoencoder() + "/config.json"));
+  std::string other = file_text(folder.path("config.json"));
+  other.replace(other.find("0.18215"), 7, "0.13025");
+  write_file(folder.path("config.json"), other);
+  refuses({"--vae", folder.path()},
+          "has latents of 4 channels scaled by 0.13025, expected the 4 and 0.18215 of the data");
   write_text(folder.path("empty.txt"), "");
   refuses({"--sample-prompts", folder.path("empty.txt")}, "has no prompts");
   refuses({"--sample-prompts", folder.path("prompts.txt"), "--text-encoder", folder.path("none")},

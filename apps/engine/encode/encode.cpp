@@ -96,13 +96,7 @@ class EncodePlan {
     if (config_.image[0] % factor != 0 || config_.image[1] % factor != 0)
       fail(kEncodeCommand, ": images of ", config_.image[0], " x ", config_.image[1], " pixels, expected multiples of ",
            factor, " for the autoencoder", crops() ? "" : ": give --image");
-    const auto& [channels, scale, shift] = std::visit(
-        [](const auto& c) {
-          double moved = 0.0;
-          if constexpr (requires { c.shift_factor; }) moved = c.shift_factor.value_or(0.0);
-          return std::tuple{c.latent_channels, c.scaling_factor, moved};
-        },
-        *autoencoder_);
+    const auto [channels, scale, shift] = latent_format(*autoencoder_);
     config_.shape = {channels, config_.image[0] / factor, config_.image[1] / factor};
     config_.scale = scale, config_.shift = shift, config_.flipped = request_.flip;
     config_.autoencoder = absolute_text(request_.vae), config_.autoencoder_sha256 = folder_sha256(request_.vae);

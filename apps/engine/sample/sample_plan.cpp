@@ -137,21 +137,15 @@ void take_autoencoder(const SampleImagesRequest& r, SamplePlan& plan) {
     fail(kSampleCommand, ": ", plan.generator.model(),
          " generates latents, expected --vae DIR, the autoencoder they are of");
   plan.autoencoder = read_autoencoder_config(plan.vae / "config.json");
-  const auto [channels, scale, shift, colours] = std::visit(
-      [](const auto& c) {
-        double moved = 0.0;
-        std::int64_t out = c.in_channels;
-        if constexpr (std::is_same_v<std::decay_t<decltype(c)>, KlConfig>)
-          moved = c.shift_factor.value_or(0.0), out = c.out_channels;
-        return std::tuple(c.latent_channels, c.scaling_factor, moved, out);
-      },
-      *plan.autoencoder);
+  const auto [channels, scale, shift] = latent_format(*plan.autoencoder);
+  const auto* kl = std::get_if<KlConfig>(&*plan.autoencoder);
+  const std::int64_t colours = kl != nullptr ? kl->out_channels : std::get<DcConfig>(*plan.autoencoder).in_channels;
   if (channels != plan.generator.channels())
     fail(kSampleCommand, ": ", plan.vae.string(), " has latents of ", channels, " channels, expected the ",
          plan.generator.channels(), " of ", plan.generator.model());
   if (colours != 1 && colours != 3)
     fail(kSampleCommand, ": ", plan.vae.string(), " has images of ", colours, " channels, expected 1 or 3");
-  const bool other = !r.vae.empty() && g.latent_scale != 0.0 && std::abs(scale / g.latent_scale - 1.0) > 1e-4;
+  const bool other = !r.vae.empty() && g.latent_scale != 0.0 && !same_scale(scale, g.latent_scale);
   if (other)
     fail(kSampleCommand, ": ", plan.vae.string(), " scales latents by ", scale, ", expected the ", g.latent_scale,
          " that the model was trained with: latent_scale in generation.json");

@@ -2,6 +2,7 @@
 #include "mhla/models/autoencoder/autoencoder_config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "mhla/core/labelled.h"
 #include "mhla/core/limits.h"
@@ -184,5 +185,14 @@ std::int64_t downsampling_of(const AutoencoderConfig& config) {
       kl != nullptr ? kl->block_out_channels.size() : std::get<DcConfig>(config).encoder_block_out_channels.size();
   return std::int64_t{1} << (levels - 1);
 }
+
+LatentFormat latent_format(const AutoencoderConfig& config) {
+  if (const auto* kl = std::get_if<KlConfig>(&config))
+    return {kl->latent_channels, kl->scaling_factor, kl->shift_factor.value_or(0.0)};
+  const auto& dc = std::get<DcConfig>(config);
+  return {dc.latent_channels, dc.scaling_factor, 0.0};
+}
+
+bool same_scale(double a, double b) { return std::abs(a - b) <= 1e-4 * std::abs(b); }
 
 }  // namespace mhla

@@ -103,6 +103,14 @@ JsonValue autoencoder_json(const AutoencoderConfig& config);
 
 std::int64_t downsampling_of(const AutoencoderConfig& config);  // pixels of a latent's side: 8, 32
 
+// What a model of latents was trained with: a latent is (the encoder's answer - shift) * scale.
+struct LatentFormat {
+  std::int64_t channels = 0;
+  double scale = 1.0, shift = 0.0;
+};
+LatentFormat latent_format(const AutoencoderConfig& config);
+bool same_scale(double a, double b);  // as far as files round them
+
 // A sample is one image of rows x columns pixels, encoded and decoded; of tiles it is one tile.
 ModelSize size_of(const AutoencoderConfig& config, std::int64_t rows, std::int64_t columns);
 

@@ -43,6 +43,7 @@ class DiffusionCaptions : public testing::Test {
     if (!fs::exists(place)) {
       KlConfig small;
       small.block_out_channels = {8, 8, 8, 8}, small.layers_per_block = 1, small.norm_num_groups = 4;
+      small.scaling_factor = 0.5;  // that of the latents
       torch::manual_seed(1);
       save_autoencoder(*make_autoencoder(small), place);
     }

@@ -86,6 +86,7 @@ TEST_F(DiffusionLatents, ARunShowsDecodedSamplesWhereItsAutoencoderIs) {
 
   KlConfig small;
   small.block_out_channels = {8, 8, 8, 8}, small.layers_per_block = 1, small.norm_num_groups = 4;
+  small.scaling_factor = 0.5;  // that of the latents
   torch::manual_seed(1);
   save_autoencoder(*make_autoencoder(small), run.path("vae"));
   DiffusionOptions o = options();

@@ -43,8 +43,13 @@ DiffusionTask::DiffusionTask(const DiffusionOptions& options, const DiffusionSou
   }
   if (!source_.latents || options_.sample_every.value_or(1) == 0) return;
   const std::string folder = options_.vae.empty() ? process_.generation().autoencoder : options_.vae;
-  if (std::filesystem::exists(std::filesystem::path(folder) / "config.json")) {
+  if (const auto config = std::filesystem::path(folder) / "config.json"; std::filesystem::exists(config)) {
     autoencoder_folder_ = folder;
+    const LatentFormat format = latent_format(read_autoencoder_config(config));
+    const LatentSetConfig& latents = source_.latents->test_set->config();
+    if (format.channels != latents.shape[0] || !same_scale(format.scale, latents.scale))
+      fail("train: ", folder, " has latents of ", format.channels, " channels scaled by ", format.scale,
+           ", expected the ", latents.shape[0], " and ", latents.scale, " of the data");
   } else if (!options_.vae.empty()) {
     fail("train: vae is ", folder, ", expected a folder with the config.json and weights of an autoencoder");
   } else {
@@ -172,9 +177,6 @@ torch::Tensor DiffusionTask::decoded(const torch::Tensor& latents) {
     const torch::Tensor state = generator.get_state();  // a network that is made draws from it
     autoencoder_ = load_autoencoder(autoencoder_folder_);
     generator.set_state(state);
-    if (autoencoder_->channels() != set.shape[0])
-      fail("train: ", autoencoder_folder_.string(), " is an autoencoder of ", autoencoder_->channels(),
-           " channels, expected the ", set.shape[0], " of the latents");
     autoencoder_->to(device_);
     autoencoder_->eval();
   }
