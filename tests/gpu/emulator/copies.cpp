@@ -92,6 +92,16 @@ void load(const Box& box) {
   mbarrier_bytes(box.barrier, static_cast<std::int64_t>(bytes_of(box.map)));
 }
 
+void ask(const Box& box) {
+  if (!late_copies) return load(box);
+  std::memset(place_of(box.shared, bytes_of(box.map), 16, "box"), 0xff, bytes_of(box.map));
+  loads.push_back(box);
+}
+
+TensorMap bytes_map(void* data, int bytes) {
+  return {static_cast<char*>(data), {bytes / 2, 1, 1, 1, 1}, {2, 0, 0, 0, 0}, {bytes / 2, 1, 1, 1, 1}, 0};
+}
+
 void store(const Box& box) {
   each_row(box, [](std::uint32_t shared, char* memory, std::size_t bytes) {
     if (bytes > 0) std::memcpy(memory, place_of(shared, 16, 16, "box"), bytes);
@@ -129,11 +139,12 @@ void copy_wait(int pending) {
 }
 
 void load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier, const int (&at)[5]) {
-  Box box{map, to, barrier, {at[0], at[1], at[2], at[3], at[4]}, this_thread(), 0};
-  char* const place = place_of(to, bytes_of(map), 128, "box");
-  if (!late_copies) return load(box);
-  std::memset(place, 0xff, bytes_of(map));
-  loads.push_back(box);
+  place_of(to, bytes_of(map), 128, "box");
+  ask({map, to, barrier, {at[0], at[1], at[2], at[3], at[4]}, this_thread(), 0});
+}
+void load_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
+  check_bytes("bulk copy", from, bytes);
+  ask({bytes_map(const_cast<void*>(from), bytes), to, barrier, {}, this_thread(), 0});
 }
 
 void store_box(const TensorMap& map, std::uint32_t from, const int (&at)[5]) {
@@ -142,11 +153,14 @@ void store_box(const TensorMap& map, std::uint32_t from, const int (&at)[5]) {
   late_copies ? stores.push_back(box) : store(box);
 }
 void store_bytes(void* to, std::uint32_t from, int bytes) {
-  if (bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(to) % 16 != 0) wrong("bulk copy: %d bytes to %p", bytes, to);
+  check_bytes("bulk copy", to, bytes);
   place_of(from, static_cast<std::size_t>(bytes), 16, "bulk copy");
-  const TensorMap map{static_cast<char*>(to), {bytes / 2, 1, 1, 1, 1}, {2, 0, 0, 0, 0}, {bytes / 2, 1, 1, 1, 1}, 0};
-  const Box box{map, from, 0, {}, this_thread(), groups[this_thread()]};
+  const Box box{bytes_map(to, bytes), from, 0, {}, this_thread(), groups[this_thread()]};
   late_copies ? stores.push_back(box) : store(box);
+}
+void check_bytes(const char* what, const void* global, int bytes) {
+  if (bytes < 0 || bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(global) % 16 != 0)
+    wrong("%s: %d bytes at %p", what, bytes, global);
 }
 void commit_boxes() { ++groups[this_thread()]; }
 void wait_boxes(int pending) { store_those_of(this_thread(), pending); }

@@ -14,7 +14,8 @@ inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t) { return "error"; }
 inline const char* cudaGetErrorName(cudaError_t) { return "error"; }
 
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributePreferredSharedMemoryCarveout };
+inline constexpr int cudaSharedmemCarveoutMaxShared = 100;
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
