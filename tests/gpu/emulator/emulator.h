@@ -6,7 +6,8 @@
 //   shared.h      shared memory and its addresses of 32 bits      mbarriers.cpp  barriers in shared memory
 //   copies.cpp    cp.async and boxes of a tensor map              products.cpp   ldmatrix, stmatrix, mma, wgmma
 // What the hardware leaves open is set by variables of the environment; kernels must not notice:
-//   MHLA_EMULATOR_ORDER   forward | backward | shuffled   order of threads and of blocks
+//   MHLA_EMULATOR_ORDER   forward | backward | shuffled   order of threads and of blocks; all warps advance together, or
+//                         with the last two each as far as it can before the next one does
 //   MHLA_EMULATOR_COPIES  late | early    late: a copy arrives when somebody waits for it; its place is NaN until then
 //   MHLA_EMULATOR_SUMS    late | early    when a wgmma reads shared memory: when somebody waits for it, or at once
 //   MHLA_EMULATOR_BLOCKS  multiprocessors, so blocks of a persistent kernel: 2

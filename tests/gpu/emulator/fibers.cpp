@@ -224,20 +224,28 @@ std::string report() {
   throw std::runtime_error(text);
 }
 
-void run_block(std::size_t shared_bytes) {
-  spoil_shared(shared_bytes);
-  begin_copies(), begin_products();
-  for (Warp& warp : warps) warp = {};
-  for (Barrier& barrier : barriers) barrier = {};
-  for (int t = 0; t < threads; ++t) start(t);
-  alive = threads;
-  const std::vector<int> turn = sequence(threads);
+// Threads of the block, warp by warp.
+std::vector<int> turn_of_threads() {
+  std::vector<int> turn;
+  for (const int warp : sequence((threads + kWarpLanes - 1) / kWarpLanes)) {
+    for (const int lane : sequence(kWarpLanes)) {
+      if (const int t = warp * kWarpLanes + lane; t < threads) turn.push_back(t);
+    }
+  }
+  return turn;
+}
+
+// Everybody who can goes on, once; but for kForward a warp runs ahead of the others until it has to wait for them.
+bool run_ready(const std::vector<int>& turn) {
+  bool moved = false;
   const dim3 block = blockIdx, size = blockDim;
-  while (alive > 0) {
-    bool moved = false;
-    for (const int t : turn) {
+  for (std::size_t first = 0; first < turn.size();) {
+    bool any = false;
+    std::size_t end = first;
+    for (; end < turn.size() && turn[end] / kWarpLanes == turn[first] / kWarpLanes; ++end) {
+      const int t = turn[end];
       if (fibers[t].state != State::kReady) continue;
-      moved = true;
+      any = moved = true;
       running = t;
       const auto thread = static_cast<unsigned>(t);
       threadIdx = dim3(thread % size.x, thread / size.x % size.y, thread / size.x / size.y);
@@ -245,8 +253,22 @@ void run_block(std::size_t shared_bytes) {
       emulator_switch(&scheduler, fibers[t].stack_pointer);
       if (!failure.empty()) throw_failure();
     }
-    running = -1;
-    if (moved || alive == 0 || deliver_copies()) continue;
+    if (!any || order == Order::kForward) first = end;
+  }
+  running = -1;
+  return moved;
+}
+
+void run_block(std::size_t shared_bytes) {
+  spoil_shared(shared_bytes);
+  begin_copies(), begin_products();
+  for (Warp& warp : warps) warp = {};
+  for (Barrier& barrier : barriers) barrier = {};
+  for (int t = 0; t < threads; ++t) start(t);
+  alive = threads;
+  const std::vector<int> turn = turn_of_threads();
+  while (alive > 0) {
+    if (run_ready(turn) || deliver_copies()) continue;
     failure = report();
     throw_failure();
   }
