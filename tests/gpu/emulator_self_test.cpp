@@ -4,12 +4,15 @@
 
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "mhla/kernels/common/cuda/intrinsics.cuh"
 #include "mhla/kernels/common/cuda/sm90_barriers.cuh"
 #include "mhla/kernels/common/cuda/warpgroup_narrow.cuh"
 #include "mhla/testing/messages.h"
+#include "tests/gpu/emulator/previous.h"
 
 namespace mhla::sm90 {
 namespace {
@@ -109,6 +112,25 @@ TEST(Emulator, SaysWhoWaitsForWhat) {
   EXPECT_TRUE(has(wrong, "threads 32 to 63: mbarrier at 0, parity 0")) << wrong;
   EXPECT_TRUE(has(wrong, "1 of 33 arrivals and 0 bytes are missing")) << wrong;
   launch(wait_kernel, 64, 8, 33);  // what went wrong before is forgotten
+}
+
+__global__ void early_kernel(const float* from, float* to, bool reads_early, bool writes_early) {
+  const float before = from[threadIdx.x];
+  if (writes_early && threadIdx.x == 3) to[3] = 1;
+  wait_for_previous();
+  to[threadIdx.x] = reads_early ? before : from[threadIdx.x];
+}
+
+TEST(Emulator, ThePreviousKernelEndsWhenWaitedFor) {
+  std::vector<float> from(32, 2.5f), to(32);
+  const emulator::PreviousKernel previous(
+      {std::as_writable_bytes(std::span(from)), std::as_writable_bytes(std::span(to))});
+  launch(early_kernel, 32, 0, from.data(), to.data(), false, false);
+  EXPECT_EQ(to[7], 2.5f);
+  launch(early_kernel, 32, 0, from.data(), to.data(), true, false);
+  EXPECT_TRUE(std::isnan(to[7]));
+  const std::string wrong = message_of([&] { launch(early_kernel, 32, 0, from.data(), to.data(), false, true); });
+  EXPECT_TRUE(has(wrong, "written before wait_for_previous(): byte 12 of memory 1")) << wrong;
 }
 
 __global__ void divergent_kernel() {

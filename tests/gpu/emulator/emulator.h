@@ -4,6 +4,7 @@
 // others. Blocks run one after the other.
 //   fibers.cpp    threads, the barriers of blocks and warps, who waits for what when nobody can go on
 //   shared.h      shared memory and its addresses of 32 bits      mbarriers.cpp  barriers in shared memory
+//   previous.h    what a kernel that starts early must wait for
 //   copies.cpp    cp.async and boxes of a tensor map              products.cpp   ldmatrix, stmatrix, mma, wgmma
 // What the hardware leaves open is set by variables of the environment; kernels must not notice:
 //   MHLA_EMULATOR_ORDER   forward | backward | shuffled   order of threads and of blocks; all warps advance together, or

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/gpu/emulator/previous.h"
 #include "tests/gpu/emulator/shared.h"
 
 #if !defined(__x86_64__)
@@ -191,6 +192,7 @@ std::string describe(int thread) {
     case Wait::kProducts:
       std::snprintf(text, sizeof(text), "products that other warps of warpgroup %u have not issued", fiber.where);
       break;
+    case Wait::kPrevious: std::snprintf(text, sizeof(text), "the previous kernel"); break;
     case Wait::kNothing: break;
   }
   return text;
@@ -261,17 +263,18 @@ bool run_ready(const std::vector<int>& turn) {
 
 void run_block(std::size_t shared_bytes) {
   spoil_shared(shared_bytes);
-  begin_copies(), begin_products();
+  begin_copies(), begin_products(), begin_previous();
   for (Warp& warp : warps) warp = {};
   for (Barrier& barrier : barriers) barrier = {};
   for (int t = 0; t < threads; ++t) start(t);
   alive = threads;
   const std::vector<int> turn = turn_of_threads();
   while (alive > 0) {
-    if (run_ready(turn) || deliver_copies()) continue;
+    if (run_ready(turn) || end_previous() || deliver_copies()) continue;
     failure = report();
     throw_failure();
   }
+  check_previous();
   end_copies();
   check_shared_end(shared_bytes);
 }

@@ -7,7 +7,7 @@
 
 namespace emulator {
 
-enum class Wait : std::uint8_t { kNothing, kBlock, kWarp, kMbarrier, kProducts };
+enum class Wait : std::uint8_t { kNothing, kBlock, kWarp, kMbarrier, kProducts, kPrevious };
 
 inline constexpr int kMostThreads = 1024, kWarpLanes = 32, kGroupLanes = 128;
 
