@@ -13,6 +13,10 @@ void copy_commit();
 void copy_wait(int pending);
 void copy_arrive(std::uint32_t barrier);  // when everything that this thread copied has arrived
 
+// st.async: `bytes` that arrive in the memory of a block of the cluster and at a barrier there. Their place is NaN
+// until then, too; all of a barrier arrive when nobody else can go on.
+void send(std::uint32_t to, const void* data, std::size_t bytes, std::uint32_t barrier);
+
 // A tensor of up to 5 axes in memory, the first one dense, and boxes of it.
 struct TensorMap {
   char* data;
