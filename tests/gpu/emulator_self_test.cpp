@@ -4,12 +4,16 @@
 
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "mhla/kernels/common/cuda/intrinsics.cuh"
 #include "mhla/kernels/common/cuda/sm90_barriers.cuh"
+#include "mhla/kernels/common/cuda/sm90_clusters.cuh"
 #include "mhla/kernels/common/cuda/warpgroup_narrow.cuh"
 #include "mhla/testing/messages.h"
+#include "tests/gpu/emulator/previous.h"
 
 namespace mhla::sm90 {
 namespace {
@@ -109,6 +113,67 @@ TEST(Emulator, SaysWhoWaitsForWhat) {
   EXPECT_TRUE(has(wrong, "threads 32 to 63: mbarrier at 0, parity 0")) << wrong;
   EXPECT_TRUE(has(wrong, "1 of 33 arrivals and 0 bytes are missing")) << wrong;
   launch(wait_kernel, 64, 8, 33);  // what went wrong before is forgotten
+}
+
+__global__ void early_kernel(const float* from, float* to, bool reads_early, bool writes_early) {
+  const float before = from[threadIdx.x];
+  if (writes_early && threadIdx.x == 3) to[3] = 1;
+  wait_for_previous();
+  to[threadIdx.x] = reads_early ? before : from[threadIdx.x];
+}
+
+TEST(Emulator, ThePreviousKernelEndsWhenWaitedFor) {
+  std::vector<float> from(32, 2.5f), to(32);
+  const emulator::PreviousKernel previous(
+      {std::as_writable_bytes(std::span(from)), std::as_writable_bytes(std::span(to))});
+  launch(early_kernel, 32, 0, from.data(), to.data(), false, false);
+  EXPECT_EQ(to[7], 2.5f);
+  launch(early_kernel, 32, 0, from.data(), to.data(), true, false);
+  EXPECT_TRUE(std::isnan(to[7]));
+  const std::string wrong = message_of([&] { launch(early_kernel, 32, 0, from.data(), to.data(), false, true); });
+  EXPECT_TRUE(has(wrong, "written before wait_for_previous(): byte 12 of memory 1")) << wrong;
+}
+
+enum class Exchange { kRight, kNotAwaited, kToOneThatEnded, kTooFew };
+
+// Two blocks; the first one sends four numbers to the second.
+__global__ void exchange_kernel(float* to, Exchange how) {
+  extern __shared__ __align__(1024) char memory[];
+  const std::uint32_t place = shared_address(memory), barrier = place + 16;
+  const int rank = cluster_rank();
+  if (threadIdx.x == 0) {
+    barrier_init(barrier, 1);
+    barrier_expect(barrier, rank == 1 && how != Exchange::kTooFew ? 16 : 32);
+  }
+  cluster_arrive();
+  cluster_wait();
+  if (rank == 0 && threadIdx.x == 5)
+    send_to_block(address_in_block(place, 1), 1, 2, 3, 4, address_in_block(barrier, 1));
+  if (rank == 0 || how == Exchange::kToOneThatEnded) return;
+  if (how != Exchange::kNotAwaited) barrier_wait(barrier, 0);
+  to[threadIdx.x] = reinterpret_cast<const float*>(memory)[threadIdx.x % 4];
+  if (how == Exchange::kNotAwaited) barrier_wait(barrier, 0);
+}
+
+void launch_exchange(std::vector<float>& to, Exchange how) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension, attribute.val.clusterDim = {1, 2, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(3, 2), config.blockDim = dim3(128), config.dynamicSmemBytes = 32;
+  config.attrs = &attribute, config.numAttrs = 1;
+  cudaLaunchKernelEx(&config, exchange_kernel, to.data(), how);
+}
+
+TEST(Emulator, BlocksOfAClusterSendToEachOther) {
+  std::vector<float> to(128);
+  launch_exchange(to, Exchange::kRight);
+  EXPECT_EQ(to[6], 3);
+  launch_exchange(to, Exchange::kNotAwaited);
+  EXPECT_TRUE(std::isnan(to[6]));
+  const std::string ended = message_of([&] { launch_exchange(to, Exchange::kToOneThatEnded); });
+  EXPECT_TRUE(has(ended, "st.async: block 1 of the cluster has ended")) << ended;
+  const std::string missing = message_of([&] { launch_exchange(to, Exchange::kTooFew); });
+  EXPECT_TRUE(has(missing, "0 of 1 arrivals and 16 bytes are missing")) << missing;
 }
 
 __global__ void divergent_kernel() {

@@ -42,7 +42,7 @@ if [ "$kind" = emulator ]; then
   host="$host $(ls tests/gpu/emulator/*.cpp mhla/kernels/common/cuda/sm80*.cpp mhla/kernels/bidirectional/*sm[89]0*.cpp \
     mhla/kernels/chunkwise/*sm[89]0*.cpp | grep -v _test.cpp)"
   device="$device $(ls mhla/kernels/common/cuda/*sm[89]0.cu mhla/kernels/bidirectional/*sm[89]0.cu \
-    mhla/kernels/chunkwise/*sm[89]0.cu)"
+    mhla/kernels/chunkwise/*sm[89]0.cu mhla/kernels/streaming/*sm90.cu)"
   compile_device="$CXX $flags -include cuda_runtime.h -x c++"
 else
   device="$device mhla/core/cuda.cu"

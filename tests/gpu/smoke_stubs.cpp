@@ -14,9 +14,14 @@ std::string chunkwise_fit_simd(const Problem& /*problem*/) { return "not in this
 void chunkwise_forward_simd(const Problem& p, Workspace&, Executor&) { fail(p.entry, ": not in this program"); }
 void chunkwise_backward_simd(const Problem& p, Workspace&, Executor&) { fail(p.entry, ": not in this program"); }
 
-bool cuda::decode_sm90_fits(const DecodeJob& /*job*/) { return false; }
-void cuda::stream_decode_sm90(const DecodeCall& /*job*/, void* /*stream*/) { fail("decode: not in this program"); }
-void cuda::stream_decode_sm90(const DecodeReplay& /*job*/, void* /*stream*/) { fail("decode: not in this program"); }
+// Weak: programs with streaming_decode_sm90.cu have the kernel itself.
+[[gnu::weak]] bool cuda::decode_sm90_fits(const DecodeJob& /*job*/) { return false; }
+[[gnu::weak]] void cuda::stream_decode_sm90(const DecodeCall& /*job*/, void* /*stream*/) {
+  fail("decode: not in this program");
+}
+[[gnu::weak]] void cuda::stream_decode_sm90(const DecodeReplay& /*job*/, void* /*stream*/) {
+  fail("decode: not in this program");
+}
 
 const StreamingCandidate kStreamingSimd = {
     .name = "simd",

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "mhla/testing/accuracy.h"
-#include "tests/gpu/emulator/emulator.h"
+#include "tests/gpu/emulator/modes.h"
 
 namespace mhla {
 namespace {
@@ -64,17 +64,6 @@ Case case_of(const Way& way) {
   return c;
 }
 
-// Restores what the emulator does.
-struct Modes {
-  emulator::Order order = emulator::order;
-  bool copies = emulator::late_copies, sums = emulator::late_sums;
-  int blocks = emulator::multiprocessors;
-  ~Modes() {
-    emulator::order = order, emulator::late_copies = copies, emulator::late_sums = sums;
-    emulator::multiprocessors = blocks;
-  }
-};
-
 class TensorCores : public testing::TestWithParam<std::string_view> {};
 
 TEST_P(TensorCores, Accuracy) {
@@ -92,7 +81,7 @@ TEST_P(TensorCores, SameBitsInEveryOrder) {
     const Case c = case_of(way);
     const CaseInputs inputs(c);
     const CaseResult want = run_case(c, inputs, run);
-    const Modes restored;
+    const emulator::Modes restored;
     for (const emulator::Order order : {emulator::Order::kBackward, emulator::Order::kShuffled}) {
       emulator::order = order, emulator::multiprocessors = order == emulator::Order::kBackward ? 1 : 3;
       emulator::late_copies = emulator::late_sums = order == emulator::Order::kShuffled;

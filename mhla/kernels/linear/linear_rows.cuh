@@ -1,53 +1,13 @@
-// What linear_rows_cuda.cu is made of: memory of the other blocks of a cluster, and rows on their way to the product.
+// What linear_rows_cuda.cu is made of: sums of the blocks of a cluster, and rows on their way to the product.
 #pragma once
 
+#include "mhla/kernels/common/cuda/clusters.cuh"
 #include "mhla/kernels/common/cuda/intrinsics.cuh"
 #include "mhla/kernels/linear/linear_rows_job.h"
 
 namespace mhla::cuda {
 
 inline constexpr int kRowsBlock = 256, kRowsWarps = kRowsBlock / 32;  // threads and warps of a block
-
-// Where a block stands in its cluster, and memory of the others.
-__device__ inline int cluster_rank() {
-  std::uint32_t rank = 0;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-#endif
-  return static_cast<int>(rank);
-}
-__device__ inline void cluster_barrier() {
-#if __CUDA_ARCH__ >= 900
-  __syncwarp();
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-__device__ inline std::uint32_t address_in_block(std::uint32_t address, int rank) {
-#if __CUDA_ARCH__ >= 900
-  std::uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  return there;
-#else
-  return address + static_cast<std::uint32_t>(rank);
-#endif
-}
-__device__ inline void load_of_block(float& x, std::uint32_t there) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
-#else
-  x = static_cast<float>(there);
-#endif
-}
-__device__ inline void load_of_block(float4& x, std::uint32_t there) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-               : "r"(there)
-               : "memory");
-#else
-  x = {static_cast<float>(there), 0, 0, 0};
-#endif
-}
 
 __device__ inline void add_to(float& sum, float x) { sum += x; }
 __device__ inline void add_to(float4& sum, const float4& x) { sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w; }

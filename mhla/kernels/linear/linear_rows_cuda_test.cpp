@@ -1,5 +1,6 @@
 // Linear layers of a few rows, with what stands around them, against the formulas in f64; a row has the same bits
-// whatever other rows there are. The cut of K is plain code; the rest is skipped, saying so, without a device of sm_90.
+// whatever other rows there are. The cut of K is plain code; the rest is skipped, saying so, without a device of sm_90,
+// and runs on the CPU in the emulator of tests/gpu (tensor_core_test), large sizes with fewer rows.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -140,6 +141,7 @@ class LinearRows : public testing::TestWithParam<std::tuple<RowsBefore, RowsAfte
     if (const std::string why = cuda_missing(); !why.empty()) GTEST_SKIP() << "cuda: " << why;
     if (device_facts(0).major < 9) GTEST_SKIP() << "cuda: the device is older than sm_90";
   }
+  static bool emulated() { return device_facts(0).name == "emulator"; }
 };
 
 double silu(double x) { return x / (1.0 + std::exp(-x)); }
@@ -193,9 +195,9 @@ struct Problem {
         a.push_back(value);
       }
       const auto product = [&](const OnDevice& of, std::int64_t o) {
-        double sum = 0;
-        for (std::int64_t k = 0; k < s.K; ++k) sum += a[static_cast<std::size_t>(k)] * at(of, o * s.K + k);
-        return sum;
+        double sums[4] = {};  // none waits for the one before
+        for (std::int64_t k = 0; k < s.K; ++k) sums[k % 4] += a[static_cast<std::size_t>(k)] * at(of, o * s.K + k);
+        return (sums[0] + sums[1]) + (sums[2] + sums[3]);
       };
       for (std::int64_t o = 0; o < s.O; ++o) {
         const double y = product(weight, o);
@@ -232,13 +234,15 @@ TEST_P(LinearRows, AreTheFormula) {
                   {48, 1024, 2816, 264, 256}}) {
     if (after == RowsAfter::kAdd) s.O2 = 0;
     if (after == RowsAfter::kSwiglu) s.O2 = s.O;
+    const bool large = emulated() && s.K * s.O > 300'000;
+    if (large && s.R == 64) continue;
     const Problem problem(before, after, s);
     const auto [want, more] = problem.expected();
     const auto [got, got_more] = problem.run(s.R);
     EXPECT_LE(distance(got, want), 6e-3) << s.R << " rows, K " << s.K << ", O " << s.O;
     EXPECT_LE(distance(got_more, more), 6e-3) << s.R << " rows, K " << s.K << ", O2 " << s.O2;
     for (const std::int64_t rows : {std::int64_t{1}, s.R / 2, std::int64_t{16}, std::int64_t{17}, std::int64_t{33}}) {
-      if (rows < 1 || rows > s.R) continue;
+      if (rows < 1 || rows > s.R || (large && rows != 1)) continue;
       const auto [fewer, fewer_more] = problem.run(rows);
       EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), got.begin())) << "other bits with " << rows << " rows";
       EXPECT_TRUE(std::equal(fewer_more.begin(), fewer_more.end(), got_more.begin()))

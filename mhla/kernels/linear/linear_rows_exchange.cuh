@@ -3,16 +3,11 @@
 // they have come. barrier.cluster with release is a fence of the whole card in the machine code (MEMBAR.ALL.GPU).
 #pragma once
 
+#include "mhla/kernels/common/cuda/sm90_barriers.cuh"
+#include "mhla/kernels/common/cuda/sm90_clusters.cuh"
 #include "mhla/kernels/linear/linear_rows.cuh"
 
 namespace mhla::cuda {
-
-__device__ inline void wait_once(std::uint32_t barrier) {
-  asm volatile(
-      "{\n.reg .pred met;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 met, [%0], 0;\n@!met bra again;\n}" ::"r"(
-          barrier)
-      : "memory");
-}
 
 class RowsExchange {
  public:
@@ -30,34 +25,30 @@ class RowsExchange {
     if (threadIdx.x == 0) {
       const int rows = max(min(R - rank * fours_ * 4, fours_ * 4), 0);
       const int bytes = slices * (T * valid_ * 16 + (squares ? rows * 4 : 0));
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers_) : "memory");
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barriers_ + 8), "r"(slices) : "memory");
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barriers_), "r"(bytes) : "memory");
+      sm90::barrier_init<1>(barriers_);
+      sm90::barrier_init(barriers_ + 8, slices);
+      sm90::barriers_ready();
+      sm90::barrier_expect(barriers_, bytes);
     }
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    sm90::cluster_arrive();
   }
   [[nodiscard]] __device__ int valid() const { return valid_; }  // fours of rows that this block finishes
 
   // All threads, before the others: every block has its barriers, long since.
-  __device__ void open() const { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+  __device__ void open() const { sm90::cluster_wait(); }
 
   __device__ void send_square(int row, float sum) const {
     const int owner = row >> (shift_ + 2), own = row - (owner << (shift_ + 2));
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
-                     address_in_block(squares_ + (rank_ * fours_ * 4 + own) * 4, owner)),
-                 "f"(sum), "r"(address_in_block(barriers_, owner))
-                 : "memory");
+    const std::uint32_t there = address_in_block(squares_ + (rank_ * fours_ * 4 + own) * 4, owner);
+    sm90::send_to_block(there, sum, address_in_block(barriers_, owner));
   }
 
   // Sums arrive in the memory of the operands: after a barrier of the block, when all of these have been read.
   __device__ void expect_room() const {
     if (static_cast<int>(threadIdx.x) < slices_)
-      asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                       address_in_block(barriers_ + 8, static_cast<int>(threadIdx.x)))
-                   : "memory");
-    wait_once(barriers_ + 8);
+      sm90::arrive_in_block(address_in_block(barriers_ + 8, static_cast<int>(threadIdx.x)));
+    sm90::barrier_wait(barriers_ + 8, 0);
   }
 
   // All lanes of a warp: sums of rows `row`, `row` + 1 (even) of one column, and of one that is eight further. Two
@@ -69,22 +60,19 @@ class RowsExchange {
     const int own_column = odd ? column + 8 : column, four = row / 4, owner = four >> shift_,
               own = four - (owner << shift_);
     if (!given || own_column < least || own_column >= tile_) return;
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-            address_in_block(coming_ + place(rank_, own_column, own), owner)),
-        "f"(odd ? a : x[0]), "f"(odd ? b : x[1]), "f"(odd ? x[2] : a), "f"(odd ? x[3] : b),
-        "r"(address_in_block(barriers_, owner))
-        : "memory");
+    const std::uint32_t there = address_in_block(coming_ + place(rank_, own_column, own), owner);
+    sm90::send_to_block(there, odd ? a : x[0], odd ? b : x[1], odd ? x[2] : a, odd ? x[3] : b,
+                        address_in_block(barriers_, owner));
   }
 
-  __device__ void receive() const { wait_once(barriers_); }
+  __device__ void receive() const { sm90::barrier_wait(barriers_, 0); }
 
   // Four rows of a column, or their squares, from a slice.
   [[nodiscard]] __device__ float4 sums(int slice, int column, int own) const {
-    return load(coming_ + place(slice, column, own));
+    return shared_floats(coming_ + place(slice, column, own));
   }
   [[nodiscard]] __device__ float4 squares(int slice, int own) const {
-    return load(squares_ + (slice * fours_ + own) * 16);
+    return shared_floats(squares_ + (slice * fours_ + own) * 16);
   }
 
  private:
@@ -92,13 +80,6 @@ class RowsExchange {
   [[nodiscard]] __device__ int place(int slice, int column, int own) const {
     const int turn = fours_ >= 8 ? column & 7 : (column * fours_ >> 3) & (fours_ - 1);
     return ((slice * tile_ + column) * fours_ + (own ^ turn)) * 16;
-  }
-  __device__ static float4 load(std::uint32_t address) {
-    float4 x;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(address));
-    return x;
   }
   std::uint32_t coming_, squares_, barriers_;
   int fours_, shift_, tile_, rank_, slices_, valid_ = 0;

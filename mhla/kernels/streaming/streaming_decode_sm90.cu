@@ -5,6 +5,8 @@
 
 #include "mhla/kernels/common/cuda/arguments.cuh"
 #include "mhla/kernels/common/cuda/launch.cuh"
+#include "mhla/kernels/common/cuda/sm90_barriers.cuh"
+#include "mhla/kernels/common/cuda/sm90_bytes.cuh"
 #include "mhla/kernels/streaming/streaming_decode.cuh"
 #include "mhla/kernels/streaming/streaming_decode_panels.cuh"
 
@@ -14,27 +16,10 @@ namespace {
 constexpr int kKeyDepth = 128;  // D
 constexpr int kKeyPitch = kKeyDepth + kPieceSize;
 
-// `bytes` to shared memory; the barrier counts them.
-__device__ inline void bring(const bf16* to, const void* from, int bytes, std::uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(static_cast<const void*>(to))),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
-}
-__device__ inline void expect_bytes(std::uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ inline void wait_for(std::uint32_t barrier, int parity) {
-  asm volatile(
-      "{\n.reg .pred met;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 met, [%0], %1;\n@!met bra again;\n}" ::"r"(
-          barrier),
-      "r"(parity)
-      : "memory");
-}
+using sm90::barrier_expect, sm90::barrier_wait, sm90::prefetch_bytes;
 
-// `bytes` to the second-level cache.
-__device__ inline void expect_soon(const void* global, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+__device__ inline void bring(const bf16* to, const void* from, int bytes, std::uint32_t barrier) {
+  sm90::copy_bytes(shared_address(static_cast<const void*>(to)), from, bytes, barrier);
 }
 
 // Keys or values of the open chunk of a head: the newest from the call, the others from the ring.
@@ -93,9 +78,9 @@ __global__ void __launch_bounds__(kThreads, 4) decode_sm90_kernel(const __grid_c
   };
   if (threadIdx.x == 0) {
     constexpr int kPrefixBytes = kBlockColumns * kKeyDepth * static_cast<int>(sizeof(bf16));
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(barrier)
-                 : "memory");
-    expect_bytes(barrier, kPrefixBytes + round_bytes(0));
+    sm90::barrier_init(barrier, 1);
+    sm90::barriers_ready();
+    barrier_expect(barrier, kPrefixBytes + round_bytes(0));
     bring(P,
           sequence.state + (sequence.open ? s.prefix[1] : s.prefix[0]) +
               (s.per_head ? head : kv_head) * s.layout.stride +
@@ -107,8 +92,8 @@ __global__ void __launch_bounds__(kThreads, 4) decode_sm90_kernel(const __grid_c
   if (warp == 1) bring_rows(V, kValuePitch, v, 0, kBlockColumns * static_cast<int>(sizeof(bf16)));
   if (warp >= 2 && kTokens + lane < sequence.inside) {  // later ones to the second-level cache
     const std::int64_t row = s.ring_row(sequence.in_ring, kTokens + lane);
-    expect_soon(warp == 2 ? k.ring + row * k.pitch : v.ring + row * v.pitch,
-                (warp == 2 ? kKeyDepth : kBlockColumns) * static_cast<int>(sizeof(bf16)));
+    prefetch_bytes(warp == 2 ? k.ring + row * k.pitch : v.ring + row * v.pitch,
+                   (warp == 2 ? kKeyDepth : kBlockColumns) * static_cast<int>(sizeof(bf16)));
   }
   clear_values(min(kTokens, keys));
   const float coefficient = diagonal_of(s, sequence, head);
@@ -144,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, 4) decode_sm90_kernel(const __grid_c
     take_query(Q + row * kKeyPitch + piece, static_cast<const bf16*>(job.q.data) + batch * job.q.batch_stride +
                                                 (head + row) * job.q.head_stride + piece);
   take_newest(keys <= kTokens, true);
-  wait_for(barrier, 0);
+  barrier_wait(barrier, 0);
   __syncthreads();
 
   // Rows of a step that a lane names: 8 x 8 matrices (depth, column) in the order (0, 0), (8, 0), (0, 8), (8, 8).
@@ -156,12 +141,12 @@ __global__ void __launch_bounds__(kThreads, 4) decode_sm90_kernel(const __grid_c
     const int given = min(kTokens, keys - first);
     if (first > 0) {
       __syncthreads();
-      if (threadIdx.x == 32) expect_bytes(barrier, round_bytes(first));
+      if (threadIdx.x == 32) barrier_expect(barrier, round_bytes(first));
       __syncwarp();
       if (warp == 1) bring_rows(V, kValuePitch, v, first, kBlockColumns * static_cast<int>(sizeof(bf16)));
       clear_values(given);
       if (first + given == keys) take_newest(true, false);
-      wait_for(barrier, parity ^ 1);
+      barrier_wait(barrier, parity ^ 1);
       __syncthreads();
     }
     if (const int own = warp * kStep; own < given) {  // 16 tokens of a warp

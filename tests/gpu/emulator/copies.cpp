@@ -13,7 +13,7 @@ namespace {
 
 struct Copy {
   enum Kind { kBytes, kCommit, kArrive } kind;
-  char* to;
+  std::uint32_t to;  // for all of the cluster, as all addresses here
   const char* from;  // null: zeros
   std::size_t bytes;
   std::uint32_t barrier;
@@ -28,12 +28,20 @@ struct Box {
 
 std::deque<Copy> copies[kMostThreads];
 std::deque<Box> loads, stores;
+
+struct Sent {
+  std::uint32_t to, barrier;
+  std::size_t bytes;
+  char data[16];
+};
+std::deque<Sent> sent;
 int groups[kMostThreads];  // of boxes, committed
 
 void arrive(const Copy& copy) {
   if (copy.kind == Copy::kArrive) return mbarrier_arrive(copy.barrier);
   if (copy.kind == Copy::kCommit) return;
-  copy.from != nullptr ? std::memcpy(copy.to, copy.from, copy.bytes) : std::memset(copy.to, 0, copy.bytes);
+  char* const to = place_of(copy.to, copy.bytes, copy.bytes, "cp.async");
+  copy.from != nullptr ? std::memcpy(to, copy.from, copy.bytes) : std::memset(to, 0, copy.bytes);
 }
 
 void arrive_first(std::deque<Copy>& queue, std::size_t count) {
@@ -46,7 +54,7 @@ void arrive_first(std::deque<Copy>& queue, std::size_t count) {
 
 void ask(const Copy& copy) {
   if (!late_copies) return arrive(copy);
-  if (copy.kind == Copy::kBytes) std::memset(copy.to, 0xff, copy.bytes);
+  if (copy.kind == Copy::kBytes) std::memset(place_of(copy.to, copy.bytes, copy.bytes, "cp.async"), 0xff, copy.bytes);
   copies[this_thread()].push_back(copy);
 }
 
@@ -92,6 +100,16 @@ void load(const Box& box) {
   mbarrier_bytes(box.barrier, static_cast<std::int64_t>(bytes_of(box.map)));
 }
 
+void ask(const Box& box) {
+  if (!late_copies) return load(box);
+  std::memset(place_of(box.shared, bytes_of(box.map), 16, "box"), 0xff, bytes_of(box.map));
+  loads.push_back(box);
+}
+
+TensorMap bytes_map(void* data, int bytes) {
+  return {static_cast<char*>(data), {bytes / 2, 1, 1, 1, 1}, {2, 0, 0, 0, 0}, {bytes / 2, 1, 1, 1, 1}, 0};
+}
+
 void store(const Box& box) {
   each_row(box, [](std::uint32_t shared, char* memory, std::size_t bytes) {
     if (bytes > 0) std::memcpy(memory, place_of(shared, 16, 16, "box"), bytes);
@@ -104,6 +122,7 @@ void store_those_of(int thread, int pending) {  // -1: all
       ++box;
       continue;
     }
+    put_in_place(block_of(box->shared));
     store(*box);
     box = stores.erase(box);
   }
@@ -113,11 +132,11 @@ void store_those_of(int thread, int pending) {  // -1: all
 
 void copy_async(std::uint32_t to, const void* global, std::size_t bytes, bool valid) {
   if (reinterpret_cast<std::uintptr_t>(global) % bytes != 0) wrong("cp.async: %zu bytes from %p", bytes, global);
-  ask({Copy::kBytes, place_of(to, bytes, bytes, "cp.async"), valid ? static_cast<const char*>(global) : nullptr, bytes,
-       0});
+  place_of(to, bytes, bytes, "cp.async");
+  ask({Copy::kBytes, cluster_address(to), valid ? static_cast<const char*>(global) : nullptr, bytes, 0});
 }
-void copy_commit() { ask({Copy::kCommit, nullptr, nullptr, 0, 0}); }
-void copy_arrive(std::uint32_t barrier) { ask({Copy::kArrive, nullptr, nullptr, 0, barrier}); }
+void copy_commit() { ask({Copy::kCommit, 0, nullptr, 0, 0}); }
+void copy_arrive(std::uint32_t barrier) { ask({Copy::kArrive, 0, nullptr, 0, cluster_address(barrier)}); }
 
 void copy_wait(int pending) {
   std::deque<Copy>& queue = copies[this_thread()];
@@ -129,39 +148,57 @@ void copy_wait(int pending) {
 }
 
 void load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier, const int (&at)[5]) {
-  Box box{map, to, barrier, {at[0], at[1], at[2], at[3], at[4]}, this_thread(), 0};
-  char* const place = place_of(to, bytes_of(map), 128, "box");
-  if (!late_copies) return load(box);
-  std::memset(place, 0xff, bytes_of(map));
-  loads.push_back(box);
+  place_of(to, bytes_of(map), 128, "box");
+  ask({map, cluster_address(to), cluster_address(barrier), {at[0], at[1], at[2], at[3], at[4]}, this_thread(), 0});
+}
+void load_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
+  check_bytes("bulk copy", from, bytes);
+  ask({bytes_map(const_cast<void*>(from), bytes), cluster_address(to), cluster_address(barrier), {}, this_thread(), 0});
 }
 
 void store_box(const TensorMap& map, std::uint32_t from, const int (&at)[5]) {
-  const Box box{map, from, 0, {at[0], at[1], at[2], at[3], at[4]}, this_thread(), groups[this_thread()]};
+  const Box box{map,           cluster_address(from), 0, {at[0], at[1], at[2], at[3], at[4]},
+                this_thread(), groups[this_thread()]};
   place_of(from, bytes_of(map), 128, "box");
   late_copies ? stores.push_back(box) : store(box);
 }
 void store_bytes(void* to, std::uint32_t from, int bytes) {
-  if (bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(to) % 16 != 0) wrong("bulk copy: %d bytes to %p", bytes, to);
+  check_bytes("bulk copy", to, bytes);
   place_of(from, static_cast<std::size_t>(bytes), 16, "bulk copy");
-  const TensorMap map{static_cast<char*>(to), {bytes / 2, 1, 1, 1, 1}, {2, 0, 0, 0, 0}, {bytes / 2, 1, 1, 1, 1}, 0};
-  const Box box{map, from, 0, {}, this_thread(), groups[this_thread()]};
+  const Box box{bytes_map(to, bytes), cluster_address(from), 0, {}, this_thread(), groups[this_thread()]};
   late_copies ? stores.push_back(box) : store(box);
+}
+void check_bytes(const char* what, const void* global, int bytes) {
+  if (bytes < 0 || bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(global) % 16 != 0)
+    wrong("%s: %d bytes at %p", what, bytes, global);
 }
 void commit_boxes() { ++groups[this_thread()]; }
 void wait_boxes(int pending) { store_those_of(this_thread(), pending); }
 
-void begin_copies() {
-  for (std::deque<Copy>& queue : copies) queue.clear();
-  loads.clear(), stores.clear();
-  for (int& count : groups) count = 0;
+void send(std::uint32_t to, const void* data, std::size_t bytes, std::uint32_t barrier) {
+  if (block_of(to) != block_of(barrier))
+    wrong("st.async: to block %d, its barrier is in %d", block_of(to), block_of(barrier));
+  char* const place = place_of(to, bytes, bytes, "st.async");
+  Sent one{cluster_address(to), cluster_address(barrier), bytes, {}};
+  std::memcpy(one.data, data, bytes);
+  late_copies ? std::memset(place, 0xff, bytes) : std::memcpy(place, data, bytes);
+  if (late_copies) return sent.push_back(one);
+  mbarrier_bytes(one.barrier, static_cast<std::int64_t>(bytes));
 }
 
-void end_copies() { store_those_of(-1, 0); }
+void begin_copies() {
+  for (int t = 0; t < threads_of_cluster(); ++t) copies[t].clear(), groups[t] = 0;
+  loads.clear(), stores.clear(), sent.clear();
+}
+
+void end_copies() {
+  if (!sent.empty()) wrong("st.async: %zu that nobody has waited for", sent.size());
+  store_those_of(-1, 0);
+}
 
 bool deliver_copies() {
   bool any = false;
-  for (int t = 0; t < threads_of_block(); ++t) {
+  for (int t = 0; t < threads_of_cluster(); ++t) {
     std::deque<Copy>& queue = copies[t];
     for (std::size_t i = 0; i < queue.size(); ++i) {
       if (queue[i].kind != Copy::kArrive) continue;
@@ -174,6 +211,21 @@ bool deliver_copies() {
     const Box box = loads.front();
     loads.pop_front();
     load(box);
+    any = true;
+  }
+  if (!any && !sent.empty()) {
+    const std::uint32_t barrier = sent.front().barrier;
+    if (block_ended(block_of(barrier))) wrong("st.async: block %d of the cluster has ended", block_of(barrier));
+    std::deque<Sent> others;
+    for (const Sent& one : sent) {
+      if (one.barrier != barrier) {
+        others.push_back(one);
+        continue;
+      }
+      std::memcpy(place_of(one.to, one.bytes, one.bytes, "st.async"), one.data, one.bytes);
+      mbarrier_bytes(barrier, static_cast<std::int64_t>(one.bytes));
+    }
+    sent.swap(others);
     any = true;
   }
   return any;

@@ -13,6 +13,10 @@ void copy_commit();
 void copy_wait(int pending);
 void copy_arrive(std::uint32_t barrier);  // when everything that this thread copied has arrived
 
+// st.async: `bytes` that arrive in the memory of a block of the cluster and at a barrier there. Their place is NaN
+// until then, too; all of a barrier arrive when nobody else can go on.
+void send(std::uint32_t to, const void* data, std::size_t bytes, std::uint32_t barrier);
+
 // A tensor of up to 5 axes in memory, the first one dense, and boxes of it.
 struct TensorMap {
   char* data;
@@ -21,10 +25,12 @@ struct TensorMap {
   int swizzle;  // bytes of a row: 128, 64 or 32; 0: none
 };
 void load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier, const int (&at)[5]);
+void load_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier);  // the same, without a map
 void store_box(const TensorMap& map, std::uint32_t from, const int (&at)[5]);
-void store_bytes(void* to, std::uint32_t from, int bytes);  // the same, without a map
-void commit_boxes();                                        // what this thread stored since it did so last is a group
-void wait_boxes(int pending = 0);                           // all of this thread's groups but the last so many
+void store_bytes(void* to, std::uint32_t from, int bytes);          // the same, without a map
+void check_bytes(const char* what, const void* global, int bytes);  // pieces of 16 bytes, or it is wrong
+void commit_boxes();               // what this thread stored since it did so last is a group
+void wait_boxes(int pending = 0);  // all of this thread's groups but the last so many
 
 // 16-byte pieces of rows of 128, 64 or 32 bytes lie swizzled.
 constexpr std::uint32_t swizzled(std::uint32_t address, int row_bytes) {

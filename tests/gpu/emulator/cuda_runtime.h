@@ -14,7 +14,8 @@ inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t) { return "error"; }
 inline const char* cudaGetErrorName(cudaError_t) { return "error"; }
 
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributePreferredSharedMemoryCarveout };
+inline constexpr int cudaSharedmemCarveoutMaxShared = 100;
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
@@ -60,8 +61,13 @@ struct EmulatedCall {
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... arguments) {
   const EmulatedCall<P...> call{kernel, std::tuple<P...>(P(std::forward<A>(arguments))...)};
+  dim3 cluster;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const auto& value = config->attrs[i].val.clusterDim;
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) cluster = dim3(value.x, value.y, value.z);
+  }
   emulator::run(
-      config->gridDim, config->blockDim, config->dynamicSmemBytes,
+      config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes,
       [](const void* data) {
         const auto& own = *static_cast<const EmulatedCall<P...>*>(data);
         std::apply(own.kernel, own.arguments);

@@ -1,12 +1,16 @@
 // Runs CUDA kernels on the CPU, thread by thread: enough of the language and of the instructions for the kernels of
 // both forms, Hopper's included. Headers of this folder are found before the real ones (-I), so a plain C++ compiler
 // builds the .cu files. Each thread of a block is a fiber with a stack of its own; it runs until it has to wait for
-// others. Blocks run one after the other.
+// others. Blocks run one after the other, those of a cluster together.
 //   fibers.cpp    threads, the barriers of blocks and warps, who waits for what when nobody can go on
 //   shared.h      shared memory and its addresses of 32 bits      mbarriers.cpp  barriers in shared memory
+//   clusters.h    blocks of a cluster
+//   previous.h    what a kernel that starts early must wait for
 //   copies.cpp    cp.async and boxes of a tensor map              products.cpp   ldmatrix, stmatrix, mma, wgmma
 // What the hardware leaves open is set by variables of the environment; kernels must not notice:
 //   MHLA_EMULATOR_ORDER   forward | backward | shuffled   order of threads and of blocks
+//       forward: all warps of a block step by step; backward: each as far as it can go, then the one before it;
+//       shuffled: some warps of all blocks of a cluster whenever they can go on, before the others
 //   MHLA_EMULATOR_COPIES  late | early    late: a copy arrives when somebody waits for it; its place is NaN until then
 //   MHLA_EMULATOR_SUMS    late | early    when a wgmma reads shared memory: when somebody waits for it, or at once
 //   MHLA_EMULATOR_BLOCKS  multiprocessors, so blocks of a persistent kernel: 2
@@ -56,8 +60,8 @@ extern Order order;
 extern bool late_copies, late_sums;
 extern int multiprocessors;
 
-// Runs `body` in every thread of a grid, `shared_bytes` of dynamic shared memory each block.
-void run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*body)(const void* job), const void* job,
+// Runs `body` in every thread of a grid, `shared_bytes` of dynamic shared memory each block; `cluster` blocks together.
+void run(dim3 grid, dim3 block, dim3 cluster, std::size_t shared_bytes, void (*body)(const void* job), const void* job,
          const char* name = "kernel");
 
 const char* kernel_name(void* kernel);  // as far as the linker tells

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/gpu/emulator/clusters.h"
+#include "tests/gpu/emulator/previous.h"
 #include "tests/gpu/emulator/shared.h"
 
 #if !defined(__x86_64__)
@@ -74,7 +76,8 @@ int multiprocessors = count_of_environment();
 namespace {
 
 constexpr std::size_t kStack = 128 << 10;
-constexpr int kBarriers = 16;  // of a block, by number
+constexpr int kBarriers = 16;        // of a block, by number
+constexpr int kBlockThreads = 1024;  // at most
 
 enum class State : std::uint8_t { kReady, kWaiting, kDone };
 
@@ -85,6 +88,7 @@ struct Fiber {
   std::uint32_t where = 0;
   int detail = 0;
   bool all_true = true;
+  int cluster_phase = -1;  // in which it came to the barrier of the cluster last
 };
 
 struct Warp {
@@ -101,9 +105,13 @@ struct Barrier {
 
 Fiber fibers[kMostThreads];
 Warp warps[kMostThreads / kWarpLanes];
-Barrier barriers[kBarriers];
+Barrier barriers[kMostBlocks][kBarriers];
 void* scheduler = nullptr;
-int running = -1, threads = 0, alive = 0;
+int running = -1, threads = 0, blocks = 1;  // of a block; of a cluster
+int alive[kMostBlocks];
+struct {
+  int arrived = 0, ended = 0, phase = 0;  // those that ended have always arrived
+} cluster;
 std::string failure;
 const char* name_of_kernel = "";
 void (*body_of_block)(const void*) = nullptr;
@@ -121,11 +129,11 @@ void leave(State state) {
 }
 
 // All of the block, when those who have ended need not come any more.
-void open_if_complete(int id) {
-  Barrier& barrier = barriers[id];
-  const int expected = barrier.count == 0 ? alive : barrier.count;
+void open_if_complete(int block, int id) {
+  Barrier& barrier = barriers[block][id];
+  const int expected = barrier.count == 0 ? alive[block] : barrier.count;
   if (barrier.arrived == 0 || barrier.arrived < expected) return;
-  for (int t = 0; t < threads; ++t) {
+  for (int t = block * threads; t < (block + 1) * threads; ++t) {
     Fiber& fiber = fibers[t];
     if (fiber.state == State::kWaiting && fiber.kind == Wait::kBlock && static_cast<int>(fiber.where) == id)
       fiber.state = State::kReady, fiber.all_true = barrier.all_true;
@@ -134,12 +142,21 @@ void open_if_complete(int id) {
   barrier = {};
 }
 
+void arrive_in_cluster(bool for_good) {
+  fibers[running].cluster_phase = cluster.phase;
+  ++cluster.arrived, cluster.ended += for_good;
+  if (cluster.arrived < threads * blocks) return;
+  cluster.arrived = cluster.ended, ++cluster.phase;
+  wake(Wait::kCluster, 0);
+}
+
 void fiber_main() {
   body_of_block(job_of_block);
-  --alive;
-  const int own = running;
+  const int own = running, block = own / threads;
+  --alive[block];
+  fibers[own].cluster_phase == cluster.phase ? void(++cluster.ended) : arrive_in_cluster(true);
   running = -1;  // has not come to any barrier
-  for (int id = 0; id < kBarriers; ++id) open_if_complete(id);
+  for (int id = 0; id < kBarriers; ++id) open_if_complete(block, id);
   running = own;
   leave(State::kDone);
   std::abort();
@@ -174,7 +191,8 @@ std::string describe(int thread) {
   switch (fiber.kind) {
     case Wait::kBlock:
       std::snprintf(text, sizeof(text), "barrier %u of %d threads (%d are there)", fiber.where,
-                    fiber.detail == 0 ? alive : fiber.detail, barriers[fiber.where].arrived);
+                    fiber.detail == 0 ? alive[thread / threads] : fiber.detail,
+                    barriers[thread / threads][fiber.where].arrived);
       break;
     case Wait::kWarp:
       std::snprintf(text, sizeof(text), "%s (%d lanes of the warp are there)", warps[thread / kWarpLanes].what,
@@ -184,12 +202,17 @@ std::string describe(int thread) {
       const BarrierState state = mbarrier_state(fiber.where);
       std::snprintf(text, sizeof(text),
                     "mbarrier at %u, parity %d (its parity is %d; %d of %d arrivals and %lld bytes are missing)",
-                    fiber.where - kSharedBase, fiber.detail, state.parity, state.pending, state.count,
+                    own_address(fiber.where) - kSharedBase, fiber.detail, state.parity, state.pending, state.count,
                     static_cast<long long>(state.bytes));
       break;
     }
     case Wait::kProducts:
       std::snprintf(text, sizeof(text), "products that other warps of warpgroup %u have not issued", fiber.where);
+      break;
+    case Wait::kPrevious: std::snprintf(text, sizeof(text), "the previous kernel"); break;
+    case Wait::kCluster:
+      std::snprintf(text, sizeof(text), "barrier of the cluster (%d of %d threads are there)", cluster.arrived,
+                    threads * blocks);
       break;
     case Wait::kNothing: break;
   }
@@ -199,16 +222,21 @@ std::string describe(int thread) {
 std::string report() {
   std::string all = "nobody can go on:";
   int shown = 0;
-  for (int t = 0; t < threads;) {
+  for (int t = 0; t < threads * blocks;) {
     if (fibers[t].state != State::kWaiting) {
       ++t;
       continue;
     }
     const std::string text = describe(t);
     int end = t + 1;
-    while (end < threads && fibers[end].state == State::kWaiting && describe(end) == text) ++end;
+    const int block = t / threads;
+    while (end < (block + 1) * threads && fibers[end].state == State::kWaiting && describe(end) == text) ++end;
     if (++shown <= 24) {
-      all += "\n  threads " + std::to_string(t) + (end > t + 1 ? " to " + std::to_string(end - 1) : "") + ": " + text;
+      all += "\n  ";
+      if (blocks > 1) all += "block " + std::to_string(block) + " of the cluster, ";
+      all += "threads " + std::to_string(t % threads);
+      if (end > t + 1) all += " to " + std::to_string((end - 1) % threads);
+      all += ": " + text;
     }
     t = end;
   }
@@ -224,40 +252,100 @@ std::string report() {
   throw std::runtime_error(text);
 }
 
-void run_block(std::size_t shared_bytes) {
-  spoil_shared(shared_bytes);
-  begin_copies(), begin_products();
-  for (Warp& warp : warps) warp = {};
-  for (Barrier& barrier : barriers) barrier = {};
-  for (int t = 0; t < threads; ++t) start(t);
-  alive = threads;
-  const std::vector<int> turn = sequence(threads);
-  const dim3 block = blockIdx, size = blockDim;
-  while (alive > 0) {
-    bool moved = false;
-    for (const int t : turn) {
-      if (fibers[t].state != State::kReady) continue;
-      moved = true;
-      running = t;
-      const auto thread = static_cast<unsigned>(t);
-      threadIdx = dim3(thread % size.x, thread / size.x % size.y, thread / size.x / size.y);
-      blockIdx = block;
-      emulator_switch(&scheduler, fibers[t].stack_pointer);
-      if (!failure.empty()) throw_failure();
+struct Turn {
+  std::vector<int> blocks, warps, lanes;
+  dim3 first, size;  // of the cluster
+};
+
+// Every lane of a warp that can goes on, once.
+bool run_lanes(int block, int warp, const Turn& turn) {
+  bool any = false;
+  const auto b = static_cast<unsigned>(block);
+  const dim3 size = blockDim, cut = turn.size;
+  for (const int lane : turn.lanes) {
+    const int own = warp * kWarpLanes + lane, t = block * threads + own;
+    if (own >= threads || fibers[t].state != State::kReady) continue;
+    if (!any) put_in_place(block);
+    any = true;
+    running = t;
+    const auto thread = static_cast<unsigned>(own);
+    threadIdx = dim3(thread % size.x, thread / size.x % size.y, thread / size.x / size.y);
+    blockIdx = dim3(turn.first.x + b % cut.x, turn.first.y + b / cut.x % cut.y, turn.first.z + b / cut.x / cut.y);
+    emulator_switch(&scheduler, fibers[t].stack_pointer);
+    if (!failure.empty()) throw_failure();
+  }
+  running = -1;
+  return any;
+}
+bool run_warp(int block, int warp, const Turn& turn) {  // as far as it can go
+  bool any = false;
+  while (run_lanes(block, warp, turn)) any = true;
+  return any;
+}
+
+// One after the other, every block as far as it can go by itself; kForward: its warps step by step.
+bool run_blocks(const Turn& turn) {
+  bool any = false;
+  for (const int block : turn.blocks) {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (const int warp : turn.warps) {
+        if (order == Order::kForward ? run_lanes(block, warp, turn) : run_warp(block, warp, turn)) any = moved = true;
+      }
     }
-    running = -1;
-    if (moved || alive == 0 || deliver_copies()) continue;
+  }
+  return any;
+}
+
+// The first warps of all blocks before the others of any, whenever they can go on.
+bool run_first_warps(const Turn& turn) {
+  for (const int warp : turn.warps) {
+    for (const int block : turn.blocks) {
+      if (run_warp(block, warp, turn)) return true;
+    }
+  }
+  return false;
+}
+
+void run_cluster(std::size_t shared_bytes, dim3 first, dim3 size) {
+  spoil_shared(shared_bytes, blocks);
+  begin_copies(), begin_products(), begin_previous();
+  for (int t = 0; t < threads_of_cluster(); t += kWarpLanes) warps[t / kWarpLanes] = {};
+  for (int block = 0; block < blocks; ++block) {
+    for (Barrier& barrier : barriers[block]) barrier = {};
+    alive[block] = threads;
+  }
+  cluster = {};
+  for (int t = 0; t < threads_of_cluster(); ++t) start(t);
+  const Turn turn{sequence(blocks), sequence((threads + kWarpLanes - 1) / kWarpLanes), sequence(kWarpLanes), first,
+                  size};
+  const auto run_some = order == Order::kShuffled ? run_first_warps : run_blocks;
+  while (cluster.ended < threads_of_cluster()) {
+    if (run_some(turn) || end_previous() || deliver_copies()) continue;
     failure = report();
     throw_failure();
   }
+  check_previous();
   end_copies();
-  check_shared_end(shared_bytes);
+  check_shared_end(shared_bytes, blocks);
 }
 
 }  // namespace
 
 int this_thread() { return running; }
-int threads_of_block() { return threads; }
+int threads_of_cluster() { return threads * blocks; }
+bool block_ended(int block) { return alive[block] == 0; }
+
+int cluster_rank() { return running / threads; }
+void cluster_arrive() {
+  if (fibers[running].cluster_phase == cluster.phase) wrong("barrier.cluster.arrive: a second time without a wait");
+  arrive_in_cluster(false);
+}
+void cluster_wait() {
+  const int phase = fibers[running].cluster_phase;
+  if (phase < 0) wrong("barrier.cluster.wait before an arrival");
+  while (cluster.phase == phase) wait_for(Wait::kCluster, 0, 0);
+}
 
 void wrong(const char* format, ...) {
   char text[400];
@@ -269,7 +357,7 @@ void wrong(const char* format, ...) {
     failure = text;
     throw_failure();
   }
-  failure = "thread " + std::to_string(running) + ": " + text;
+  failure = "thread " + std::to_string(running % threads) + ": " + text;
   leave(State::kWaiting);
   std::abort();
 }
@@ -285,21 +373,29 @@ const char* kernel_name(void* kernel) {
   return name.c_str();
 }
 
-void run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*body)(const void*), const void* job,
+void run(dim3 grid, dim3 block, dim3 together, std::size_t shared_bytes, void (*body)(const void*), const void* job,
          const char* name) {
   threads = static_cast<int>(block.x * block.y * block.z), body_of_block = body, job_of_block = job;
+  blocks = static_cast<int>(together.x * together.y * together.z);
   name_of_kernel = name;
   if (trace) {
     std::fprintf(stderr, "emulator: %s: %u x %u x %u blocks of %d threads, %zu bytes\n", name, grid.x, grid.y, grid.z,
                  threads, shared_bytes);
   }
   gridDim = grid, blockDim = block;
-  if (threads > kMostThreads) wrong("%d threads, at most %d", threads, kMostThreads);
-  const int blocks = static_cast<int>(grid.x * grid.y * grid.z);
-  for (const int index : sequence(blocks)) {
-    const auto b = static_cast<unsigned>(index);
-    blockIdx = dim3(b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y);
-    run_block(shared_bytes);
+  if (threads > kBlockThreads) wrong("%d threads, at most %d", threads, kBlockThreads);
+  if (blocks > kMostBlocks || grid.x % together.x != 0 || grid.y % together.y != 0 || grid.z % together.z != 0)
+    wrong("clusters of %u x %u x %u blocks of %u x %u x %u", together.x, together.y, together.z, grid.x, grid.y,
+          grid.z);
+  if (blocks > 1 && (threads % kGroupLanes != 0 || threads_of_cluster() > kMostThreads))
+    wrong("clusters of %d blocks of %d threads: the emulator has none such", blocks, threads);
+  const dim3 clusters(grid.x / together.x, grid.y / together.y, grid.z / together.z);
+  for (const int index : sequence(static_cast<int>(clusters.x * clusters.y * clusters.z))) {
+    const auto c = static_cast<unsigned>(index);
+    run_cluster(shared_bytes,
+                dim3(c % clusters.x * together.x, c / clusters.x % clusters.y * together.y,
+                     c / clusters.x / clusters.y * together.z),
+                together);
   }
 }
 
@@ -311,7 +407,7 @@ void wait_for(Wait kind, std::uint32_t where, int detail) {
 }
 
 void wake(Wait kind, std::uint32_t where) {
-  for (int t = 0; t < threads; ++t) {
+  for (int t = 0; t < threads_of_cluster(); ++t) {
     Fiber& fiber = fibers[t];
     if (fiber.state == State::kWaiting && fiber.kind == kind && fiber.where == where) fiber.state = State::kReady;
   }
@@ -321,14 +417,15 @@ bool block_barrier(bool value, int id, int count) {
   if (id < 0 || id >= kBarriers) wrong("barrier %d, there are %d", id, kBarriers);
   if (count % kWarpLanes != 0 || count > threads)
     wrong("barrier %d of %d threads in a block of %d", id, count, threads);
-  Barrier& barrier = barriers[id];
+  const int block = running / threads;
+  Barrier& barrier = barriers[block][id];
   if (barrier.arrived > 0 && barrier.count != count)
     wrong("barrier %d of %d threads, others came to one of %d", id, count, barrier.count);
   barrier.count = count, barrier.all_true = barrier.all_true && value;
-  if (++barrier.arrived < (count == 0 ? alive : count)) {
+  if (++barrier.arrived < (count == 0 ? alive[block] : count)) {
     wait_for(Wait::kBlock, static_cast<std::uint32_t>(id), count);
   } else {
-    open_if_complete(id);
+    open_if_complete(block, id);
   }
   return fibers[running].all_true;
 }

@@ -16,7 +16,8 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-// Static in a block as __shared__ is, and may stand behind extern; one block runs at a time.
+// Static in a block as __shared__ is, and may stand behind extern; one block runs at a time. Blocks of a cluster would
+// share it: their kernels have dynamic shared memory alone.
 #define __shared__ thread_local
 #define __CUDA_ARCH__ 900
 #define __builtin_assume(what) ((void)0)
@@ -63,6 +64,7 @@ inline std::uint32_t __float_as_uint(float x) { return std::bit_cast<std::uint32
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
 inline int __popc(std::uint32_t x) { return std::popcount(x); }
 

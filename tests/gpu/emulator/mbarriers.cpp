@@ -21,7 +21,7 @@ constexpr int kMostCount = 1 << 14;
 Words* at(std::uint32_t address, const char* what) {
   auto* const words = reinterpret_cast<Words*>(place_of(address, 8, 8, what));
   if (words->count == 0 || words->count > kMostCount || words->pending > words->count)
-    wrong("%s: there is no barrier at %u", what, address - kSharedBase);
+    wrong("%s: there is no barrier at %u", what, own_address(address) - kSharedBase);
   return words;
 }
 
@@ -29,7 +29,7 @@ void turn_if_complete(Words* words, std::uint32_t address) {
   if (words->pending > 0 || words->bytes != 0) return;
   words->pending = words->count;
   words->parity ^= 1;
-  wake(Wait::kMbarrier, address);
+  wake(Wait::kMbarrier, cluster_address(address));
 }
 
 }  // namespace
@@ -42,7 +42,8 @@ void mbarrier_init(std::uint32_t address, int count) {
 
 void mbarrier_arrive(std::uint32_t address, std::int64_t expected_bytes) {
   Words* const words = at(address, "mbarrier.arrive");
-  if (words->pending == 0) wrong("mbarrier.arrive: more arrivals than %d at %u", words->count, address - kSharedBase);
+  if (words->pending == 0)
+    wrong("mbarrier.arrive: more arrivals than %d at %u", words->count, own_address(address) - kSharedBase);
   words->bytes += static_cast<std::int32_t>(expected_bytes);
   --words->pending;
   turn_if_complete(words, address);
@@ -60,11 +61,11 @@ bool mbarrier_test(std::uint32_t address, int parity) {
 }
 
 void mbarrier_wait(std::uint32_t address, int parity) {
-  while (!mbarrier_test(address, parity)) wait_for(Wait::kMbarrier, address, parity);
+  while (!mbarrier_test(address, parity)) wait_for(Wait::kMbarrier, cluster_address(address), parity);
 }
 
 BarrierState mbarrier_state(std::uint32_t address) {
-  const auto* const words = reinterpret_cast<const Words*>(shared_memory + (address - kSharedBase));
+  const auto* const words = reinterpret_cast<const Words*>(place_of(address, 8, 8, "mbarrier"));
   return {true, words->pending, words->count, words->parity, words->bytes};
 }
 

@@ -218,11 +218,12 @@ void multiply_warp(float* c, const std::uint32_t* a, const std::uint32_t* b, int
 }
 
 void begin_products() {
-  for (GroupThread& thread : group_threads) {
+  for (int t = 0; t < threads_of_cluster(); ++t) {
+    GroupThread& thread = group_threads[t];
     thread.queue.clear(), thread.groups.clear(), thread.sums.clear();
     thread.first = thread.issued = 0;
+    groups[t / kGroupLanes] = {};
   }
-  for (Group& group : groups) group = {};
 }
 
 void issue_product(const GroupProduct& p) {

@@ -11,6 +11,7 @@
 #include "mhla/core/cuda_check.h"
 #include "mhla/core/view.h"
 #include "mhla/kernels/common/cuda/sm90_barriers.cuh"
+#include "mhla/kernels/common/cuda/sm90_bytes.cuh"
 
 namespace mhla::sm90 {
 
@@ -103,12 +104,6 @@ __device__ inline void copy_summary_box(std::uint32_t to, const SummaryBoxes& fr
       "[%2];" ::"r"(to),
       "l"(&from.map), "r"(barrier), "r"(column), "r"(0), "r"(summary)
       : "memory");
-}
-// A multiple of 16 bytes to shared memory, which arrive at `barrier`.
-__device__ inline void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
 }
 
 // A box from shared memory, behind publish_shared(): this thread's next wait_boxes_read() waits until it was read.

@@ -38,6 +38,11 @@ __device__ inline uint4 shared_words(std::uint32_t at) {
                : "memory");
   return x;
 }
+__device__ inline float4 shared_floats(std::uint32_t at) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(at));
+  return x;
+}
 __device__ inline uint2 shared_pair(std::uint32_t at) {
   uint2 x;
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at) : "memory");

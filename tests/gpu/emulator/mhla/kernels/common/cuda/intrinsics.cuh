@@ -8,6 +8,7 @@
 
 #include "mhla/core/dtype.h"
 #include "mhla/kernels/common/cuda/tensor_core.cuh"
+#include "tests/gpu/emulator/previous.h"
 
 namespace mhla::cuda {
 
@@ -60,7 +61,7 @@ inline void store16_where(bool there, void* to, const uint4& y) {
 }
 inline int thread_now() { return static_cast<int>(threadIdx.x); }
 
-inline void wait_for_previous() {}
+inline void wait_for_previous() { emulator::wait_for_previous(); }
 inline void allow_next() {}
 
 inline float lane_value(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }

@@ -7,6 +7,10 @@
 namespace mhla::sm90 {
 
 inline void barrier_init(std::uint32_t barrier, int count) { emulator::mbarrier_init(barrier, count); }
+template <int kCount>
+inline void barrier_init(std::uint32_t barrier) {
+  barrier_init(barrier, kCount);
+}
 inline void barriers_ready() {}
 inline void barrier_arrive(std::uint32_t barrier) { emulator::mbarrier_arrive(barrier); }
 inline void barrier_arrive(std::uint32_t barrier, int count) {

@@ -3,6 +3,7 @@
 
 #include "mhla/core/view.h"
 #include "mhla/kernels/common/cuda/sm90_barriers.cuh"
+#include "mhla/kernels/common/cuda/sm90_bytes.cuh"
 
 namespace mhla::sm90 {
 
@@ -43,15 +44,6 @@ inline void copy_box(std::uint32_t to, const TokenBoxes& from, std::uint32_t bar
 inline void copy_summary_box(std::uint32_t to, const SummaryBoxes& from, std::uint32_t barrier, int column,
                              int summary) {
   emulator::load_box(to, from.map, barrier, {column, 0, summary, 0, 0});
-}
-inline void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
-  emulator::load_box(to,
-                     {static_cast<char*>(const_cast<void*>(from)),
-                      {bytes / 2, 1, 1, 1, 1},
-                      {2, 0, 0, 0, 0},
-                      {bytes / 2, 1, 1, 1, 1},
-                      0},
-                     barrier, {0, 0, 0, 0, 0});
 }
 inline void store_box(const TokenBoxes& to, std::uint32_t from, int column, int head, int token, int batch) {
   emulator::store_box(to.map, from, {column, head * to.head_step, token, batch * to.batch_step, 0});

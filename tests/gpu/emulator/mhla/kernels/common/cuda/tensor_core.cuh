@@ -34,6 +34,7 @@ inline T shared_at(std::uint32_t at) {
   return x;
 }
 inline uint4 shared_words(std::uint32_t at) { return shared_at<uint4>(at); }
+inline float4 shared_floats(std::uint32_t at) { return shared_at<float4>(at); }
 inline uint2 shared_pair(std::uint32_t at) { return shared_at<uint2>(at); }
 inline std::uint32_t shared_word(std::uint32_t at) { return shared_at<std::uint32_t>(at); }
 inline void set_shared_words(std::uint32_t at, std::uint32_t x, std::uint32_t y, std::uint32_t z, std::uint32_t w) {
