@@ -108,6 +108,7 @@ function(mhla_room NAME)
   if(MHLA_CUDA)
     list(FILTER sources EXCLUDE REGEX "_off\\.cpp$")
     file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS *.cu)
+    mhla_sm90_objects(mhla_${NAME} ${cuda_sources})
   endif()
   set(kind)  # as BUILD_SHARED_LIBS says for what is installed; the other rooms go into the programs
   if(NOT NAME IN_LIST MHLA_PUBLIC_ROOMS)

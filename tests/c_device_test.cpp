@@ -4,6 +4,7 @@
 
 #include "mhla/c.h"
 #include "mhla/core/cuda.h"
+#include "mhla/core/device_graph.h"
 #include "mhla/testing/run_case.h"
 #include "mhla/testing/run_case_device.h"
 

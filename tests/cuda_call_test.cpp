@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "mhla/core/cuda.h"
+#include "mhla/core/device_graph.h"
 #include "mhla/core/error.h"
 #include "mhla/testing/accuracy.h"
 #include "mhla/testing/run_case_device.h"

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "mhla/core/cuda.h"
+#include "mhla/core/device_graph.h"
 #include "mhla/kernels/streaming/streaming_device_fixture.h"
 
 namespace mhla {

@@ -3,8 +3,16 @@
 #include <vector>
 
 #include "mhla/core/cuda_check.h"
+#include "mhla/core/device_graph.h"
+#include "mhla/core/error.h"
 
 namespace mhla {
+
+void cuda_failed(cudaError_t status, const char* what) {
+  (void)cudaGetLastError();  // an error that is reported here is not reported again by the next call
+  fail(what, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")");
+}
+
 namespace {
 
 int attribute(cudaDeviceAttr name, int device) {

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 
@@ -101,20 +100,6 @@ class DeviceTimer {
  private:
   int device_;
   void *start_ = nullptr, *stop_ = nullptr;
-};
-
-// What `work` puts on `stream`, recorded instead of run; launch() runs it.
-class DeviceGraph {
- public:
-  DeviceGraph(int device, void* stream, const std::function<void()>& work);
-  ~DeviceGraph();
-  DeviceGraph(const DeviceGraph&) = delete;
-  DeviceGraph& operator=(const DeviceGraph&) = delete;
-  void launch(void* stream) const;
-
- private:
-  int device_;
-  void* graph_ = nullptr;
 };
 
 }  // namespace mhla

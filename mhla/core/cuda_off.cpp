@@ -1,5 +1,6 @@
 // cuda.h in a build without CUDA: there is no device, and what would need one says so.
 #include "mhla/core/cuda.h"
+#include "mhla/core/device_graph.h"
 #include "mhla/core/error.h"
 
 namespace mhla {

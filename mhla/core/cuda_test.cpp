@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "mhla/core/device_graph.h"
 #include "mhla/core/error.h"
 
 namespace mhla {

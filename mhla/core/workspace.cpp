@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "mhla/core/error.h"
 
@@ -34,23 +35,30 @@ void* Workspace::take_bytes(std::int64_t count, std::int64_t size, const char* n
 }
 
 AlignedBuffer::AlignedBuffer(std::int64_t bytes, std::int64_t alignment)
-    : data_(nullptr, Free{alignment}), size_(static_cast<std::size_t>(bytes)) {
+    : size_(static_cast<std::size_t>(bytes)), alignment_(alignment) {
   if (bytes < 0) fail("AlignedBuffer: size is ", bytes);
   if (bytes == 0) return;
-  data_.reset(static_cast<std::byte*>(::operator new(size_, static_cast<std::align_val_t>(alignment))));
+  data_ = static_cast<std::byte*>(::operator new(size_, static_cast<std::align_val_t>(alignment)));
+}
+
+AlignedBuffer::~AlignedBuffer() { ::operator delete(data_, static_cast<std::align_val_t>(alignment_)); }
+
+AlignedBuffer::AlignedBuffer(AlignedBuffer&& other) noexcept { *this = std::move(other); }
+
+AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(alignment_, other.alignment_);
+  return *this;
 }
 
 AlignedBuffer AlignedBuffer::for_workspace(std::int64_t bytes) {
   if (bytes < kLargePage) return AlignedBuffer(bytes);
   AlignedBuffer buffer(bytes, kLargePage);
 #if defined(__linux__)
-  madvise(buffer.data_.get(), buffer.size_ / kLargePage * kLargePage, MADV_HUGEPAGE);  // a wish: failing is fine
+  madvise(buffer.data_, buffer.size_ / kLargePage * kLargePage, MADV_HUGEPAGE);  // a wish: failing is fine
 #endif
   return buffer;
-}
-
-void AlignedBuffer::Free::operator()(std::byte* data) const {
-  ::operator delete(data, static_cast<std::align_val_t>(alignment));
 }
 
 }  // namespace mhla

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 
 namespace mhla {
@@ -38,22 +37,22 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::int64_t bytes, std::int64_t alignment = kAlignment);
+  ~AlignedBuffer();
+  AlignedBuffer(AlignedBuffer&& other) noexcept;
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
   // From kLargePage on, memory that the system is asked to back with large pages: summaries are walked with strides of
   // many small ones, and every new page costs a walk of the page tables.
   static AlignedBuffer for_workspace(std::int64_t bytes);
-  [[nodiscard]] std::span<std::byte> bytes() const { return {data_.get(), size_}; }
+  [[nodiscard]] std::span<std::byte> bytes() const { return {data_, size_}; }
   template <class T>
   [[nodiscard]] T* as() const {
-    return reinterpret_cast<T*>(data_.get());
+    return reinterpret_cast<T*>(data_);
   }
 
  private:
-  struct Free {
-    std::int64_t alignment;
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte[], Free> data_;
+  std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::int64_t alignment_ = kAlignment;
 };
 
 }  // namespace mhla

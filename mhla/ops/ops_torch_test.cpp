@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "mhla/core/threads.h"
 #include "mhla/ops/ops_fixture.h"
 #include "mhla/ops/torch_error.h"
 

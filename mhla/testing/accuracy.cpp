@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "mhla/core/error.h"
+#include "mhla/core/threads.h"
 #include "mhla/testing/plain.h"
 
 namespace mhla {

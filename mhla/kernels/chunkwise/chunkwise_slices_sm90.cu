@@ -1,6 +1,7 @@
 // The causal form of short chunks on Hopper in one kernel, which keeps summaries on the chip: nothing but q, k, v and
 // out passes through memory. chunkwise_sm90_slices_plan.h says who does what. At lm_2048 summaries through memory are
 // 836 MB; here every slice of 32 columns reads q and k again, 608 MB, most of it from the second-level cache.
+#include "mhla/core/error.h"
 #include "mhla/kernels/chunkwise/chunkwise_slices_sm90.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm80_plan.h"
 #include "mhla/kernels/chunkwise/chunkwise_sm90_slice_copies.cuh"

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mhla/core/threads.h"
 #include "mhla/core/view.h"
 #include "mhla/kernels/common/options.h"
 #include "mhla/kernels/common/problem.h"

@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "mhla/core/threads.h"
+#include "mhla/core/executor.h"
 #include "mhla/kernels/common/feature_map.h"
 
 namespace mhla {

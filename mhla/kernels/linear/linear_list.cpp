@@ -1,4 +1,5 @@
 #include "mhla/core/error.h"
+#include "mhla/core/threads.h"
 #include "mhla/kernels/linear/linear_impl.h"
 
 namespace mhla {

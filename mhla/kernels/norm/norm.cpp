@@ -4,6 +4,7 @@
 
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
+#include "mhla/core/threads.h"
 #include "mhla/kernels/norm/norm_job.h"
 
 namespace mhla {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "mhla/core/threads.h"
+#include "mhla/core/executor.h"
 #include "mhla/kernels/norm/norm.h"
 
 namespace mhla {

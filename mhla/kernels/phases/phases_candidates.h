@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "mhla/core/threads.h"
+#include "mhla/core/executor.h"
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/common/problem.h"
 

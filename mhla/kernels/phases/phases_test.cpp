@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "mhla/core/error.h"
+#include "mhla/core/threads.h"
 #include "mhla/kernels/bidirectional/bidirectional_plan.h"
 #include "mhla/kernels/phases/phases_fixture.h"
 #include "mhla/testing/accuracy.h"

@@ -2,6 +2,7 @@
 // side by side over pairs, then heads of q and k, then tokens: a line of the table is read from memory once and from
 // the first-level cache for every other head. Traffic: q and k in and out once.
 #include "mhla/core/cuda_check.h"
+#include "mhla/core/error.h"
 #include "mhla/kernels/common/cuda/tokens.cuh"
 #include "mhla/kernels/rope/rope_problem.h"
 

@@ -1,6 +1,7 @@
 // The entry points: check once, choose from the ordered list, run.
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
+#include "mhla/core/threads.h"
 #include "mhla/kernels/rope/rope_problem.h"
 
 namespace mhla {

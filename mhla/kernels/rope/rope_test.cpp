@@ -8,6 +8,7 @@
 
 #include "mhla/core/cuda.h"
 #include "mhla/core/error.h"
+#include "mhla/core/threads.h"
 #include "mhla/testing/messages.h"
 #include "mhla/testing/tensor.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "mhla/core/threads.h"
+#include "mhla/core/executor.h"
 #include "mhla/kernels/row_sum/row_sum.h"
 
 namespace mhla {

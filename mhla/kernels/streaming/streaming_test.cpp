@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "mhla/core/error.h"
+#include "mhla/core/threads.h"
 #include "mhla/kernels/common/simd/targets.h"
 #include "mhla/kernels/streaming/streaming_fixture.h"
 

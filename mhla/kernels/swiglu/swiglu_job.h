@@ -1,7 +1,7 @@
 // A checked call as the kernels take it.
 #pragma once
 
-#include "mhla/core/threads.h"
+#include "mhla/core/executor.h"
 #include "mhla/kernels/swiglu/swiglu.h"
 
 namespace mhla {

@@ -2,11 +2,14 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "mhla/core/cuda.h"
+#include "mhla/core/cuda_check.h"
+#include "mhla/core/error.h"
 #include "tests/gpu/emulator/emulator.h"
 #include "tests/gpu/emulator/shared.h"
 
 namespace mhla {
+
+void cuda_failed(cudaError_t /*status*/, const char* what) { fail(what); }
 
 bool cuda_built() { return true; }
 int cuda_device_count() { return 1; }

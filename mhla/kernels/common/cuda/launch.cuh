@@ -3,6 +3,7 @@
 
 #include "mhla/core/cuda_check.h"
 #include "mhla/core/dtype.h"
+#include "mhla/kernels/common/cuda/launch.h"
 
 namespace mhla::cuda {
 
@@ -10,8 +11,7 @@ inline constexpr int kThreads = 128;  // of every block, four warps
 
 // Blocks along x (up to 2^31 - 1), heads along y and tiles along z (up to 65535 each).
 inline dim3 grid_of(std::int64_t x, std::int64_t y = 1, std::int64_t z = 1) {
-  if (x >= std::int64_t{1} << 31 || y > 65535 || z > 65535)
-    fail("cuda: a grid of ", x, " x ", y, " x ", z, " blocks, expected less than 2^31 x 2^16 x 2^16");
+  if (x >= std::int64_t{1} << 31 || y > 65535 || z > 65535) refuse_grid(x, y, z);
   return {static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
 }
 

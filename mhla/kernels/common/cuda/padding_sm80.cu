@@ -1,4 +1,5 @@
 // Copies of tensors to rows of whole 16-byte units, and of results back (sm80_padding.h). A thread has 8 values.
+#include "mhla/core/error.h"
 #include "mhla/kernels/common/cuda/sm80_padding.h"
 #include "mhla/kernels/common/cuda/sm80_phases.cuh"
 

@@ -68,6 +68,16 @@ bool boxes_take(const ConstView& x) {
   return x.shape[1] <= 1 || x.stride[1] > 0;
 }
 
+void refuse_boxes(int status, const ConstView& x, int width, int height) {
+  fail("sm90: cuTensorMapEncodeTiled: error ", status, " for shape ", shape_text(x), ", strides ", x.stride[0], ", ",
+       x.stride[1], ", ", x.stride[2], ", boxes of ", width, " x ", height);
+}
+
+void refuse_summary_boxes(int status, std::int64_t count, std::int64_t step, int D, int E) {
+  fail("sm90: cuTensorMapEncodeTiled: error ", status, " for ", count, " summaries of [", D, ", ", E, "], ", step,
+       " values apart");
+}
+
 bool needs_padding(const Problem& p) {
   if (p.D != padded_size(p.D) || p.E != padded_columns(p.E)) return true;
   for (const ConstView& view : {p.q, p.k, p.v, p.maybe_q_den, p.maybe_k_den, p.dout}) {

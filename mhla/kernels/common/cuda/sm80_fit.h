@@ -22,4 +22,8 @@ std::string fit_common(const Problem& problem, std::int64_t columns);
 // that are not negative, and tokens that do not share memory.
 bool boxes_take(const ConstView& view);
 
+// Throws: the driver made no tensor map for boxes of `width` x `height`, of columns, tokens or rows; for summaries.
+[[noreturn]] void refuse_boxes(int status, const ConstView& view, int width, int height);
+[[noreturn]] void refuse_summary_boxes(int status, std::int64_t count, std::int64_t step, int D, int E);
+
 }  // namespace mhla::sm80

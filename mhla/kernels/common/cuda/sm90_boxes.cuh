@@ -10,6 +10,7 @@
 
 #include "mhla/core/cuda_check.h"
 #include "mhla/core/view.h"
+#include "mhla/kernels/common/cuda/sm80_fit.h"
 #include "mhla/kernels/common/cuda/sm90_barriers.cuh"
 #include "mhla/kernels/common/cuda/sm90_bytes.cuh"
 
@@ -33,7 +34,7 @@ inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
                "cuTensorMapEncodeTiled");
 #endif
     if (found != cudaDriverEntryPointSuccess || entry == nullptr)
-      fail("sm90: the driver has no cuTensorMapEncodeTiled");
+      cuda_failed(cudaErrorNotSupported, "sm90: cuTensorMapEncodeTiled of the driver");
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);
   }();
   return encoder;
@@ -58,10 +59,7 @@ TokenBoxes token_boxes(const AnyView& x, int columns, int tokens) {
                                                steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                                columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
                                                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) {
-    fail("sm90: cuTensorMapEncodeTiled: error ", static_cast<int>(status), " for shape ", shape_text(x), ", strides ",
-         x.stride[0], ", ", x.stride[1], ", ", x.stride[2], ", boxes of ", columns, " columns and ", tokens, " tokens");
-  }
+  if (status != CUDA_SUCCESS) sm80::refuse_boxes(static_cast<int>(status), x, columns, tokens);
   return boxes;
 }
 
@@ -79,10 +77,7 @@ inline SummaryBoxes summary_boxes(const void* data, std::int64_t count, std::int
       tensor_map_encoder()(&boxes.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes, strides,
                            box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) {
-    fail("sm90: cuTensorMapEncodeTiled: error ", static_cast<int>(status), " for ", count, " summaries of [", D, ", ",
-         E, "], ", step, " values apart");
-  }
+  if (status != CUDA_SUCCESS) sm80::refuse_summary_boxes(static_cast<int>(status), count, step, D, E);
   return boxes;
 }
 

@@ -33,10 +33,7 @@ GridBoxes grid_boxes(const AnyView& x, std::int64_t width, int pitch, int across
                                                const_cast<void*>(static_cast<const void*>(x.data)), sizes, strides, box,
                                                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                                                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) {
-    fail("sm90: cuTensorMapEncodeTiled: error ", static_cast<int>(status), " for shape ", shape_text(x), ", strides ",
-         x.stride[0], ", ", x.stride[1], ", ", x.stride[2], ", boxes of ", across, " x ", down, " tokens");
-  }
+  if (status != CUDA_SUCCESS) sm80::refuse_boxes(static_cast<int>(status), x, across, down);
   return boxes;
 }
 
