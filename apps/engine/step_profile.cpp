@@ -187,12 +187,12 @@ StepPart part_of_kernel(const std::string& name) {
 
 StepPart part_of_operator(const std::string& name) {
   if (has_any(name, {"AdamW", "gradient_norms", "_foreach", "_fused_adam"})) return StepPart::kOptimizer;
-  if (has_any(name, {"bidirectional", "chunkwise", "Bidirectional", "Chunkwise", "PackedFunction", "scaled_dot_product",
-                     "softmax", "Softmax"}))
+  if (has_any(name, {"bidirectional", "chunkwise", "Bidirectional", "Chunkwise", "PackedFunction", "mhla::streaming",
+                     "scaled_dot_product", "softmax", "Softmax"}))
     return StepPart::kAttention;
-  if (has_any(name, {"linear_layer", "LinearFunction", "aten::linear", "aten::addmm", "aten::mm", "aten::bmm",
-                     "aten::baddbmm", "aten::matmul", "aten::einsum", "convolution", "Convolution", "aten::_mkldnn",
-                     "mkldnn_"}))
+  if (has_any(name, {"linear_layer", "linear_rows", "LinearFunction", "aten::linear", "aten::addmm", "aten::mm",
+                     "aten::bmm", "aten::baddbmm", "aten::matmul", "aten::einsum", "convolution", "Convolution",
+                     "aten::_mkldnn", "mkldnn_"}))
     return StepPart::kProducts;
   if (has_any(name, {"aten::copy_", "aten::contiguous", "aten::clone", "aten::_to_copy", "aten::to"}))
     return StepPart::kCopies;

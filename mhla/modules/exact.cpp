@@ -56,6 +56,7 @@ torch::Tensor apply_linear(const torch::Tensor& x, const torch::Tensor& weight, 
   if (!exact && !few_rows(x, weight, bias)) return linear(x, weight, bias);
   if (torch::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad()))
     fail(kExactEntry, ": gradients are on, expected inference");
+  RECORD_USER_SCOPE("mhla::linear_rows");
   const torch::Tensor flat = x.reshape({-1, x.size(-1)}).contiguous();
   torch::Tensor out = torch::empty({flat.size(0), weight.size(0)}, flat.options());
   const torch::Tensor rows = weight.detach();

@@ -158,6 +158,7 @@ StreamingParams MhlaAttentionImpl::step_params(const StreamStep& step, std::span
 }
 
 void MhlaAttentionImpl::run_step(const StreamStep& step, AttentionState& state) {
+  RECORD_USER_SCOPE("mhla::streaming");
   const std::vector<StreamingState*> states = state.stream_pointers();
   const StreamingParams params = step_params(step, states);
   RunOptions run;

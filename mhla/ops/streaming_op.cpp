@@ -47,6 +47,7 @@ struct StreamingBatch : torch::CustomClassHolder {
 
   at::Tensor append(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, MaybeTensor q_den,
                     MaybeTensor k_den) {
+    RECORD_USER_SCOPE("mhla::streaming");
     const auto view = [](const at::Tensor& x, const char* name) {
       if (at::GradMode::is_enabled() && x.defined() && x.requires_grad())
         fail(kAppend, ": ", name,

