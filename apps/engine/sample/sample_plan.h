@@ -13,8 +13,8 @@
 namespace mhla::apps {
 
 inline constexpr const char* kSampleCommand = "sample";  // opens errors
-inline constexpr const char* kChecksum = "_crc32c";      // ends the name of a setting: of the model at the path before it
-using Plane = std::array<std::int64_t, 2>;               // rows, columns
+inline constexpr const char* kChecksum = "_crc32c";  // ends the name of a setting: of the model at the path before it
+using Plane = std::array<std::int64_t, 2>;           // rows, columns
 
 struct SamplePlan {
   GeneratorPlan generator;
