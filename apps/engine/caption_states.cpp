@@ -8,10 +8,14 @@ namespace mhla::apps {
 
 namespace fs = std::filesystem;
 
-TokenizerPtr caption_tokenizer(const std::string& command, const fs::path& encoder, std::int64_t vocab) {
+fs::path caption_tokenizer_folder(const fs::path& encoder) {
   const fs::path beside = fs::absolute(encoder / "").parent_path().parent_path() / "tokenizer";
   const bool own = !train::tokenizer_file(encoder).empty() || train::tokenizer_file(beside).empty();
-  return train::run_tokenizer(command, own ? encoder : beside, vocab);
+  return own ? encoder : beside;
+}
+
+TokenizerPtr caption_tokenizer(const std::string& command, const fs::path& encoder, std::int64_t vocab) {
+  return train::run_tokenizer(command, caption_tokenizer_folder(encoder), vocab);
 }
 
 void expect_whole_captions(const std::string& command, const Tokenizer& tokenizer,

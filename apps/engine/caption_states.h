@@ -9,7 +9,9 @@
 
 namespace mhla::apps {
 
-// Beside the encoder, or in tokenizer/ of the pipeline that the encoder lies in. Errors open with `command`.
+// The encoder's, or tokenizer/ of the pipeline that the encoder lies in.
+std::filesystem::path caption_tokenizer_folder(const std::filesystem::path& encoder);
+// Of that folder. Errors open with `command`.
 TokenizerPtr caption_tokenizer(const std::string& command, const std::filesystem::path& encoder, std::int64_t vocab);
 
 // Refuses texts whose ends the image model would not see. `instruction`: what is put before each.

@@ -450,6 +450,11 @@ TEST_F(CliSample, PromptsThroughTheTextEncoder) {
                    {sana + "/" + part, " has changed since " + folder.path("batch") + " was begun"});
     write_file(file, kept);
   }
+  const std::string words = sana + "/tokenizer/tokenizer.json", vocabulary = file_text(words);
+  write_file(words, vocabulary + " ");
+  expect_refused(made("batch", joined(prompts, {"--per-prompt", "2", "--guidance", "3", "--resume"})),
+                 {sana + "/tokenizer has changed since "});
+  write_file(words, vocabulary);
   expect_done(made("negative", joined(prompts, {"--guidance", "3", "--negative", "a tree", "--sampler", "euler"})));
   const std::string long_one(310, 'x');
   expect_refused(made("x", {"--prompt", long_one}),

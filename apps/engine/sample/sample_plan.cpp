@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "apps/engine/caption_states.h"
 #include "apps/engine/model_files.h"
 #include "mhla/core/limits.h"
 #include "mhla/io/crc32c.h"
@@ -274,6 +275,8 @@ JsonValue settings_of(const SampleImagesRequest& r, const SamplePlan& plan) {
     for (const std::string& prompt : plan.prompts) prompts.push(prompt);
     s.set("prompts", prompts);
     add_model("text_encoder", plan.text_encoder);
+    if (const fs::path words = caption_tokenizer_folder(plan.text_encoder); words != plan.text_encoder)
+      add_model("tokenizer", words);
   }
   s.set("per_class", plan.per_class).set("seed", r.seed);
   s.set("size", plane_text(plan.images)).set("sampler", plan.sampler.sampler).set("steps", plan.sampler.steps);
