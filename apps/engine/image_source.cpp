@@ -59,6 +59,7 @@ class NpzSource : public SourceImages {
  public:
   explicit NpzSource(const Npz& file) : array_(file.array("arr_0")) {
     const ConstView& v = array_.view;
+    if (v.rank == 4 && !v.contiguous()) fail(file.label(), ": arr_0 is in Fortran order, expected C order");
     if (v.dtype != DType::kU8 || v.rank != 4 || v.shape[3] != 3 || v.shape[0] < 1 || !v.contiguous())
       fail(file.label(), ": arr_0 is ", name_of(v.dtype), " ", shape_text(v), ", expected u8 [N, rows, columns, 3]");
     if (v.shape[1] < 1 || v.shape[2] < 1) fail(file.label(), ": arr_0 has shape ", shape_text(v), ": no pixels");

@@ -399,7 +399,7 @@ struct ConvertRequest {
     visit("config", r.config, "older spelling of --model FILE");
     visit("attention", r.attention,
           "for a file of a classifier or language model: attention of --model; otherwise: turn a softmax or linear "
-          "model into mhla or linear");
+          "model into mhla or linear, a SANA also into softmax");
     visit("layers", r.layers,
           "Wan, with --attention: layers that get it, the others keep softmax: all, every-3rd-kept, or 1,2,4 (default: "
           "all)");

@@ -172,6 +172,8 @@ TEST_F(ConvertGenerator, AnotherSizeAndOtherTypes) {
   expect_refused({"convert", at("dit"), at("x"), "--weights", "best"}, {"has no best.safetensors"});
   for (const std::vector<std::string>& one : {std::vector<std::string>{"--model", "dit_d32"}, {"--classes", "3"}})
     expect_refused(joined({"convert", at("dit"), at("x")}, one), {"are for files, but " + at("dit") + " has a config"});
+  write_kl_folder(at("vae"));
+  expect_refused({"convert", at("vae"), at("x")}, {"vae/config.json is of AutoencoderKL, expected DiTTransformer2D"});
   // A file does not say how many heads there are: the named model must be of its size.
   expect_done({"convert", at("dit"), at("p.safetensors"), "--to", "published"});
   expect_refused({"convert", at("p.safetensors"), at("x"), "--model", "dit_xl_2"},

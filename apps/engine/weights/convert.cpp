@@ -49,6 +49,16 @@ void refuse_for_others(const ConvertRequest& request) {
   refuse(!request.dtype.empty(), "--dtype");
 }
 
+// Other models of diffusers, such as the autoencoder of a pipeline.
+void refuse_other_classes(const ConvertRequest& request) {
+  const std::filesystem::path config = std::filesystem::path(request.in) / "config.json";
+  if (!std::filesystem::exists(config)) return;
+  const JsonValue json = read_json_object(config);
+  if (const JsonValue* name = json.find("_class_name"); name != nullptr && name->is_string())
+    fail("convert: ", config.string(), " is of ", name->as_string(),
+         ", expected DiTTransformer2DModel, SanaTransformer2DModel or WanTransformer3DModel");
+}
+
 // A language model: its config.json says so, or its name.
 bool is_language_model(const ConvertRequest& request) {
   const std::filesystem::path in = request.in, folder_config = in / "config.json";
@@ -120,6 +130,7 @@ void convert_model(const ConvertRequest& request, apps::ConvertResult& result) {
          " is not a Wan transformer, expected ", request.blocks3 ? "rows and columns" : "a folder of one");
   if (is_generator(request)) return convert_generator(request, result);
   refuse_for_others(request);
+  refuse_other_classes(request);
   if (is_language_model(request)) return convert_language_model(request, result);
   const std::string &in = request.in, &out = request.out;
   AnyClassifier model;
