@@ -230,10 +230,9 @@ void add_bench_model(CLI::App& bench, Job& job) {
       bench.add_subcommand("model", "time whole models by attention and size: images or tokens per second");
   static ModelBenchOptions o;
   model
-      ->add_option(
-          "--model", o.models,
-          str(model_list("classify"), "; ", model_list("diffusion"), "; ", model_list("lm"), "; ", model_list("video"),
-              ", wan_vae; several joined by commas, as for all lists here; sana_* is not timed"))
+      ->add_option("--model", o.models,
+                   str(model_list("classify"), "; ", model_list("diffusion"), "; ", model_list("lm"), "; ",
+                       model_list("video"), ", wan_vae; several joined by commas, as for all lists here"))
       ->type_name("NAME,...")
       ->delimiter(',')
       ->capture_default_str();
@@ -247,7 +246,7 @@ void add_bench_model(CLI::App& bench, Job& job) {
       ->capture_default_str();
   model
       ->add_option("--image", o.images,
-                   "image models: pixels of a side, for dit and dig of the latents (default: the model's)")
+                   "image models: pixels of a side, for dit, dig and sana of the latents (default: the model's)")
       ->type_name("N|NxN,...")
       ->delimiter(',');
   model->add_option("--blocks", o.blocks, "image models: MHLA's blocks per axis (default: the model's)")

@@ -8,9 +8,11 @@
 #include "apps/engine/bench_training.h"
 #include "apps/engine/step_profile.h"
 #include "mhla/core/error.h"
+#include "mhla/diffusion/flow.h"
 #include "mhla/diffusion/gaussian.h"
 #include "mhla/diffusion/graph_denoiser.h"
 #include "mhla/models/dit/dit.h"
+#include "mhla/models/sana/sana.h"
 #include "mhla/modules/mhla_attention.h"
 #include "mhla/train/memory.h"
 #include "mhla/train/opening.h"
@@ -25,9 +27,9 @@ constexpr const char* kPlain = "plain";
 // A model of images as this command sees it: a classifier or a diffusion transformer.
 struct ImageModel {
   std::string name;
-  std::int64_t side = 0;  // of an image
+  std::int64_t side = 0, tokens = 0, M = 0;  // side of an image
   std::shared_ptr<torch::nn::Module> module;
-  const std::vector<AttentionLayer>& layers;
+  std::vector<AttentionLayer> layers;  // SANA: none
   std::function<torch::Tensor()> forward;
   std::function<torch::Tensor()> loss;
   std::function<void()> constrain;
@@ -59,10 +61,20 @@ DitConfig dit_of(const BenchClassifierRequest& request) {
   return config;
 }
 
-bool is_dit(const std::string& model) {
-  const std::vector<std::string> names = dit_names();
+// SANA in the shape that is asked for, and the side of its latents.
+std::pair<SanaConfig, std::int64_t> sana_of(const BenchClassifierRequest& request) {
+  constexpr std::int64_t kUsualSide = 32;  // 1024 pixels
+  SanaConfig config = sana_config(request.bench.model, request.bench.attention);
+  if (request.blocks) config.blocks = *request.blocks;
+  check(config);
+  return {config, request.image > 0 ? request.image : kUsualSide};
+}
+
+bool is_one_of(const std::string& model, const std::vector<std::string>& names) {
   return std::find(names.begin(), names.end(), model) != names.end();
 }
+
+std::int64_t product(const std::array<std::int64_t, 3>& axes) { return axes[0] * axes[1] * axes[2]; }
 
 ImageModel classifier_model(const ClassifierConfig& config, std::int64_t batch, const torch::Device& device) {
   const AnyClassifier model = make_classifier(config);
@@ -70,8 +82,11 @@ ImageModel classifier_model(const ClassifierConfig& config, std::int64_t batch, 
   const torch::Tensor images = torch::randn({batch, config.channels, config.image[0], config.image[1]}).to(device);
   const torch::Tensor labels = torch::randint(config.classes, {batch}, torch::kLong).to(device);
   const auto forward = [=] { return model->forward(images); };
+  const Layout layout = model->attention_layers().front().layout;
   return {config.model,
           config.image[0],
+          product(layout.grid),
+          product(layout.blocks),
           model,
           model->attention_layers(),
           forward,
@@ -97,13 +112,66 @@ ImageModel dit_model(const DitConfig& config, std::int64_t batch, const torch::D
   const torch::Tensor index = torch::randint(process.steps, {batch}, torch::kLong).to(device);
   const Conditioning condition{torch::randint(config.classes, {batch}, torch::kLong).to(device), {}, {}};
   const auto network = std::make_shared<GraphDenoiser>(*model);  // as `sample` calls it
+  const Layout layout = model->attention_layers().front().layout;
   return {config.model,
           config.image[0],
+          product(layout.grid),
+          product(layout.blocks),
           model,
           model->attention_layers(),
           [=] { return network->denoise(x, index, condition); },
           [=] { return diffusion->loss(*model, x, noise, index, condition).total.mean(); },
           [=] { model->constrain(); }};
+}
+
+// With captions of full length.
+ImageModel sana_model(const SanaConfig& config, std::int64_t side, std::int64_t batch, const torch::Device& device,
+                      bool narrow) {
+  const auto model = std::make_shared<SanaImpl>(config);
+  model->to(device, narrow ? torch::kBFloat16 : torch::kFloat);
+  const auto flow = std::make_shared<FlowMatching>(FlowOptions());
+  const torch::Tensor x = torch::randn({batch, config.channels, side, side}).to(device);
+  const torch::Tensor noise = torch::randn_like(x);
+  const torch::Tensor index = flow->index_of(torch::randn({batch})).to(device);
+  const torch::Tensor t = torch::full({batch}, 500.0, x.options());
+  const Conditioning condition{{},
+                               torch::randn({batch, config.caption_tokens, config.caption_dim}).to(device),
+                               torch::ones({batch, config.caption_tokens}, torch::kLong).to(device)};
+  const auto network = std::make_shared<GraphDenoiser>(*model);
+  const std::int64_t cells = side / config.patch;
+  return {config.model,
+          side,
+          cells * cells,
+          config.attention == "mhla" ? config.blocks[0] * config.blocks[1] : 1,
+          model,
+          {},
+          [=] { return network->denoise(x, t, condition); },
+          [=] { return flow->loss(*model, x, noise, index, condition).mean(); },
+          [=] { model->constrain(); }};
+}
+
+// The model that is asked for, its memory checked before it is made.
+ImageModel model_of(const BenchClassifierRequest& request, const TrainOptions& options, bool narrow) {
+  const torch::Device device = device_of(options.device);
+  const auto expect_room = [&](const ModelSize& size) {
+    if (request.bench.pass == "train") expect_training_fits("bench model", size, options);
+    expect_inference_fits("bench model", size, options.batch, options);
+  };
+  if (is_one_of(request.bench.model, sana_names())) {
+    if (request.bench.attention == kPlain)
+      fail("bench model: attention is plain, expected mhla, softmax or linear for ", request.bench.model);
+    const auto [config, side] = sana_of(request);
+    expect_room(size_of(config, side, side));
+    return sana_model(config, side, options.batch, device, narrow);
+  }
+  if (is_one_of(request.bench.model, dit_names())) {
+    const DitConfig config = dit_of(request);
+    expect_room(size_of(config));
+    return dit_model(config, options.batch, device, narrow);
+  }
+  const ClassifierConfig config = network_of(request);
+  expect_room(size_of(config));
+  return classifier_model(config, options.batch, device);
 }
 
 }  // namespace
@@ -133,13 +201,9 @@ void bench_classifier(const BenchClassifierRequest& request, Observer& observer)
   const std::string &attention = request.bench.attention, &pass = request.bench.pass;
   prepare(options, observer);
   const torch::Device device = device_of(options.device);
-  const bool dit = is_dit(request.bench.model);
-  const ModelSize size = dit ? size_of(dit_of(request)) : size_of(network_of(request));
-  if (pass == "train") expect_training_fits("bench model", size, options);
-  expect_inference_fits("bench model", size, options.batch, options);
-  const bool narrow = dit && pass == "fwd" && options.precision == "bf16";
-  const ImageModel model = dit ? dit_model(dit_of(request), options.batch, device, narrow)
-                               : classifier_model(network_of(request), options.batch, device);
+  const bool generates = is_one_of(request.bench.model, dit_names()) || is_one_of(request.bench.model, sana_names());
+  const bool narrow = generates && pass == "fwd" && options.precision == "bf16";
+  const ImageModel model = model_of(request, options, narrow);
 
   model.module->eval();
   const auto output = [&] {
@@ -164,13 +228,12 @@ void bench_classifier(const BenchClassifierRequest& request, Observer& observer)
   }
   std::int64_t parameters = 0;
   for (const torch::Tensor& parameter : model.module->parameters()) parameters += parameter.numel();
-  const Layout& layout = model.layers.front().layout;
   JsonValue row = JsonValue()
                       .set("model", model.name)
                       .set("attention", attention)
                       .set("image", model.side)
-                      .set("tokens", layout.grid[0] * layout.grid[1] * layout.grid[2])
-                      .set("M", layout.blocks[0] * layout.blocks[1] * layout.blocks[2])
+                      .set("tokens", model.tokens)
+                      .set("M", model.M)
                       .set("batch", options.batch)
                       .set("pass", pass)
                       .set("device", options.device)

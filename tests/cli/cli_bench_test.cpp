@@ -5,6 +5,7 @@
 
 #include "mhla/io/json.h"
 #include "tests/cli/program.h"
+#include "tests/cli/train_fixture.h"
 
 namespace mhla {
 namespace {
@@ -162,6 +163,25 @@ TEST(CliBench, DecodeReportsBothLevelsAndTheLatency) {
   EXPECT_GT(rows[1].at("states").as_int(), rows[0].at("states").as_int());
   for (int i = 0; i < 2; ++i) EXPECT_GT(rows[static_cast<std::size_t>(i)].at("of_bandwidth").as_double(), 0.0);
   EXPECT_GE(rows[2].at("slowest_over_median").as_double(), 1.0);
+}
+
+TEST(CliBench, TimesSana) {
+  if (!MHLA_TORCH_BUILT) GTEST_SKIP() << "built without LibTorch";
+  const std::vector<std::string> all{"bench",     "model", "--model",    "sana_600m", "--batch", "1",
+                                     "--image",   "4",     "--blocks",   "2",         "--pass",  "fwd",
+                                     "--threads", "1",     "--min-time", "0.01",      "--json",  "--attention"};
+  const ProgramRun run = run_program(joined(all, {"mhla"}));
+  ASSERT_EQ(run.code, 0) << run.err;
+  const JsonValue row = parse_json(lines_of(run.out).at(0), "row");
+  EXPECT_EQ(row.at("tokens").as_int(), 16);
+  EXPECT_EQ(row.at("M").as_int(), 4);
+  EXPECT_GT(row.at("parameters").as_int(), 500'000'000);
+  for (const auto& [attention, part] : {std::pair("plain", "attention is plain, expected mhla, softmax or linear"),
+                                        std::pair("gla", "attention is 'gla', expected linear, mhla or softmax")}) {
+    const ProgramRun refused = run_program(joined(all, {attention}));
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_NE(refused.err.find(part), std::string::npos) << refused.err;
+  }
 }
 
 TEST(CliBench, AProfileAccountsForTheWholeStep) {
