@@ -124,7 +124,7 @@ DitConfig described(const ConvertRequest& r, Source source, const Weights& weigh
   if (file.empty() && (config.dim != start.dim || config.depth != start.depth || config.patch != start.patch))
     fail("convert: ", r.in, " has ", config.depth, " blocks of ", config.dim, " channels and patches of ", config.patch,
          ", expected ", start.depth, " of ", start.dim, " and ", start.patch, " for --model ", r.model,
-         "; --config FILE describes any other");
+         ": --model FILE takes the config.json of any other");
   return config;
 }
 
