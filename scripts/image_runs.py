@@ -17,7 +17,8 @@ no run that cannot end by then, and the same command goes on later. --plan only 
 --table prints the tables (scripts/image_table.py), as every call does at its end. --summary FILE writes all results, the
 tables and what is left as one JSON; --known FILE takes the results of such a file over. report-SEED.html shows the runs
 side by side. --pack DIR writes the results, the judges and the weights that adapt starts from as files of at most 16 MB;
-unpacked into --out on another machine, the work goes on there. After --, flags for all trainings. Python 3 only, without
+unpacked into --out on another machine, the work goes on there. --samples 0 makes no samples and no classifiers: the held-out
+error is all. After --, flags for all trainings. Python 3 only, without
 packages.
 """
 
@@ -173,17 +174,11 @@ def keep_base(work, name, seed):
         work.call(["convert", work.options.out / f"{name}-{seed}", folder, "--weights", "ema", "--dtype", "f16"], f"{folder}.log")
 
 
-def run(work, arm, name, seed, common):
+def measured(work, name, seed, log, lap):
+    """Samples of a run and what is measured of them; nothing with --samples 0."""
     options, folder = work.options, work.options.out / f"{name}-{seed}"
-    log, begun, stages = f"{folder}.log", time.time(), {}
-
-    def lap(stage):
-        stages[stage] = time.time() - begun - sum(stages.values())
-
-    rows = trained(work, arm, name, seed, common)
-    keep_base(work, name, seed)
-    lap("train")
-    score = work.call(["eval", "diffusion", "--run", folder, "--weights", "ema", "--each", "--json"], log, needed=5)[-1]
+    if not options.samples:
+        return {}
     images = options.out / f"images-{name}-{seed}"
     sampled = work.call(["sample", "--run", folder, "--weights", "ema", "--classes", "all", "--per-class", options.samples // options.classes,
                          "--guidance", options.guidance, "--sampler", "ddim", "--steps", options.sampler_steps, "--batch", options.batch,
@@ -206,20 +201,33 @@ def run(work, arm, name, seed, common):
     metrics = [row for found in judges.values() for row in found] + [nearest]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))  # for mhla report
     shutil.copy(images / "sheet.png", folder / "sheet.png")
+    return {"samples": sampled["images"] + sampled["kept"], "sampled_per_s": sampled["images_per_s"], "guidance": options.guidance,
+            "judges": {judge: values(found) for judge, found in judges.items()}, "nearest": nearest["value"], "copies": nearest["copies"]}
+
+
+def run(work, arm, name, seed, common):
+    options, folder = work.options, work.options.out / f"{name}-{seed}"
+    log, begun, stages = f"{folder}.log", time.time(), {}
+
+    def lap(stage):
+        stages[stage] = time.time() - begun - sum(stages.values())
+
+    rows = trained(work, arm, name, seed, common)
+    keep_base(work, name, seed)
+    lap("train")
+    score = work.call(["eval", "diffusion", "--run", folder, "--weights", "ema", "--each", "--json"], log, needed=5)[-1]
+    samples = measured(work, name, seed, log, lap)
     steps = [row for row in rows if row["kind"] == "step"]
     keep = ("step", "mse", "mse_se", "ema_mse", "ema_mse_se", "vb", "ema_vb")
     work.add({
         "run": name, "seed": seed, "steps": image_arms.steps_of(name, options), "flags": arm.flags, "base": arm.base,
         "mse": score["mse"], "mse_se": score["mse_se"], "vb": score.get("vb"), "held_out_images": score["images"], "each": score["each"],
         "curve": [{key: row[key] for key in keep if key in row} for row in rows if row["kind"] == "eval"],
-        "images_per_s": sorted(row["images_per_s"] for row in steps)[len(steps) // 2], "samples": sampled["images"] + sampled["kept"],
-        "sampled_per_s": sampled["images_per_s"], "guidance": options.guidance, "judges": {judge: values(found) for judge, found in judges.items()},
-        "nearest": nearest["value"], "copies": nearest["copies"], "seconds": time.time() - begun, "stages": stages,
+        "images_per_s": sorted(row["images_per_s"] for row in steps)[len(steps) // 2], **samples, "seconds": time.time() - begun, "stages": stages,
         "jobs": options.jobs,
     })
-    shutil.rmtree(few)
-    if not options.keep_images:
-        shutil.rmtree(images)
+    for kind in ["nearest"] if options.keep_images else ["nearest", "images"]:
+        shutil.rmtree(options.out / f"{kind}-{name}-{seed}", ignore_errors=True)
 
 
 def pack(out, target):
@@ -280,7 +288,7 @@ def arguments():
     parser.add_argument("--adapt-steps", type=int, default=5000, help="of a training of the part adapt")
     parser.add_argument("--evals", type=int, default=10, help="points of a curve")
     parser.add_argument("--sheets", type=int, default=4, help="sheets of samples in a training")
-    parser.add_argument("--samples", type=int, default=10000, help="of every run")
+    parser.add_argument("--samples", type=int, default=10000, help="of every run; 0: none")
     parser.add_argument("--sampler-steps", type=int, default=50)
     parser.add_argument("--guidance", type=float, default=1.0)
     parser.add_argument("--batch", type=int, default=1000, help="samples at a time")
@@ -345,7 +353,7 @@ def main():
 
     try:
         with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(options.jobs) as pool:
-            others = [beside.submit(judges), *(pool.submit(one, key) for key in todo)]
+            others = [*([beside.submit(judges)] if options.samples else []), *(pool.submit(one, key) for key in todo)]
             for job in others:
                 job.result()
     finally:

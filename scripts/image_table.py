@@ -3,7 +3,7 @@
 image_runs.py, or from the JSON of its --summary. --svg draws the curves of fast adaptation.
 
 Several seeds of an arm are one row: the mean, and the least and the most. The difference in the held-out error is
-paired, image by image and seed by seed; its standard error is that of the mean over images, averaged over seeds.
+paired, image by image and seed by seed; its standard error is that of the mean over images, averaged over seeds. What is measured of samples is of the seeds that have some.
 Python 3 only, without packages.
 """
 
@@ -52,11 +52,13 @@ def table(rows, names, against):
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for name in names:
         mine = [row for (arm, _), row in rows.items() if arm == name]
-        of_judges = lambda key, digits, scale=1.0: [runs.spread([scale * row["judges"][judge][key] for row in mine], digits) for judge in judges]
+        sampled = [row for row in mine if "judges" in row]
+        shown = lambda values, digits: runs.spread(values, digits) if values else ""
+        of_judges = lambda key, digits, scale=1.0: [shown([scale * row["judges"][judge][key] for row in sampled], digits) for judge in judges]
         cells = [name, str(len(mine)), runs.spread([row["mse"] for row in mine], 5), f"{statistics.mean(row['mse_se'] for row in mine):.5f}",
                  difference(rows, name, against), *of_judges("fid", 3), *of_judges("precision", 3), *of_judges("recall", 3),
-                 *of_judges("accuracy", 1, 100.0), runs.spread([row["nearest"] for row in mine], 3),
-                 runs.spread([100 * row["copies"] for row in mine], 2)]
+                 *of_judges("accuracy", 1, 100.0), shown([row["nearest"] for row in sampled], 3),
+                 shown([100 * row["copies"] for row in sampled], 2)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -56,8 +56,8 @@ class ImageRuns(unittest.TestCase):
 
     def run_script(self, *words):
         return subprocess.run(
-            [sys.executable, "-B", ROOT / "scripts" / "image_runs.py", self.place / "recipe.json", *words, "--out", self.place / "runs", "--mhla",
-             self.program, "--data", "mnist:x", "--summary", self.place / "summary.json", "--device", "cpu", "--samples", "10", "--steps", "8"],
+            [sys.executable, "-B", ROOT / "scripts" / "image_runs.py", self.place / "recipe.json", "--samples", "10", *words, "--out", self.place / "runs", "--mhla",
+             self.program, "--data", "mnist:x", "--summary", self.place / "summary.json", "--device", "cpu", "--steps", "8"],
             capture_output=True, text=True, timeout=60)
 
     def trained(self):
@@ -96,6 +96,18 @@ class ImageRuns(unittest.TestCase):
         self.assertEqual(more.returncode, 0, more.stderr)
         self.assertEqual(self.trained()[before:], ["mhla-cpe-0"])
         self.assertIn("| linear | 2 |", more.stdout)
+
+    def test_without_samples_the_held_out_error_is_all(self):
+        self.assertEqual(self.run_script("mhla", "--seeds", "0", "--jobs", "1").returncode, 0)
+        done = self.run_script("mhla", "linear", "--seeds", "0,1", "--jobs", "1", "--samples", "0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        calls = (self.place / "calls.txt").read_text()
+        self.assertEqual(calls.count("train classify"), 2)  # of the first call
+        self.assertEqual(calls.count("\nsample "), 1)
+        self.assertIn("| linear | 2 | 0.04000 (0.04000 to 0.04000) | 0.00100 |  |  |", done.stdout)
+        self.assertIn("| mhla | 2 |", done.stdout)
+        found = json.loads((self.place / "summary.json").read_text())
+        self.assertEqual(["judges" in row for row in found["runs"] if row["run"] == "mhla"], [True, False])
 
     def test_ends_in_time_and_says_what_is_left(self):
         done = self.run_script("mhla", "then", "slow=--attention mhla", "--seeds", "0", "--jobs", "1", "--minutes", "0.1", "--spare", "1")
