@@ -10,6 +10,7 @@ endif()
 option(MHLA_CUDA "Build the CUDA kernels (needs nvcc)" ${nvcc_found})
 # 90a has Hopper's own instructions and runs on nothing else; newer cards take the PTX of 90.
 set(MHLA_CUDA_ARCHITECTURES "80-real;89-real;90a-real;90-virtual" CACHE STRING "CUDA architectures to compile for")
+option(MHLA_CUDA_RACECHECK "Kernels whose order compute-sanitizer's racecheck can follow, somewhat slower" OFF)
 option(MHLA_CUDA_LINES "Tell a profiler the source line of each instruction of a kernel (-lineinfo)" OFF)
 
 if(MHLA_CUDA)
@@ -46,6 +47,10 @@ set(MHLA_CUDA_FLAGS -fmad=false --expt-relaxed-constexpr
 # Source lines for a profiler cost a tenth of the compile time and three fifths of an object; instructions are the same.
 if(MHLA_CUDA_LINES)
   list(APPEND MHLA_CUDA_FLAGS -lineinfo)
+endif()
+
+if(MHLA_CUDA_RACECHECK)
+  list(APPEND MHLA_CUDA_FLAGS -DMHLA_RACECHECK)
 endif()
 
 # A seventh of the size: 0.29 instead of 2.0 MB for rope_cuda.cu and the default architectures. The drivers that CUDA 13

@@ -166,9 +166,9 @@ __global__ void __launch_bounds__(kHeadThreads, 1)
   __builtin_assume(square >= 0 && square < kMaxSquares);
   const std::uint32_t done = shared_address(sums.done);
   if (threadIdx.x == 0) {
-    for (int j = 0; j < kMaxSquares; ++j) barrier_init(done + j * 8, kHeadThreads / 32);
-    barrier_init(shared_address(&sums.summed), squares * 4);
-    barrier_init(shared_address(&sums.weighed), squares * 4);
+    for (int j = 0; j < kMaxSquares; ++j) barrier_init(done + j * 8, kHeadThreads / 32 * kWarpArrivals);
+    barrier_init(shared_address(&sums.summed), squares * 4 * kWarpArrivals);
+    barrier_init(shared_address(&sums.weighed), squares * 4 * kWarpArrivals);
   }
   work.fill_tokens();
   if (threadIdx.x == 0) {

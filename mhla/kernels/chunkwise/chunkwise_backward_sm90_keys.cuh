@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
   using T = KeyGradientTiles<S, kParts>;
   constexpr KeyGradientPlan kPlan = T::kPlan;
   constexpr int kPanels = T::kPanels, kColumns = T::kColumns, kPanel16 = kPanelBytes / 16;
-  extern __shared__ __align__(1024) char memory[];  // [2] q, dout; [2] k; v; dS, dz; [2] w and c; sums; rings
+  extern __shared__ __align__(1024) char memory[];  // [2] q, dout; [2] k; v; dS, dz; [2] w and c; sums; vote; rings
   char* const shared = memory;
   const std::uint32_t base = shared_address(shared);
   const typename T::Stages ring{base + kPlan.rings_at()};
@@ -153,7 +153,9 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
   const Ring<1> value_ring{key_ring.barriers + T::KeyStages::kBytes};
   const typename T::SummaryStages summary_ring{value_ring.barriers + Ring<1>::kBytes};
   const int group = warpgroup_index(), D = S::D(p), E = S::E(p);
-  if (threadIdx.x == 0) ring.init(8), key_ring.init(8), value_ring.init(4), summary_ring.init(8);
+  Vote vote{{base + kPlan.vote_at()}};
+  static_assert(Vote::kBytes == KeyGradientPlan::kVoteBytes && kPlan.vote_at() % 16 == 0);
+  if (threadIdx.x == 0) ring.init(8), key_ring.init(8), value_ring.init(4), summary_ring.init(8), vote.init();
   publish_shared();
   __syncthreads();
   after_previous();
@@ -167,7 +169,8 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
   RingPlace<KeyGradientPlan::kKeyStages> key_at;
   RingPlace<1> value_at;
   RingPlace<T::kColumns> summary_at;
-  const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4, own = warp * 16 + lane / 4;
+  const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4, own = warp * 16 + lane / 4,
+            voter = (group - 1) * 4 + warp;
   const std::uint64_t summary = panel_descriptor(base + kPlan.summary_at());
   const auto arrive = [&] {
     ring.wait_full(at);
@@ -213,7 +216,7 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
           std::uint32_t a[4][4];
           square_fragments(x[0], a);
           // Zero times NaN is NaN, and no key may see an earlier query.
-          if (on_diagonal && !all_hold(kReadersBarrier, 2 * kGroupThreads, finite)) {
+          if (on_diagonal && !vote.all_hold(voter, finite)) {
             add_unusual<kPanels, true>(acc, a, stage, warp * 16);
             warpgroup_barrier(group);
             make_finite<kPlan.key_bytes()>(shared + at.stage * kPlan.stage_bytes());
@@ -331,7 +334,7 @@ __global__ void __launch_bounds__(KeyGradientPlan::kThreads, 1)
                     [m](float y, float w, float) { return m * w * y; });
         std::uint32_t a[4][4];
         square_fragments(scores[0], a);
-        if (on_diagonal && !all_hold(kReadersBarrier, 2 * kGroupThreads, finite)) {
+        if (on_diagonal && !vote.all_hold(voter, finite)) {
           add_unusual<kColumns, true>(acc, a, stage + kPlan.key_bytes(), warp * 16);
           warpgroup_barrier(group);
           make_finite<kPlan.value_bytes()>(shared + at.stage * kPlan.stage_bytes() + kPlan.key_bytes());

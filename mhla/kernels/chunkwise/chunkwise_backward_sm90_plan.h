@@ -21,6 +21,7 @@ struct KeyGradientPlan {
   int panels, parts;
   static constexpr int kStages = 2, kKeyStages = 2;  // of queries; of keys, which dk needs to the end of a tile
   static constexpr int kThreads = 3 * 128, kCopyRegisters = 56, kKeyRegisters = 208, kValueRegisters = 240;
+  static constexpr int kVoteBytes = 80;  // Vote
 
   constexpr int columns() const { return parts * panels; }                  // panels of v
   constexpr int key_bytes() const { return panels * kGradientPanel; }       // of a tile of q or k
@@ -32,7 +33,8 @@ struct KeyGradientPlan {
   constexpr int z_at() const { return summary_at() + panels * value_bytes(); }
   constexpr int weights_at() const { return z_at() + panels * 128; }
   constexpr int sums_at() const { return weights_at() + kStages * kGradientRows * 8; }
-  constexpr int rings_at() const { return sums_at() + 16; }
+  constexpr int vote_at() const { return sums_at() + 16; }
+  constexpr int rings_at() const { return vote_at() + kVoteBytes; }
   constexpr int bytes() const { return rings_at() + 16 * (kStages + kKeyStages + 1 + columns()); }
 };
 

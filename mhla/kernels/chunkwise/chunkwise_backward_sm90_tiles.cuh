@@ -4,6 +4,7 @@
 
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_plan.h"
 #include "mhla/kernels/common/cuda/sm80_mix_gradient.cuh"
+#include "mhla/kernels/common/cuda/sm90_meeting.cuh"
 #include "mhla/kernels/common/cuda/sm90_ring.cuh"
 
 namespace mhla::sm90 {

@@ -4,11 +4,10 @@
 #pragma once
 
 #include "mhla/kernels/chunkwise/chunkwise_sm90_outputs.cuh"
+#include "mhla/kernels/common/cuda/sm90_meeting.cuh"
 #include "mhla/kernels/common/cuda/warpgroup_wide.cuh"
 
 namespace mhla::sm90 {
-
-inline constexpr int kUnusualBarrier = 7;  // behind those of the warpgroups
 
 // acc += a v for the values of a diagonal tile that are infinite or NaN, where a query sees them. `query`: the place of
 // this warp's first query in the tile.
@@ -122,6 +121,7 @@ __device__ inline void output_role(const OutputArguments& arguments, const Outpu
   RingPlace<T::kKeyStages> key_at;
   RingPlace<T::kValueStages> value_at;
   RingPlace<1> query_at, prefix_at;
+  Meeting meeting{s.barrier(T::kUnusualMeeting)};
   int turn = 0;
 
   const auto free_key = [&] { warp_done(s.barrier(T::kKeyFree, key_at.stage)), key_at.next(); };
@@ -206,7 +206,7 @@ __device__ inline void output_role(const OutputArguments& arguments, const Outpu
           // The other tile has its diagonal there, and waits before it changes what is unusual.
           if (j - 1 == 2 * pair) {
             barrier_wait(s.barrier(T::kValueChecked, value_at.stage), value_at.parity);
-            if (unusual(value_at.stage)) named_barrier(kUnusualBarrier, kOutputGroups * kGroupThreads);
+            if (unusual(value_at.stage)) meeting.meet();
           }
           free_value();
         } else if (prefixed && last_pair) {
@@ -255,7 +255,7 @@ __device__ inline void output_role(const OutputArguments& arguments, const Outpu
       barrier_wait(s.barrier(T::kValueCopied, value_at.stage), value_at.parity);
       barrier_wait(s.barrier(T::kValueChecked, value_at.stage), value_at.parity);
       if (unusual(value_at.stage)) {  // zero times NaN is NaN, and no query may see a later token
-        if (loads > tile + 1) named_barrier(kUnusualBarrier, kOutputGroups * kGroupThreads);
+        if (loads > tile + 1) meeting.meet();
 #pragma unroll
         for (int part = 0; part < T::kParts; ++part) {
           add_unusual<T::kPanels>(acc[part], a, s.values(value_at.stage) + part * T::kPanels * T::kPanel, warp * 16);

@@ -56,6 +56,7 @@ struct OutputShared {
     init(T::kQueryFree, kOutputGroups, 4);
     init(T::kPrefixCopied, 1, 1);
     init(T::kPrefixFree, 1, kOutputWarps);
+    init(T::kUnusualMeeting, 1, kOutputGroups * kGroupThreads);
     barriers_ready();
   }
 };

@@ -58,8 +58,9 @@ struct OutputTiles {
   static constexpr int kQueryCopied = kValueFree + kValueStages;     // by warpgroup
   static constexpr int kQueryFree = kQueryCopied + kOutputGroups;    // four warps
   static constexpr int kPrefixCopied = kQueryFree + kOutputGroups;
-  static constexpr int kPrefixFree = kPrefixCopied + 1;  // warps of the outputs
-  static constexpr int kBarriers = kPrefixFree + 1;
+  static constexpr int kPrefixFree = kPrefixCopied + 1;    // warps of the outputs
+  static constexpr int kUnusualMeeting = kPrefixFree + 1;  // all threads of the outputs
+  static constexpr int kBarriers = kUnusualMeeting + 1;
   static constexpr int kBytes = kBarriersAt + kBarriers * 8;
 
   // Blocks of threads on a multiprocessor, and registers of a thread: equally many at the start, then they move to
