@@ -165,13 +165,18 @@ TEST_F(CliSample, GoesOnAfterAKill) {
 
 // As a power cut may leave them: images are written without waiting for the disk.
 TEST_F(CliSample, ImagesThatAreNotWholeAreMadeAgain) {
-  expect_done(words("out", {"--npz"}));
+  const std::vector<std::string> more{"--per-class", "2", "--npz", "--sheet", "2x3"};
+  expect_done(words("out", more));
   const auto whole = files_in(folder.path("out"));
-  const std::string half = folder.path("out/images/000002-class2.png");
+  const std::string half = folder.path("out/images/000002-class2.png"),
+                    damaged = folder.path("out/images/000001-class1.png");
   write_file(folder.path("out/images/000000-class0.png"), "");
   write_file(half, file_text(half).substr(0, 100));
-  const ProgramRun again = expect_done(words("out", {"--npz", "--resume"}));
-  EXPECT_TRUE(has(again.out, "1 were there")) << again.out;
+  std::string text = file_text(damaged);
+  text[text.size() - 30] ^= 0x20;  // pixels; the end of the file is as it should be
+  write_file(damaged, text);
+  const ProgramRun again = expect_done(words("out", joined(more, {"--resume"})));
+  EXPECT_TRUE(has(again.out, "3 were there")) << again.out;
   EXPECT_TRUE(files_in(folder.path("out")) == whole);
 }
 

@@ -1,13 +1,12 @@
 #include "apps/engine/sample/sample_folder.h"
 
 #include <algorithm>
-#include <array>
-#include <fstream>
 
 #include "mhla/core/error.h"
 #include "mhla/data/image_output.h"
 #include "mhla/io/codecs/npz.h"
 #include "mhla/io/codecs/png_text.h"
+#include "mhla/io/file.h"
 #include "mhla/io/folder.h"
 #include "mhla/io/json_object.h"
 #include "mhla/io/quick_file.h"
@@ -41,8 +40,6 @@ void remove_images(const fs::path& folder) {
   for (const fs::path& path : all) fs::remove(path);
   fs::remove(folder, none);  // where it is empty
 }
-
-constexpr std::string_view kPngEnd("IEND\xae\x42\x60\x82", 8);  // the last bytes of every PNG
 
 std::string padded(std::int64_t number, std::size_t digits) {
   const std::string text = std::to_string(number);
@@ -125,13 +122,10 @@ fs::path SampleFolder::image_path(std::int64_t number) const {
   return folder_ / kImages / str(padded(number, 6), end, ".png");
 }
 
-// A power cut may leave an empty file: images are written without waiting for the disk.
+// A power cut may leave an empty or damaged file: images are written without waiting for the disk.
 bool SampleFolder::is_whole(std::int64_t number) const {
-  std::ifstream file(image_path(number), std::ios::binary);
-  std::array<char, kPngEnd.size()> end{};
-  file.seekg(-static_cast<std::streamoff>(end.size()), std::ios::end);
-  file.read(end.data(), end.size());
-  return file && std::string_view(end.data(), end.size()) == kPngEnd;
+  const fs::path path = image_path(number);
+  return is_there(path) && is_whole_png(read_file(path));
 }
 
 std::vector<std::int64_t> SampleFolder::missing() const {

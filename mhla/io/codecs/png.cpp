@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "mhla/core/error.h"
 #include "mhla/io/codecs/attempt.h"
 #include "mhla/io/codecs/image_checks.h"
 #include "mhla/io/codecs/png_text.h"
+#include "mhla/io/codecs/zip_records.h"
 #include "mhla/io/utf8.h"
 
 namespace mhla {
@@ -152,6 +154,23 @@ ImageText decode_png_text(std::span<const std::byte> bytes, const std::string& l
     text.emplace_back(std::move(key), std::string(value, size));
   }
   return text;
+}
+
+bool is_whole_png(std::span<const std::byte> bytes) {
+  constexpr std::string_view kSignature("\x89PNG\r\n\x1a\n", 8);
+  constexpr std::size_t kBeside = 12;  // of a part: size of its data, four letters, the data, checksum of the last two
+  const auto text = [&](std::size_t at, std::size_t size) {
+    return std::string_view(reinterpret_cast<const char*>(bytes.data()) + at, size);
+  };
+  const auto number = [&](std::size_t at) { return png_get_uint_32(reinterpret_cast<png_const_bytep>(&bytes[at])); };
+  if (bytes.size() < kSignature.size() || text(0, kSignature.size()) != kSignature) return false;
+  for (std::size_t at = kSignature.size(); bytes.size() - at >= kBeside;) {
+    const std::size_t size = number(at), end = at + kBeside + size;
+    if (end > bytes.size() || zip_checksum(0, bytes.subspan(at + 4, size + 4)) != number(end - 4)) return false;
+    if (text(at + 4, 4) == "IEND") return end == bytes.size();
+    at = end;
+  }
+  return false;
 }
 
 void decode_png(std::span<const std::byte> bytes, const std::string& label, Image& image, const ImageLimits& limits) {

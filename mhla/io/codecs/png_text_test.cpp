@@ -50,5 +50,19 @@ TEST(PngText, Damage) {
   }
 }
 
+TEST(PngText, WholeFiles) {
+  const Bytes whole = encode_png(noise_image(5, 4, 3, 3), kText);
+  EXPECT_TRUE(is_whole_png(whole));
+  for (std::size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(is_whole_png(std::span(whole).first(size)));
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    Bytes changed = whole;
+    changed[i] ^= std::byte{0x20};
+    EXPECT_FALSE(is_whole_png(changed)) << "byte " << i;
+  }
+  Bytes longer = whole;
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(is_whole_png(longer));
+}
+
 }  // namespace
 }  // namespace mhla

@@ -107,6 +107,17 @@ void check(const DiffusionOptions& o) {
     fail("train: sample_guidance is ", o.sample_guidance, ", expected 0 to 1000");
   if (o.process == "flow" && o.learned_variance.value_or(false))
     fail("train: learned_variance is on, expected off for process flow");
+  const auto expect_default = [&](const char* name, const auto& value, const auto& usual) {
+    if (value != usual) fail("train: ", name, " is ", value, ", expected ", usual, " for process ", o.process);
+  };
+  const DiffusionOptions usual;
+  if (o.process == "noise") {
+    expect_default("shift", o.shift, usual.shift);
+    expect_default("logit_mean", o.logit_mean, usual.logit_mean);
+    expect_default("logit_std", o.logit_std, usual.logit_std);
+  } else if (o.process == "flow") {
+    expect_default("noise_schedule", o.noise_schedule, usual.noise_schedule);
+  }
   (void)DiffusionProcess(o, o.process != "flow" && o.learned_variance.value_or(true));
 }
 

@@ -209,6 +209,11 @@ TEST(DiffusionTask, SaysWhatDoesNotFitTogether) {
             "generation: process is 'score', expected noise or flow");
   EXPECT_EQ(refused([](DiffusionOptions& o) { o.process = "flow", o.learned_variance = true; }),
             "train: learned_variance is on, expected off for process flow");
+  EXPECT_EQ(refused([](DiffusionOptions& o) { o.shift = 3; }), "train: shift is 3, expected 1 for process noise");
+  EXPECT_EQ(refused([](DiffusionOptions& o) { o.logit_std = 2; }),
+            "train: logit_std is 2, expected 1 for process noise");
+  EXPECT_EQ(refused([](DiffusionOptions& o) { o.process = "flow", o.noise_schedule = "squaredcos_cap_v2"; }),
+            "train: noise_schedule is squaredcos_cap_v2, expected linear for process flow");
   EXPECT_EQ(refused([](DiffusionOptions& o) { o.eval_times = 0; }), "train: eval_times is 0, expected 1 to 1000");
   EXPECT_EQ(refused([](DiffusionOptions& o) { o.flip = 2.0; }), "train: flip is 2, expected 0 to 1");
   EXPECT_TRUE(has(refused([](DiffusionOptions& o) { o.fit = "squash"; }), "fit is 'squash'"));
