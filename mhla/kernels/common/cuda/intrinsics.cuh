@@ -68,6 +68,9 @@ __device__ inline int thread_now() {
   return thread;
 }
 
+// Adds 1 to a counter in memory; what it was before.
+__device__ inline std::uint32_t count_up(std::uint32_t* counter) { return atomicAdd(counter, 1u); }
+
 // Programmatic launch: a kernel that was started early reads nothing that the previous one writes, and writes
 // nothing that it reads, before wait_for_previous(), which returns when all previous ones have ended. allow_next() lets
 // the next kernel start early; after wait_for_previous() it promises that everything before this kernel has ended.

@@ -8,6 +8,7 @@ namespace mhla::sm80 {
 
 __global__ void pack_mix_kernel(Arguments p, int tiles, bool back) {
   after_previous();
+  clear_taken(p);
   p.packed_mix[(static_cast<std::int64_t>(blockIdx.y) * tiles * tiles + blockIdx.x) * 32 + threadIdx.x] =
       mix_fragment<true>(p, blockIdx.y, blockIdx.x / tiles, blockIdx.x % tiles, threadIdx.x, back);
 }

@@ -64,6 +64,14 @@ unsigned blocks_for(Kernel kernel, int threads, int bytes, std::int64_t items) {
   return static_cast<unsigned>(std::min<std::int64_t>(items, std::int64_t{count} * std::max(resident, 1)));
 }
 
+// Clears the counters of the launches that follow: by all threads of the kernel that packs mix.
+__device__ inline void clear_taken(const Arguments& p) {
+  if (p.maybe_taken == nullptr) return;
+  const int thread = static_cast<int>((blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x);
+  for (int i = thread; i < p.taken_count; i += static_cast<int>(gridDim.x * gridDim.y * blockDim.x))
+    p.maybe_taken[i] = 0;
+}
+
 // Ranges of packed sequences to device memory, as arguments of kernels: that can be recorded in a CUDA graph. In
 // summaries_sm80.cu.
 void launch_ranges(std::span<const TokenRange> ranges, TokenRange* to, cudaStream_t stream);

@@ -45,6 +45,8 @@ struct Arguments {
   Bf16* summaries;                             // [units][M][D E + D], S then z; the three phases only
   Bf16* mixed;                                 // S~, in place of S where S is not needed any more
   int first_unit, units;                       // of this launch
+  std::uint32_t* maybe_taken;                  // what this launch has taken of its items (sm90_items.cuh)
+  int taken_count;                             // packing mix clears so many of these from there on
   float* maybe_den;  // [B, H, N]: denominators with eps, made of q_den and k_den; then `normalized` is false
 
   __device__ BlockTokens block(int index) const { return layout.tokens(index, N); }

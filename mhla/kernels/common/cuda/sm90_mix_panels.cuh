@@ -24,6 +24,7 @@ struct MixTiles {
 __global__ void pack_panels_kernel(Arguments p, int rows, bool back) {
   after_previous();
   allow_next();
+  clear_taken(p);
   const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);  // rows next to each other where mix has them
   const int row = back ? at % rows : at / (rows / 8), piece = back ? at / rows : at % (rows / 8);
   const float* mix = p.mix + blockIdx.y * p.mix_head;
