@@ -37,13 +37,7 @@ __device__ inline int anew(int x) {
   return x;
 }
 
-// Arrives for a warp: everything it did before is seen by those who wait. One lane does, but racecheck sees no order
-// between the other lanes and those who wait: with MHLA_RACECHECK (CMake) every lane arrives.
-#ifdef MHLA_RACECHECK
-inline constexpr int kWarpArrivals = 32;
-#else
-inline constexpr int kWarpArrivals = 1;
-#endif
+// Arrives for a warp, kWarpArrivals times: everything it did before is seen by those who wait.
 __device__ inline void warp_arrive(std::uint32_t barrier) {
   __syncwarp();
   if (thread_here() % 32 < kWarpArrivals) barrier_arrive(barrier);

@@ -19,6 +19,13 @@ __device__ inline void barrier_arrive(std::uint32_t barrier) {
 __device__ inline void barrier_arrive(std::uint32_t barrier, int count) {  // so many times
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
+// Arrivals of a warp, behind __syncwarp(): one lane arrives, but racecheck sees no order between the other lanes and
+// those who wait. With MHLA_RACECHECK (CMake) every lane does.
+#ifdef MHLA_RACECHECK
+inline constexpr int kWarpArrivals = 32;
+#else
+inline constexpr int kWarpArrivals = 1;
+#endif
 // Arrives when everything that this thread copied has arrived.
 __device__ inline void barrier_arrive_copied(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

@@ -16,6 +16,7 @@ inline void barrier_arrive(std::uint32_t barrier) { emulator::mbarrier_arrive(ba
 inline void barrier_arrive(std::uint32_t barrier, int count) {
   for (int i = 0; i < count; ++i) emulator::mbarrier_arrive(barrier);
 }
+inline constexpr int kWarpArrivals = 1;
 inline void barrier_arrive_copied(std::uint32_t barrier) { emulator::copy_arrive(barrier); }
 inline void barrier_wait(std::uint32_t barrier, int parity) { emulator::mbarrier_wait(barrier, parity); }
 inline void barrier_expect(std::uint32_t barrier, int bytes) { emulator::mbarrier_arrive(barrier, bytes); }
