@@ -21,7 +21,10 @@ struct Way {
 constexpr Way kWays[] = {
     {"pairs of tokens, short kernels of heads of 64", "bidirectional B=1 N=180 H=2 Hkv=1 D=64 E=64 layout=2d:12x15/2x3",
      Way::kNan},
-    {"pairs, whole tiles", "bidirectional B=1 N=256 H=2 Hkv=2 D=64 E=64 layout=2d:16x16/4x4 per_head"},
+    {"pairs, whole tiles", "bidirectional B=1 N=192 H=2 Hkv=2 D=64 E=64 layout=2d:12x16/3x4 per_head"},
+    {"pairs in boxes", "bidirectional B=1 N=256 H=3 Hkv=3 D=64 E=64 layout=2d:16x16/4x4 per_head"},
+    {"pairs in boxes, 13 tiles", "bidirectional B=3 N=208 H=2 Hkv=1 D=48 E=40 layout=1d:16 map=elu1",
+     Way::kNanOnHopper},
     {"pairs, heads of 32", "bidirectional B=1 N=100 H=1 Hkv=1 D=32 E=24 layout=1d:30"},
     {"one fused kernel", "bidirectional B=3 N=220 H=2 Hkv=1 D=40 E=40 layout=1d:20", Way::kNan},
     {"boxes of 8 x 2 tokens, heads share", "bidirectional B=1 N=384 H=2 Hkv=1 D=72 E=72 layout=2d:16x24/2x3",

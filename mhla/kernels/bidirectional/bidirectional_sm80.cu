@@ -73,7 +73,9 @@ class Forward {
       if (p.N <= kMostFusedTokens) plan_ = fused_plan(p.M, p.D, tiles_, most);
       pairs_ = over_pairs(p.M, p.C, tiles_, most);
       if (hopper && boxes_take(p.q) && boxes_take(p.k) && boxes_take(p.v) && boxes_take(p.out)) {
-        boxes_ = sm90::box_plan(p.M, p.N, p.D, tiles_, sm90::block_boxes(p.layout, p.N), most);
+        const sm90::BlockBoxes boxes = sm90::block_boxes(p.layout, p.N);
+        short_boxes_ = sm90::pairs_in_boxes(p.M, p.C, tiles_, boxes);
+        boxes_ = sm90::box_plan(p.M, p.N, p.D, tiles_, boxes, most);
       }
       if (short_ || boxes_.fits || pairs_ || plan_.stages > 0) return;
     }
@@ -89,6 +91,7 @@ class Forward {
     a.units = static_cast<int>(units_);
     const cudaStream_t stream = stream_of(p_.stream);
     if (p_.has_den()) a.maybe_den = den_, a.normalized = false;
+    if (short_boxes_) return sm90::launch_short_boxes(p_, a, stream);
     if (short_) return sm90::launch_short(p_, a, stream);
     if (boxes_.fits) return sm90::launch_box_fused(p_, a, boxes_, stream);
     if (plan_.stages > 0) return launch_fused(a, plan_, stream);
@@ -128,7 +131,7 @@ class Forward {
 
   const Problem& p_;
   Tiles tiles_;
-  bool hopper_ = false, short_ = false, pairs_ = false;
+  bool hopper_ = false, short_ = false, short_boxes_ = false, pairs_ = false;
   FusedPlan plan_;
   sm90::BoxPlan boxes_;
   std::int64_t units_ = 0, at_once_ = 0;

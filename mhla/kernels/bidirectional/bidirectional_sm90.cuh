@@ -14,8 +14,10 @@ namespace mhla::sm90 {
 
 using namespace mhla::sm80;  // NOLINT(google-build-using-namespace): what these kernels add to
 
-// Where on_warpgroups() holds: all of a problem.
+// Where on_warpgroups() holds: all of a problem. The second one gives the same bits where pairs_in_boxes() holds and
+// q, k, v and out are such that boxes_take() them.
 void launch_short(const Problem& p, const Arguments& a, cudaStream_t stream);
+void launch_short_boxes(const Problem& p, const Arguments& a, cudaStream_t stream);
 void launch_short_gradients(const Problem& p, const Arguments& a, const Gradients& g, cudaStream_t stream);
 
 // Where box_plan() fits: forward, all of a.units, from beginning to end.

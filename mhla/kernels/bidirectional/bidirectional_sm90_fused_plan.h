@@ -36,6 +36,13 @@ constexpr BlockBoxes block_boxes(const Layout& layout, std::int64_t N) {
   return b;
 }
 
+// Of pairs of tokens on warpgroups (on_warpgroups()), those that go to the kernel to which tiles come as boxes
+// (bidirectional_sm90_heads.cuh). It always multiplies 256 queries, four squares of 64: what needs fewer squares stays
+// with the other kernel (bidirectional_sm90_short.cuh). Both give the same bits.
+constexpr bool pairs_in_boxes(std::int64_t M, std::int64_t C, sm80::Tiles t, const BlockBoxes& boxes) {
+  return sm80::on_warpgroups(M, C, t) && boxes.across != 0 && M * sm80::pair_tiles_per_block(C) > 12;
+}
+
 // Warps of the kernel. Groups of warps summarise a block each: a warp has 16 `per_warp` rows of S. A slot of the ring
 // holds k and v of 16 tokens for one group, or q of 32 tokens for two warps, so a slot has the same readers through a
 // phase where groups and pairs of warps divide the slots.

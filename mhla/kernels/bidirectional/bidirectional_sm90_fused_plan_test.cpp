@@ -33,6 +33,21 @@ TEST(BlockBoxes, OthersStayWithTheKernelOfSm80) {
   EXPECT_EQ(block_boxes(Layout::grid3d({2, 16, 16}, {2, 2, 2}), 512).across, 0);  // frames
 }
 
+TEST(PairsInBoxes, FourSquares) {
+  const auto in_boxes = [](const Layout& layout, std::int64_t N, std::int64_t M, std::int64_t D) {
+    return pairs_in_boxes(M, N / M, sm80::tiles_of(D, D), block_boxes(layout, N));
+  };
+  EXPECT_TRUE(in_boxes(Layout::grid2d(16, 16, 4, 4), 256, 16, 64));  // dit_s_256
+  EXPECT_TRUE(in_boxes(Layout::line(16), 208, 13, 40));
+  EXPECT_TRUE(in_boxes(Layout::line(128), 256, 2, 64));
+  EXPECT_FALSE(in_boxes(Layout::line(16), 192, 12, 64));              // three squares
+  EXPECT_FALSE(in_boxes(Layout::line(16), 272, 17, 64));              // not over pairs
+  EXPECT_FALSE(in_boxes(Layout::grid2d(16, 16, 4, 4), 256, 16, 32));  // heads of 32
+  EXPECT_FALSE(in_boxes(Layout::grid2d(16, 16, 4, 4), 256, 16, 72));  // and of 72
+  EXPECT_FALSE(in_boxes(Layout::grid2d(14, 14, 2, 2), 196, 4, 64));   // blocks of 7 x 7
+  EXPECT_FALSE(in_boxes(Layout::grid3d({4, 8, 8}, {2, 2, 2}), 256, 8, 64));
+}
+
 constexpr int kMost = sm80::kMaxSharedBytes;
 BoxPlan forward(std::int64_t M, std::int64_t D) {
   return box_plan(M, 1024, D, sm80::tiles_of(D, D), block_boxes(Layout::line(1024 / M), 1024), kMost);

@@ -1,7 +1,7 @@
 // Boxes of tokens of a block between memory and shared memory, as sm90_boxes.cuh moves boxes of consecutive ones: some
-// tokens along a row of a grid times some rows, one head. Rows of a box lie `pitch` bytes apart in shared memory, not
-// swizzled: what a row has not is read as zeros and not written, so an odd number of 16-byte pieces is a pitch whose
-// 8 x 8 matrices lie in different banks.
+// tokens along a row of a grid times some rows, one head. Rows of a box lie `pitch` bytes apart in shared memory. What
+// a row has not is read as zeros and not written, so an odd number of 16-byte pieces is a pitch whose 8 x 8 matrices
+// lie in different banks without swizzling.
 #pragma once
 
 #include "mhla/kernels/common/cuda/sm90_boxes.cuh"
@@ -13,9 +13,10 @@ struct GridBoxes {
   int head_step, batch_step;
 };
 
-// Boxes of `across` tokens of `down` rows of a grid with `width` tokens a row, of a view that boxes_take().
+// Boxes of `across` tokens of `down` rows of a grid with `width` tokens a row, of a view that boxes_take(). `panels`:
+// swizzled as rows of a panel (warpgroup.cuh), with a pitch of 128 bytes.
 template <class AnyView>
-GridBoxes grid_boxes(const AnyView& x, std::int64_t width, int pitch, int across, int down) {
+GridBoxes grid_boxes(const AnyView& x, std::int64_t width, int pitch, int across, int down, bool panels = false) {
   GridBoxes boxes{};
   const auto size = [&](std::size_t axis) { return x.shape[axis] > 1 && x.stride[axis] == 0 ? 1 : x.shape[axis]; };
   boxes.head_step = size(2) > 1 ? 1 : 0, boxes.batch_step = size(0) > 1 ? 1 : 0;
@@ -31,7 +32,8 @@ GridBoxes grid_boxes(const AnyView& x, std::int64_t width, int pitch, int across
   const cuuint32_t steps[] = {1, 1, 1, 1, 1};
   const CUresult status = tensor_map_encoder()(&boxes.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5,
                                                const_cast<void*>(static_cast<const void*>(x.data)), sizes, strides, box,
-                                               steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                               steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                               panels ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
                                                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) sm80::refuse_boxes(static_cast<int>(status), x, across, down);
   return boxes;
@@ -46,6 +48,11 @@ __device__ inline void copy_grid_box(std::uint32_t to, const GridBoxes& from, st
       "l"(&from.map), "r"(barrier), "r"(column), "r"(x), "r"(y), "r"(head * from.head_step),
       "r"(batch * from.batch_step)
       : "memory");
+}
+
+// Has a map brought near, before it is used.
+__device__ inline void expect_boxes(const GridBoxes& boxes) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&boxes.map) : "memory");
 }
 
 // A box from shared memory, behind publish_shared(): part of what commit_boxes() ends.

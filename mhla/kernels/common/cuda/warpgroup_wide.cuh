@@ -1,6 +1,7 @@
 // Products of a warpgroup with 128 and 256 columns: fewer, larger instructions, which read their left side once. Their
 // right side are panels of 64 columns next to each other (warpgroup.cuh), all rows of one before those of the next.
 //   WideSums<128>, WideSums<256>  [64 x N]: as Accumulator, N / 8 tiles of 8 columns
+// And with 64 columns and one more, of ones: SumsAndRows.
 #pragma once
 
 #include "mhla/kernels/common/cuda/warpgroup.cuh"
@@ -15,6 +16,19 @@ __device__ inline std::uint64_t wide_descriptor(std::uint32_t address, int panel
   constexpr std::uint64_t kUnset = ~(std::uint64_t{0x3fff} << 16);  // the bytes between columns, in units of 16
   return (panel_descriptor(address) & kUnset) | static_cast<std::uint64_t>(panel_bytes / 16) << 16;
 }
+
+// Accumulator, and beside it the sums of the rows of A in column 0 of `rows` (and in the seven others).
+struct SumsAndRows {
+  Accumulator sums;
+  float rows[4];
+};
+// A panel as the right side of a product over its rows, with eight columns of ones: `ones`, 16 rows of a panel that
+// hold nothing but 1, lie behind it.
+__device__ inline std::uint64_t beside_ones(std::uint32_t panel, std::uint32_t ones) {
+  return wide_descriptor(panel, static_cast<int>(ones - panel));
+}
+// Added to it: 16 rows further, with the same ones.
+inline constexpr std::uint64_t kNextRowsBesideOnes = kNextRows - (kNextRows << 16);
 
 // clang-format off
 #define MHLA_QUAD(c, j) "+f"((c)[j][0]), "+f"((c)[j][1]), "+f"((c)[j][2]), "+f"((c)[j][3])
@@ -87,6 +101,14 @@ __device__ inline void multiply_transposed_by_rows(WideSums<256>& c, std::uint64
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" MHLA_REGISTERS_256 "}, %128, %129, add, 1, 1, 1, 1;\n}"
       : MHLA_SUMS_256(c)
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+// x (+)= A [B 1] over 16 rows of a panel that beside_ones() described: 16 columns of A as fragments of the four warps.
+__device__ inline void multiply_rows_and_ones(SumsAndRows& x, const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %41, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 {" MHLA_REGISTERS_64 ", %32, %33, %34, %35}, {%36, %37, %38, %39}, %40, add, 1, 1, 1;\n}"
+      : MHLA_SUMS_64(x.sums), "+f"(x.rows[0]), "+f"(x.rows[1]), "+f"(x.rows[2]), "+f"(x.rows[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
 }
 // c += A^T 1 over 16 rows: the sums of 64 columns of a panel from `a` on in column 0 of c (and in the seven others).
 __device__ inline void add_column_sums(float (&c)[4], std::uint64_t a, std::uint64_t ones) {

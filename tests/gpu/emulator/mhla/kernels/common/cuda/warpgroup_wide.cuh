@@ -13,6 +13,18 @@ inline std::uint64_t wide_descriptor(std::uint32_t address, int panel_bytes) {
   return (panel_descriptor(address) & kUnset) | static_cast<std::uint64_t>(panel_bytes / 16) << 16;
 }
 
+struct SumsAndRows {
+  Accumulator sums;
+  float rows[4];
+};
+inline std::uint64_t beside_ones(std::uint32_t panel, std::uint32_t ones) {
+  return wide_descriptor(panel, static_cast<int>(ones - panel));
+}
+inline constexpr std::uint64_t kNextRowsBesideOnes = kNextRows - (kNextRows << 16);
+inline void multiply_rows_and_ones(SumsAndRows& x, const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
+  emulator::issue_product({&x.sums[0][0], 72, a, 0, b, false, true, add});
+}
+
 inline void settle_sums(WideSums<128>& /*c*/) {}
 inline void settle_sums(WideSums<256>& /*c*/) {}
 
