@@ -37,6 +37,7 @@ constexpr Way kWays[] = {
     {"panels, own denominators, padded rows", "bidirectional B=1 N=300 H=1 Hkv=1 D=60 E=53 layout=1d:100 den"},
     {"summaries mixed on panels", "bidirectional B=1 N=560 H=1 Hkv=1 D=64 E=64 layout=1d:7 map=relu"},
     {"summaries of more blocks", "bidirectional B=1 N=540 H=1 Hkv=1 D=64 E=40 layout=1d:4"},
+    {"mixed on panels, a mix for each head", "bidirectional B=2 N=560 H=2 Hkv=2 D=40 E=40 layout=1d:8 per_head"},
     {"causal panels of 64", "causal B=1 N=300 H=2 Hkv=1 D=64 E=64 layout=1d:128", Way::kNan},
     {"causal panels of 128", "causal B=1 N=200 H=1 Hkv=1 D=128 E=128 layout=1d:128 map=identity norm=none"},
     {"causal panels, ragged heads", "causal B=2 N=170 H=1 Hkv=1 D=48 E=100 layout=1d:96 map=elu1"},

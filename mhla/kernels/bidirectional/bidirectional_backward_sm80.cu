@@ -48,7 +48,7 @@ class Backward {
       mixed_z_ = ws.take<Bf16>(at_once_ * p.M * p.D, "mixed sums of k_den");
     }
     rounds_ = units_ > 0 ? (units_ + at_once_ - 1) / at_once_ : 0;
-    mix_ = MixGradient(p.M, p.Hm, units_, block, rounds_);
+    mix_ = MixGradient(p.M, p.Hm, units_, block, rounds_, hopper, false);
     if (p.dmix.given()) parts_ = ws.take<float>(mix_.floats(), "parts of dmix");
   }
 

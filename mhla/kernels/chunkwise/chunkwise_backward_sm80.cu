@@ -111,14 +111,12 @@ class CausalBackward {
   // The kv heads of a group, in rounds of equal size.
   struct Rounds {
     std::int64_t heads, at_once, count;
-    std::int64_t own_splits;  // Hopper's own kernel makes dmix, in so many parts; 0: it does not
     MixGradient mix;
-    Rounds(const Problem& p, const SequenceGroup& group, std::int64_t parts, bool hopper)
-        : heads(group.count * p.Hkv), own_splits(hopper ? sm90::mix_product_splits(group.chunks, p.Hm) : 0) {
+    Rounds(const Problem& p, const SequenceGroup& group, std::int64_t parts, bool hopper) : heads(group.count * p.Hkv) {
       const std::int64_t block = p.D * (p.E / parts) + p.D;
       at_once = units_at_once(heads, 4 * parts * group.chunks * block);
       count = (heads + at_once - 1) / at_once;
-      mix = MixGradient(group.chunks, p.Hm, heads * parts, block, count, own_splits);
+      mix = MixGradient(group.chunks, p.Hm, heads * parts, block, count, hopper, true);
     }
   };
 
@@ -143,20 +141,13 @@ class CausalBackward {
       launch_mix(a, false, stream);
       query_gradient(a, g, heads, stream);
       prefix_gradient(a, a, g, stream);
-      if (g.dmix != nullptr) mix_products(a, g, rounds, round, stream);
+      if (g.dmix != nullptr) rounds.mix.launch_products(a, g, round, p_.Hm, stream);
       Arguments unmix = a;
       unmix.packed_mix = back.packed_mix;
       launch_mix(unmix, true, stream);
       key_value_gradient(a, g, heads, stream);
     }
     if (g.dmix != nullptr) rounds.mix.launch_sum(a, g, rounds.heads, p_.Hm, stream);
-  }
-
-  void mix_products(const Arguments& a, Gradients g, const Rounds& rounds, std::int64_t round,
-                    cudaStream_t stream) const {
-    if (rounds.own_splits == 0) return rounds.mix.launch_products(a, g, round, p_.Hm, stream);
-    g.parts += round * rounds.mix.round_size;
-    sm90::launch_mix_product(a, g, rounds.own_splits, p_.Hm, stream);
   }
 
   // S and dP first, then everything that is mixed, where dP needs no denominators.

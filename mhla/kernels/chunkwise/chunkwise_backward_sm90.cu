@@ -1,7 +1,6 @@
 // dP and mixing of the causal backward pass on Hopper (chunkwise_sm90.cuh).
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_mixing.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_panels.cuh"
-#include "mhla/kernels/chunkwise/chunkwise_backward_sm90_product.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_squares.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_sm90.cuh"
 
@@ -28,13 +27,6 @@ void launch_mix_both(const Arguments& a, const Gradients& g, const uint4* back_m
   const auto kernel = g.dmix != nullptr ? panel_mix_squares_kernel<true> : panel_mix_squares_kernel<false>;
   launch_next("sm90 panel_mix_squares_kernel", kernel, grid, MixSquaresPlan::kThreads, MixSquaresPlan{}.bytes(), stream,
               a, g, back_mix, X, rows);
-}
-
-void launch_mix_product(const Arguments& a, const Gradients& g, std::int64_t splits, std::int64_t matrices,
-                        cudaStream_t stream) {
-  launch_next("sm90 panel_mix_product_kernel", panel_mix_product_kernel<0>,
-              dim3(static_cast<unsigned>(splits), static_cast<unsigned>(matrices)), MixProductPlan::kThreads,
-              MixProductPlan{}.bytes(), stream, a, g, a.D * a.E + a.D);
 }
 
 }  // namespace mhla::sm90

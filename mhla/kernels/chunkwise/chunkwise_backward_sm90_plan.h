@@ -85,24 +85,4 @@ constexpr bool mixes_both_at_once(std::int64_t mix_rows, bool normalized) {
   return !normalized && (mix_rows <= kMostMixedAtOnce || squares);
 }
 
-// dmix of 129 to 256 chunks, in 10 squares of 64 x 64 that three warpgroups share: 3, 3 and 4 of 32 registers.
-struct MixShare {
-  int count, row[4], column[4];
-};
-inline constexpr MixShare kMixShares[] = {
-    {3, {3, 3, 3}, {0, 1, 2}}, {3, {2, 2, 3}, {0, 1, 3}}, {4, {0, 1, 1, 2}, {0, 0, 1, 2}}};
-struct MixProductPlan {
-  static constexpr int kStages = 3, kThreads = 4 * 128;
-  static constexpr int kCopyRegisters = 56, kReaderRegisters = 136, kLastRegisters = 176;
-  constexpr int half_bytes() const { return 4 * kGradientPanel; }  // of S, and of dP
-  constexpr int stage_bytes() const { return 2 * half_bytes(); }
-  constexpr int ring_at() const { return kStages * stage_bytes(); }
-  constexpr int bytes() const { return ring_at() + 16 * kStages; }
-};
-// In how many parts, or 0: not this kernel. One block of threads on each of the 132 multiprocessors of a card.
-constexpr std::int64_t mix_product_splits(std::int64_t chunks, std::int64_t matrices) {
-  if (chunks <= 128 || chunks > 256) return 0;
-  return matrices < 132 ? 132 / matrices : 1;
-}
-
 }  // namespace mhla::sm90

@@ -55,22 +55,5 @@ TEST(ChunkwiseBackwardPlan, MixesBothWaysByTheRowsOfMix) {
   EXPECT_LE(MixSquaresPlan::kCopyRegisters + 2 * MixSquaresPlan::kReaderRegisters, 3 * 168);
 }
 
-TEST(ChunkwiseBackwardPlan, SharesOfDmixAreAllSquaresOnce) {
-  int times[4][4] = {};
-  for (const MixShare& share : kMixShares) {
-    for (int i = 0; i < share.count; ++i) ++times[share.row[i]][share.column[i]];
-  }
-  for (int i = 0; i < 4; ++i) {
-    for (int b = 0; b < 4; ++b) EXPECT_EQ(times[i][b], b <= i ? 1 : 0);
-  }
-  EXPECT_EQ(mix_product_splits(128, 1), 0);
-  EXPECT_EQ(mix_product_splits(129, 1), 132);
-  EXPECT_EQ(mix_product_splits(256, 4), 33);
-  EXPECT_EQ(mix_product_splits(257, 1), 0);
-  EXPECT_LE(MixProductPlan{}.bytes(), sm80::kMaxSharedBytes);
-  EXPECT_LE(MixProductPlan::kCopyRegisters + 2 * MixProductPlan::kReaderRegisters + MixProductPlan::kLastRegisters,
-            4 * 128);
-}
-
 }  // namespace
 }  // namespace mhla::sm90

@@ -24,10 +24,6 @@ void launch_panel_prefix_gradient(const Arguments& a, const Gradients& g, cudaSt
 void launch_mix_both(const Arguments& a, const Gradients& g, const uint4* back_mix, std::int64_t splits,
                      std::int64_t matrices, cudaStream_t stream);
 
-// dmix below the diagonal in `splits` parts for each matrix, where mix_product_splits() says so.
-void launch_mix_product(const Arguments& a, const Gradients& g, std::int64_t splits, std::int64_t matrices,
-                        cudaStream_t stream);
-
 // dk and dv, and dq with w and c of tokens: where gradients_on_panels() holds (chunkwise_backward_sm90_plan.h). `tiles`
 // of 64 tokens a chunk, heads of this round.
 void launch_panel_key_value_gradient(const Arguments& a, const Gradients& g, std::int64_t heads, int tiles,

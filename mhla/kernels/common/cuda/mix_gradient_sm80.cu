@@ -1,5 +1,6 @@
 // dmix of the passes in phases: products of summaries in parts, their sum in a fixed order, and the fold of `extend`.
 #include "mhla/kernels/common/cuda/sm80_mix_gradient.cuh"
+#include "mhla/kernels/common/cuda/sm90_launches.cuh"
 
 namespace mhla::sm80 {
 
@@ -141,12 +142,13 @@ __global__ void __launch_bounds__(kMixFoldThreads) mix_fold_kernel(Gradients g) 
 
 void MixGradient::launch_products(const Arguments& a, Gradients g, std::int64_t round, std::int64_t matrices,
                                   cudaStream_t stream) const {
+  g.parts += round * round_size;
+  if (own) return sm90::launch_mix_product(a, g, splits, matrices, stream);
   const int rows = product_rows(a.M), tiles = (a.M + rows - 1) / rows,
             bytes = kProductStages * product_stage_bytes(rows);
   const auto kernel = rows == 16   ? mix_product_kernel<16>
                       : rows == 32 ? mix_product_kernel<32>
                                    : mix_product_kernel<64>;
-  g.parts += round * round_size;
   const dim3 grid(static_cast<unsigned>(tiles * tiles), static_cast<unsigned>(splits), static_cast<unsigned>(matrices));
   launch_next("mix_product_kernel", kernel, grid, 128, bytes, stream, a, g, a.D * a.E + a.D, static_cast<int>(splits));
 }

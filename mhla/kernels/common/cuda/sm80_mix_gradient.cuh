@@ -2,6 +2,7 @@
 #pragma once
 
 #include "mhla/kernels/common/cuda/sm80_phases.cuh"
+#include "mhla/kernels/common/cuda/sm90_mix_product_plan.h"
 
 namespace mhla::sm80 {
 
@@ -83,14 +84,17 @@ __device__ inline void sum_mix_gradient(const Arguments& p, const Gradients& g, 
 // every file that includes this compiled them, 16 times in all.
 struct MixGradient {
   std::int64_t rounds = 0, splits = 0, round_size = 0;
+  bool own = false;  // Hopper's own kernel makes the products
 
   MixGradient() = default;
-  // Of M blocks and Hm matrices; `block`: values of a summary; splits_: 0 unless another kernel makes the products.
+  // Of M blocks and Hm matrices; `block`: values of a summary.
   MixGradient(std::int64_t M, std::int64_t Hm, std::int64_t units, std::int64_t block, std::int64_t rounds_,
-              std::int64_t splits_ = 0)
+              bool hopper, bool causal)
       : rounds(rounds_) {
     const std::int64_t rows = product_rows(M), tiles = (M + rows - 1) / rows;
-    splits = splits_ > 0 ? splits_ : mix_splits(tiles * tiles * Hm, units, block);
+    splits = hopper ? sm90::mix_product_splits(M, Hm, causal) : 0;
+    own = splits > 0;
+    if (!own) splits = mix_splits(tiles * tiles * Hm, units, block);
     round_size = Hm * splits * tiles * tiles * rows * rows;
   }
   [[nodiscard]] std::int64_t floats() const { return rounds * round_size; }  // of all parts
