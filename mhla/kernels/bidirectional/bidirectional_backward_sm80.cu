@@ -47,7 +47,8 @@ class Backward {
       dden_ = ws.take<float>(p.B * p.H * p.N, "gradients of denominators");
       mixed_z_ = ws.take<Bf16>(at_once_ * p.M * p.D, "mixed sums of k_den");
     }
-    rounds_ = units_ > 0 ? (units_ + at_once_ - 1) / at_once_ : 0;
+    rounds_ = rounds_of(units_, at_once_);
+    if (hopper && !p.has_den()) counters_ = ItemCounters(ws, 2 * rounds_);
     mix_ = MixGradient(p.M, p.Hm, units_, block, rounds_, hopper, false);
     if (p.dmix.given()) parts_ = ws.take<float>(mix_.floats(), "parts of dmix");
   }
@@ -96,7 +97,8 @@ class Backward {
     const int mixes = static_cast<int>(p_.Hm);
     Arguments back = a;
     a.packed_mix = packed_mix_, back.packed_mix = packed_mix_ + mixes * packed_mix_units(a.mix_rows, a.M);
-    launch_pack_mix(a, mixes, false, stream);
+    ItemCounters counters = counters_;
+    launch_pack_mix(counters.cleared(a), mixes, false, stream);
     launch_pack_mix(back, mixes, true, stream);
     for (std::int64_t round = 0; round < rounds_; ++round) {
       a.first_unit = static_cast<int>(round * at_once_);
@@ -107,14 +109,14 @@ class Backward {
         den_queries(a, g, stream);
       } else {
         launch_summaries(a, stream);
-        query_gradient(a, g, stream);
+        query_gradient(counters.next(a), g, stream);
       }
       if (g.dmix != nullptr) mix_.launch_products(a, g, round, p_.Hm, stream);
       if (!wants_keys()) continue;
       Arguments unmix = a;
       unmix.packed_mix = back.packed_mix;
       launch_mix(unmix, true, stream);
-      key_gradient(a, g, stream);
+      key_gradient(counters.next(a), g, stream);
       if (p_.maybe_dk_den.given()) {
         launch_k_den_gradient(a, strided<const Bf16>(p_.maybe_k_den), strided<Bf16>(p_.maybe_dk_den), stream);
       }
@@ -142,6 +144,7 @@ class Backward {
   bool pairs_ = false;
   sm90::BoxPlan boxes_;
   MixGradient mix_;
+  ItemCounters counters_;
   uint4* packed_mix_ = nullptr;
   Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
   float *den_ = nullptr, *dden_ = nullptr;  // with q_den and k_den

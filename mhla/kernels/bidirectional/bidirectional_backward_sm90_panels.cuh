@@ -5,7 +5,7 @@
 
 #include "mhla/kernels/bidirectional/bidirectional_backward_sm90_queries.cuh"
 #include "mhla/kernels/common/cuda/sm80_backward.cuh"
-#include "mhla/kernels/common/cuda/sm90_ring.cuh"
+#include "mhla/kernels/common/cuda/sm90_items.cuh"
 
 namespace mhla::sm90 {
 
@@ -21,7 +21,7 @@ struct QueryGradientTiles {
   static constexpr int kTermsAt = kSummariesAt + 2 * kSummary;             // [2][kGroups] c of 64 tokens, in eight rows
   static constexpr int kWeightsAt = kTermsAt + 2 * kGroups * kPanelAlign;  // [2][kTokens] w
   static constexpr int kRingAt = kWeightsAt + 2 * kTokens * 4, kSummaryRingAt = kRingAt + Ring<kStages>::kBytes;
-  static constexpr int kBytes = kPanelAlign + kSummaryRingAt + Ring<2>::kBytes;
+  static constexpr int kItemsAt = kSummaryRingAt + Ring<2>::kBytes, kBytes = kPanelAlign + kItemsAt + kItemQueueBytes;
   static_assert(S::kRows / 4 == kPanels);
   static_assert(kSummary % kPanelAlign == 0 && kBytes <= kMaxSharedBytes &&
                 kBlocks * (kBytes + 1024) <= kAllSharedBytes);
@@ -118,27 +118,29 @@ template <class S, bool kDen = false>
 __global__ void __launch_bounds__(QueryGradientTiles<S>::kThreads, QueryGradientTiles<S>::kBlocks)
     panel_query_gradient_kernel(Arguments p, Gradients g) {
   using T = QueryGradientTiles<S>;
-  extern __shared__ char unaligned[];  // [kStages][kGroups] q, dout; [2] S~, z~; c; w; rings
+  extern __shared__ char unaligned[];  // [kStages][kGroups] q, dout; [2] S~, z~; c; w; rings; items
   char* const shared = aligned_panels(unaligned);
   const std::uint32_t base = shared_address(shared);
   const Ring<T::kStages> ring{base + T::kRingAt};
   const Ring<2> summary_ring{base + T::kSummaryRingAt};
-  const int items = p.units * p.M, group = warpgroup_index(), D = S::D(p), E = S::E(p);
-  if (threadIdx.x == 0) ring.init(T::kGroups * 4), summary_ring.init(T::kGroups * 4);
+  const ItemQueue items{base + T::kItemsAt, p.maybe_taken, p.units * p.M};
+  const int group = warpgroup_index(), D = S::D(p), E = S::E(p);
+  if (threadIdx.x == 0) {
+    ring.init(T::kGroups * 4), summary_ring.init(T::kGroups * 4), items.init(T::kThreads);
+  }
   publish_shared();
   __syncthreads();
   after_previous();
   RingPlace<T::kStages> at;
-  RingPlace<2> summary_at;
   if (group == 0) {
     TileMover mover;
-    for (int i = blockIdx.x; i < items; i += gridDim.x) {
+    for (ItemWalk walk(items, threadIdx.x == 0); walk.more(); walk.next()) {
+      const int i = walk.item;
       const Item item(p, i);
-      summary_ring.wait_empty(summary_at);
+      summary_ring.wait_empty(walk.place);
       copy_summary_and_z<T::kPanels>(p.mixed + static_cast<std::int64_t>(i) * (D * E + D), D, E,
-                                     base + T::kSummariesAt + summary_at.stage * T::kSummary);
-      summary_ring.copied(summary_at);
-      summary_at.next();
+                                     base + T::kSummariesAt + walk.place.stage * T::kSummary);
+      summary_ring.copied(walk.place);
       for (int h = 0; h < p.group; ++h) {
         const int head = item.u.head * p.group + h;
         const Bf16 *q = p.q.at(item.u.batch, head), *dout = g.dout.at(item.u.batch, head);
@@ -161,11 +163,12 @@ __global__ void __launch_bounds__(QueryGradientTiles<S>::kThreads, QueryGradient
     const int own = group - 1, lane = threadIdx.x % 32,
               d = own * 64 + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
     int turn = 0;  // of w and c
-    for (int i = blockIdx.x; i < items; i += gridDim.x, summary_at.next()) {
+    for (ItemWalk walk(items, false); walk.more(); walk.next()) {
+      const int i = walk.item;
       const Item item(p, i);
       const int size = static_cast<int>(item.block.size);
-      const char* summary = shared + T::kSummariesAt + summary_at.stage * T::kSummary;
-      summary_ring.wait_full(summary_at);
+      const char* summary = shared + T::kSummariesAt + walk.place.stage * T::kSummary;
+      summary_ring.wait_full(walk.place);
       Accumulator acc[T::kPanels] = {};
       float z[4] = {};
       for (int h = 0; h < p.group; ++h) {
@@ -218,7 +221,7 @@ __global__ void __launch_bounds__(QueryGradientTiles<S>::kThreads, QueryGradient
           ring.release(at);
         }
       }
-      summary_ring.release(summary_at);
+      summary_ring.release(walk.place);
       Bf16* to = p.mixed + static_cast<std::int64_t>(i) * (D * E + D);
 #pragma unroll
       for (int panel = 0; panel < T::kPanels; ++panel) {
@@ -240,7 +243,7 @@ struct KeyGradientTiles {
   static constexpr int kSummary = kSummaryPanelBytes<kPanels>, kZ = kPanels * kPanels * kPanelBytes;
   static constexpr int kSummariesAt = kStages * kStage, kRingAt = kSummariesAt + 2 * kSummary,
                        kSummaryRingAt = kRingAt + Ring<kStages>::kBytes;
-  static constexpr int kBytes = kPanelAlign + kSummaryRingAt + Ring<2>::kBytes;
+  static constexpr int kItemsAt = kSummaryRingAt + Ring<2>::kBytes, kBytes = kPanelAlign + kItemsAt + kItemQueueBytes;
   static constexpr int kBlocks = kPanels == 1 ? 2 : 1;
   static_assert(kStages % kReaders == 0 && kBytes <= kMaxSharedBytes && kBlocks * (kBytes + 1024) <= kAllSharedBytes);
 };
@@ -249,28 +252,28 @@ template <class S>
 __global__ void __launch_bounds__(KeyGradientTiles<S>::kThreads, KeyGradientTiles<S>::kBlocks)
     panel_key_gradient_kernel(Arguments p, Gradients g) {
   using T = KeyGradientTiles<S>;
-  extern __shared__ char unaligned[];  // [kStages] k, v; [2] dS, dz; rings
+  extern __shared__ char unaligned[];  // [kStages] k, v; [2] dS, dz; rings; items
   char* const shared = aligned_panels(unaligned);
   const std::uint32_t base = shared_address(shared);
   const Ring<T::kStages> ring{base + T::kRingAt};
   const Ring<2> summary_ring{base + T::kSummaryRingAt};
-  const int items = p.units * p.M, group = warpgroup_index(), D = S::D(p), E = S::E(p);
-  if (threadIdx.x == 0) ring.init(4), summary_ring.init(T::kReaders * 4);
+  const ItemQueue items{base + T::kItemsAt, p.maybe_taken, p.units * p.M};
+  const int group = warpgroup_index(), D = S::D(p), E = S::E(p);
+  if (threadIdx.x == 0) ring.init(4), summary_ring.init(T::kReaders * 4), items.init(T::kThreads);
   publish_shared();
   __syncthreads();
   after_previous();
   RingPlace<T::kStages> at;
-  RingPlace<2> summary_at;
   if (group == 0) {
     TileMover mover;
-    for (int i = blockIdx.x; i < items; i += gridDim.x) {
+    for (ItemWalk walk(items, threadIdx.x == 0); walk.more(); walk.next()) {
+      const int i = walk.item;
       const Item item(p, i);
       const Bf16 *k = item.u.k(p), *v = item.u.v(p);
-      summary_ring.wait_empty(summary_at);
+      summary_ring.wait_empty(walk.place);
       copy_summary_and_z<T::kPanels>(p.mixed + static_cast<std::int64_t>(i) * (D * E + D), D, E,
-                                     base + T::kSummariesAt + summary_at.stage * T::kSummary);
-      summary_ring.copied(summary_at);
-      summary_at.next();
+                                     base + T::kSummariesAt + walk.place.stage * T::kSummary);
+      summary_ring.copied(walk.place);
       for (int first = 0; first < static_cast<int>(item.block.size); first += 64, at.next()) {
         mover.find(item.block, first);
         ring.wait_empty(at);
@@ -284,12 +287,12 @@ __global__ void __launch_bounds__(KeyGradientTiles<S>::kThreads, KeyGradientTile
   } else {
     const int lane = threadIdx.x % 32, row = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
     int turn = 1;  // whose tile comes next
-    for (int i = blockIdx.x; i < items; i += gridDim.x, summary_at.next()) {
-      const Item item(p, i);
+    for (ItemWalk walk(items, false); walk.more(); walk.next()) {
+      const Item item(p, walk.item);
       const int last = static_cast<int>(item.block.size) - 1;
-      const char* summary = shared + T::kSummariesAt + summary_at.stage * T::kSummary;
+      const char* summary = shared + T::kSummariesAt + walk.place.stage * T::kSummary;
       const std::uint64_t rows = panel_descriptor(shared_address(summary));
-      summary_ring.wait_full(summary_at);
+      summary_ring.wait_full(walk.place);
       for (int first = 0; first <= last; first += 64, at.next(), turn = turn == T::kReaders ? 1 : turn + 1) {
         if (turn != group) continue;
         const char* k = shared + at.stage * T::kStage;
@@ -358,7 +361,7 @@ __global__ void __launch_bounds__(KeyGradientTiles<S>::kThreads, KeyGradientTile
         }
         ring.release(at);
       }
-      summary_ring.release(summary_at);
+      summary_ring.release(walk.place);
     }
   }
 }

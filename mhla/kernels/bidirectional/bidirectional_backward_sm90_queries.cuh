@@ -6,7 +6,7 @@
 #pragma once
 
 #include "mhla/kernels/common/cuda/sm80_backward.cuh"
-#include "mhla/kernels/common/cuda/sm90_ring.cuh"
+#include "mhla/kernels/common/cuda/sm90_items.cuh"
 #include "mhla/kernels/common/cuda/warpgroup_wide.cuh"
 
 namespace mhla::sm90 {
@@ -14,15 +14,18 @@ namespace mhla::sm90 {
 template <class S>
 struct QueryRoleTiles {
   static constexpr int kPanels = S::kRows / 4, kReaders = 2, kStages = 4;
-  static constexpr int kThreads = (2 + kReaders) * kGroupThreads, kSlots = 2;  // slots: of S~
-  static constexpr int kTile = kPanels * kPanelBytes, kStage = 2 * kTile;      // 64 tokens of q; of q and dout
+  static constexpr int kThreads = (2 + kReaders) * kGroupThreads, kSlots = ItemQueue::kPlaces;  // slots: of S~
+  static constexpr int kTile = kPanels * kPanelBytes, kStage = 2 * kTile;  // 64 tokens of q; of q and dout
   static constexpr int kSummary = kSummaryPanelBytes<kPanels>, kZ = kPanels * kPanels * kPanelBytes;
   static constexpr int kSummariesAt = kStages * kStage, kTermsAt = kSummariesAt + kSlots * kSummary;
   static constexpr int kRingAt = kTermsAt + kStages * kPanelAlign, kSummaryRingAt = kRingAt + Ring<kStages>::kBytes,
                        kScaledAt = kSummaryRingAt + Ring<kSlots>::kBytes;  // barriers: w q~ is there
-  static constexpr int kBytes = kPanelAlign + kScaledAt + kStages * 8;
+  static constexpr int kItemsAt = kScaledAt + kStages * 8, kBytes = kPanelAlign + kItemsAt + kItemQueueBytes;
+  [[nodiscard]] static __device__ ItemQueue items(const Arguments& p, std::uint32_t base) {
+    return {base + kItemsAt, p.maybe_taken, p.units * p.M};
+  }
   // Of a thread that copies, of a reader, of one that sums: together what the block of threads starts with.
-  static constexpr int kCopyRegisters = 40, kReadRegisters = 152, kSumRegisters = 168;
+  static constexpr int kCopyRegisters = 56, kReadRegisters = 144, kSumRegisters = 168;
   static_assert(kStages % kReaders == 0);  // a stage is always read by the same warpgroup
   static_assert(kSummary % kPanelAlign == 0 && kBytes <= kMaxSharedBytes);
   static_assert(kCopyRegisters + kReaders * kReadRegisters + kSumRegisters <=
@@ -185,15 +188,15 @@ __device__ inline void read_queries(const Arguments& p, const Gradients& g, std:
   const Ring<T::kStages> ring{base + T::kRingAt};
   const Ring<T::kSlots> summary_ring{base + T::kSummaryRingAt};
   RingPlace<T::kStages> at;
-  RingPlace<T::kSlots> summary_at;
-  const int items = p.units * p.M, group = warpgroup_index();
+  const ItemQueue items = T::items(p, base);
+  const int group = warpgroup_index();
   int turn = 1;  // whose tile comes next
   if constexpr (kDen) after_previous();
-  for (int i = blockIdx.x; i < items; i += gridDim.x, summary_at.next()) {
-    const Item item(p, i);
+  for (ItemWalk walk(items, false); walk.more(); walk.next()) {
+    const Item item(p, walk.item);
     const int size = static_cast<int>(item.block.size);
-    const std::uint32_t summary = base + T::kSummariesAt + summary_at.stage * T::kSummary;
-    summary_ring.wait_full(summary_at);
+    const std::uint32_t summary = base + T::kSummariesAt + walk.place.stage * T::kSummary;
+    summary_ring.wait_full(walk.place);
     publish_shared();  // copies were ordinary writes
     for (int h = 0; h < p.group; ++h) {
       const int head = item.u.head * p.group + h;
@@ -214,7 +217,7 @@ __device__ inline void read_queries(const Arguments& p, const Gradients& g, std:
         if (g.dq.data != nullptr) write_words(dq, g.dq.at(item.u.batch, head), g.dq.token, S::D(p), item.block, first);
       }
     }
-    summary_ring.release(summary_at);
+    summary_ring.release(walk.place);
   }
 }
 
@@ -224,10 +227,11 @@ __device__ inline void sum_queries(const Arguments& p, std::uint32_t base) {
   using T = QueryRoleTiles<S>;
   const Ring<T::kStages> ring{base + T::kRingAt};
   RingPlace<T::kStages> at;
-  const int items = p.units * p.M, D = S::D(p), E = S::E(p), lane = threadIdx.x % 32,
+  const ItemQueue items = T::items(p, base);
+  const int D = S::D(p), E = S::E(p), lane = threadIdx.x % 32,
             row = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
-  for (int i = blockIdx.x; i < items; i += gridDim.x) {
-    const int size = item_size(p, i);
+  for (ItemWalk walk(items, false); walk.more(); walk.next()) {
+    const int i = walk.item, size = item_size(p, i);
     WideSums<64 * T::kPanels> acc[T::kPanels] = {};  // 64 rows each
     float dz[T::kPanels][4] = {};
     for (int h = 0; h < p.group; ++h) {
@@ -274,22 +278,21 @@ __device__ inline void copy_queries(const Arguments& p, const Gradients& g, std:
   const Ring<T::kStages> ring{base + T::kRingAt};
   const Ring<T::kSlots> summary_ring{base + T::kSummaryRingAt};
   RingPlace<T::kStages> at;
-  RingPlace<T::kSlots> summary_at;
-  const int items = p.units * p.M, D = S::D(p), E = S::E(p);
+  const ItemQueue items = T::items(p, base);
+  const int D = S::D(p), E = S::E(p);
   TileMover mover;
   bool waited = false;
-  const auto bring_summary = [&](int i) {
+  const auto bring_summary = [&](const ItemWalk& walk) {
     if (!waited) after_previous(), allow_next(), waited = true;
-    summary_ring.wait_empty(summary_at);
-    copy_summary_and_z<T::kPanels>(p.mixed + static_cast<std::int64_t>(i) * (D * E + D), D, E,
-                                   base + T::kSummariesAt + summary_at.stage * T::kSummary);
-    summary_ring.copied(summary_at);
-    summary_at.next();
+    summary_ring.wait_empty(walk.place);
+    copy_summary_and_z<T::kPanels>(p.mixed + static_cast<std::int64_t>(walk.item) * (D * E + D), D, E,
+                                   base + T::kSummariesAt + walk.place.stage * T::kSummary);
+    summary_ring.copied(walk.place);
   };
-  for (int i = blockIdx.x; i < items; i += gridDim.x) {
-    const Item item(p, i);
+  for (ItemWalk walk(items, threadIdx.x == 0); walk.more(); walk.next()) {
+    const Item item(p, walk.item);
     const int size = static_cast<int>(item.block.size);
-    if (waited) bring_summary(i);
+    if (waited) bring_summary(walk);
     for (int h = 0; h < p.group; ++h) {
       const int head = item.u.head * p.group + h;
       const Bf16 *q = p.q.at(item.u.batch, head), *dout = g.dout.at(item.u.batch, head);
@@ -301,7 +304,7 @@ __device__ inline void copy_queries(const Arguments& p, const Gradients& g, std:
         mover.copy<T::kPanels>(dout, g.dout.token, E, to + T::kTile);
         ring.copied(at);
         // q and dout come from before the kernels of this pass: the first ones travel while those still run.
-        if (!waited && (at.stage + 1 == T::kStages || first + 64 >= size)) bring_summary(i);
+        if (!waited && (at.stage + 1 == T::kStages || first + 64 >= size)) bring_summary(walk);
       }
     }
   }
@@ -312,12 +315,13 @@ __device__ inline void copy_queries(const Arguments& p, const Gradients& g, std:
 template <class S, bool kDen = false>
 __global__ void __launch_bounds__(QueryRoleTiles<S>::kThreads, 1) role_query_gradient_kernel(Arguments p, Gradients g) {
   using T = QueryRoleTiles<S>;
-  extern __shared__ char unaligned[];  // [kStages] q, dout; [kSlots] S~, z~; [kStages] c; rings
+  extern __shared__ char unaligned[];  // [kStages] q, dout; [kSlots] S~, z~; [kStages] c; rings; items
   const std::uint32_t base = shared_address(aligned_panels(unaligned));
   if (threadIdx.x == 0) {
     Ring<T::kStages>{base + T::kRingAt}.init(4);
     Ring<T::kSlots>{base + T::kSummaryRingAt}.init(T::kReaders * 4);
     for (int i = 0; i < T::kStages; ++i) barrier_init(base + T::kScaledAt + i * 8, kGroupThreads);
+    T::items(p, base).init(T::kThreads);
   }
   publish_shared();
   __syncthreads();

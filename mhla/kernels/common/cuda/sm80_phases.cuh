@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "mhla/core/cuda_check.h"
+#include "mhla/core/workspace.h"
 #include "mhla/kernels/common/cuda/intrinsics.cuh"
 #include "mhla/kernels/common/cuda/sm80_fit.h"
 #include "mhla/kernels/common/cuda/sm80_pairs.cuh"
@@ -63,6 +64,29 @@ unsigned blocks_for(Kernel kernel, int threads, int bytes, std::int64_t items) {
   cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, bytes), "occupancy");
   return static_cast<unsigned>(std::min<std::int64_t>(items, std::int64_t{count} * std::max(resident, 1)));
 }
+
+// Counters of the launches of a pass whose blocks of threads take items as they become free (sm90_items.cuh): one for
+// each launch. The kernel that packs mix clears all of them.
+class ItemCounters {
+ public:
+  ItemCounters() = default;
+  ItemCounters(Workspace& ws, std::int64_t launches)
+      : counters_(ws.take<std::uint32_t>(launches, "counters of items")), count_(static_cast<int>(launches)) {}
+
+  // Arguments of the kernel that packs mix, and of the next of the launches after it.
+  [[nodiscard]] Arguments cleared(Arguments a) {
+    a.maybe_taken = counters_, a.taken_count = count_, used_ = 0;
+    return a;
+  }
+  [[nodiscard]] Arguments next(Arguments a) {
+    a.maybe_taken = used_ < count_ ? counters_ + used_++ : nullptr;
+    return a;
+  }
+
+ private:
+  std::uint32_t* counters_ = nullptr;
+  int count_ = 0, used_ = 0;
+};
 
 // Clears the counters of the launches that follow: by all threads of the kernel that packs mix.
 __device__ inline void clear_taken(const Arguments& p) {

@@ -52,6 +52,7 @@ constexpr int summary_bytes(int D, Tiles t) {
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block of threads on Hopper
 inline constexpr int kAllSharedBytes = 228 * 1024;  // of a multiprocessor, 1 KiB of it lost to every block
+inline constexpr int kItemQueueBytes = 48;          // of a block of threads that takes items (sm90_items.cuh)
 // 163 KiB on sm_80, 99 on sm_86, sm_89 and sm_120: every kernel has a plan for these.
 inline constexpr int kLeastSharedBytes = 99 * 1024;
 constexpr int all_shared_bytes(int most) { return most + 1024; }     // of a multiprocessor whose blocks may have `most`
@@ -96,6 +97,10 @@ constexpr std::int64_t units_at_once(std::int64_t units, std::int64_t unit_bytes
   const std::int64_t most = kRoundBytes / unit_bytes > 1 ? kRoundBytes / unit_bytes : 1;
   const std::int64_t rounds = (units + most - 1) / most;
   return (units + rounds - 1) / rounds;
+}
+
+constexpr std::int64_t rounds_of(std::int64_t units, std::int64_t at_once) {
+  return units > 0 ? (units + at_once - 1) / at_once : 0;
 }
 
 // Tokens of a packed sequence: [start, start + length) of the only batch element.
