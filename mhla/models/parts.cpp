@@ -37,7 +37,7 @@ MlpImpl::MlpImpl(std::int64_t dim, std::int64_t width, double dropout)
       dropout_(dropout) {}
 
 torch::Tensor MlpImpl::forward(const torch::Tensor& x) {
-  return torch::dropout(apply_linear(fc2_, torch::gelu(apply_linear(fc1_, x))), dropout_, is_training());
+  return torch::dropout(apply_linear(fc2_, apply_linear_erf_gelu(fc1_, x)), dropout_, is_training());
 }
 
 torch::Tensor drop_path(const torch::Tensor& x, double rate, bool training) {

@@ -72,6 +72,11 @@ torch::Tensor apply_linear(const torch::nn::Linear& layer, const torch::Tensor& 
   return apply_linear(x, layer->weight, layer->bias);
 }
 
+torch::Tensor apply_linear_erf_gelu(const torch::nn::Linear& layer, const torch::Tensor& x) {
+  if (exact || !sums_bias(x, layer->bias)) return ops::erf_gelu(apply_linear(layer, x));
+  return ops::erf_gelu(linear(x, layer->weight, layer->bias.detach()), layer->bias);
+}
+
 torch::Tensor apply_linear_gelu(const torch::nn::Linear& layer, const torch::Tensor& x) {
   const torch::Tensor &weight = layer->weight, &bias = layer->bias;
   if (!exact && sums_bias(x, bias)) return ops::tanh_gelu(linear(x, weight, bias.detach()), bias);

@@ -24,7 +24,8 @@ class ExactLayers {
 
 torch::Tensor apply_linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias = {});
 torch::Tensor apply_linear(const torch::nn::Linear& layer, const torch::Tensor& x);
-// tanh-GELU behind a linear layer; without gradients on a GPU in 16 bits it is the product's last step.
+// GELU after a linear layer, and tanh-GELU: without gradients on a GPU in 16 bits that is the product's last step.
+torch::Tensor apply_linear_erf_gelu(const torch::nn::Linear& layer, const torch::Tensor& x);
 torch::Tensor apply_linear_gelu(const torch::nn::Linear& layer, const torch::Tensor& x);
 torch::Tensor apply_silu(const torch::Tensor& x);
 

@@ -1,4 +1,4 @@
-// ops::gelu against the formula in f64, on the CPU and on a GPU.
+// Both kinds of GELU against the formula in f64, on the CPU and on a GPU.
 #include <gtest/gtest.h>
 
 #include "mhla/core/error.h"
@@ -12,24 +12,36 @@ struct GeluOutcome {
   at::Tensor y, dx, dbias;
 };
 
+struct GeluKind {
+  const char *name, *approximate;  // LibTorch's name
+  bool tanh;
+  at::Tensor (*alone)(const at::Tensor&);
+  at::Tensor (*with_bias)(const at::Tensor&, const at::Tensor&);
+};
+constexpr GeluKind kGeluKinds[] = {{"erf", "none", false, erf_gelu, erf_gelu},
+                                   {"tanh", "tanh", true, tanh_gelu, tanh_gelu}};
+
 // x already holds the bias; its gradient by the formula is the sum of that of x.
-GeluOutcome by_formula(const at::Tensor& given, const at::Tensor& dout) {
+GeluOutcome by_formula(const GeluKind& kind, const at::Tensor& given, const at::Tensor& dout) {
   const at::Tensor x = given.to(at::kDouble).set_requires_grad(true);
-  const at::Tensor y = 0.5 * x * (1 + (std::sqrt(2 / M_PI) * (x + 0.044715 * x.pow(3))).tanh());
+  const at::Tensor y =
+      0.5 * x *
+      (1 + (kind.tanh ? (std::sqrt(2 / M_PI) * (x + 0.044715 * x.pow(3))).tanh() : (x / std::sqrt(2.0)).erf()));
   const at::Tensor dx = torch::autograd::grad({y}, {x}, {dout.to(at::kDouble)})[0];
   return {y.detach(), dx, dx.reshape({-1, dx.size(-1)}).sum(0)};
 }
 
-void expect_gelu(const std::vector<std::int64_t>& shape, c10::Device device, at::ScalarType type, double most) {
-  SCOPED_TRACE(str(c10::str(at::IntArrayRef(shape)), " ", c10::toString(type)));
+void expect_kind(const GeluKind& kind, const std::vector<std::int64_t>& shape, c10::Device device, at::ScalarType type,
+                 double most) {
+  SCOPED_TRACE(str(kind.name, " ", c10::str(at::IntArrayRef(shape)), " ", c10::toString(type)));
   at::manual_seed(5);
   const at::Tensor values = (3 * at::randn(shape, at::kDouble)).to(type), dout = at::randn(shape, at::kDouble).to(type);
-  const GeluOutcome want = by_formula(values, dout);
+  const GeluOutcome want = by_formula(kind, values, dout);
   const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
   const auto run = [&] {
     const at::Tensor x = values.to(device).detach().set_requires_grad(true);
     const at::Tensor bias = at::zeros({shape.back()}, at::TensorOptions(device).dtype(wide)).set_requires_grad(true);
-    const at::Tensor y = tanh_gelu(x, bias);
+    const at::Tensor y = kind.with_bias(x, bias);
     const auto found = torch::autograd::grad({y}, {x, bias}, {dout.to(device)});
     return GeluOutcome{y.detach(), found[0], found[1]};
   };
@@ -40,6 +52,10 @@ void expect_gelu(const std::vector<std::int64_t>& shape, c10::Device device, at:
   EXPECT_LT((got.dbias.cpu().to(at::kDouble) - want.dbias).norm().item<double>(), most * want.dx.norm().item<double>());
   EXPECT_EQ(got.dbias.scalar_type(), wide);
   EXPECT_TRUE(at::equal(got.dx, again.dx) && at::equal(got.dbias, again.dbias));
+}
+
+void expect_gelu(const std::vector<std::int64_t>& shape, c10::Device device, at::ScalarType type, double most) {
+  for (const GeluKind& kind : kGeluKinds) expect_kind(kind, shape, device, type, most);
 }
 
 TEST(GeluOp, IsTheFormulaOnTheCpu) {
@@ -54,30 +70,36 @@ TEST(GeluOp, IsTheFormulaOnTheCpu) {
 
 TEST(GeluOp, WithoutABiasIsTheSame) {
   const at::Tensor x = at::randn({5, 40}).set_requires_grad(true), bias = at::zeros({40}).set_requires_grad(true);
-  const at::Tensor with = tanh_gelu(x, bias), without = tanh_gelu(x), dout = at::randn({5, 40});
-  EXPECT_TRUE(at::equal(with, without));
-  EXPECT_TRUE(
-      at::equal(torch::autograd::grad({with}, {x}, {dout})[0], torch::autograd::grad({without}, {x}, {dout})[0]));
-  EXPECT_FALSE(tanh_gelu(x.detach()).requires_grad());
-  EXPECT_EQ(tanh_gelu(at::randn({}).set_requires_grad(true)).dim(), 0);
-  EXPECT_EQ(tanh_gelu(at::zeros({0, 3})).numel(), 0);
-  EXPECT_TRUE(at::equal(tanh_gelu(x.detach().t()), tanh_gelu(x.detach()).t()));
+  const at::Tensor dout = at::randn({5, 40});
+  for (const GeluKind& kind : kGeluKinds) {
+    SCOPED_TRACE(kind.name);
+    const at::Tensor with = kind.with_bias(x, bias), without = kind.alone(x);
+    EXPECT_TRUE(at::equal(with, without));
+    EXPECT_TRUE(
+        at::equal(torch::autograd::grad({with}, {x}, {dout})[0], torch::autograd::grad({without}, {x}, {dout})[0]));
+    EXPECT_FALSE(kind.alone(x.detach()).requires_grad());
+    EXPECT_EQ(kind.alone(at::randn({}).set_requires_grad(true)).dim(), 0);
+    EXPECT_EQ(kind.alone(at::zeros({0, 3})).numel(), 0);
+    EXPECT_TRUE(at::equal(kind.alone(x.detach().t()), kind.alone(x.detach()).t()));
+  }
 }
 
 TEST(GeluOp, CanBeDifferentiatedTwice) {
   const auto options = at::TensorOptions(at::kDouble);
   const at::Tensor x = at::randn({4, 3}, options).set_requires_grad(true);
   const at::Tensor bias = at::zeros({3}, options).set_requires_grad(true);
-  const at::Tensor twice = [&] {
-    const at::Tensor once =
-        torch::autograd::grad({tanh_gelu(x, bias).sum()}, {bias}, {}, true, /*create_graph=*/true)[0];
-    return torch::autograd::grad({once.square().sum()}, {x})[0];
-  }();
-  const at::Tensor want = [&] {
-    const at::Tensor once = torch::autograd::grad({at::gelu(x, "tanh").sum()}, {x}, {}, true, true)[0].sum(0);
-    return torch::autograd::grad({once.square().sum()}, {x})[0];
-  }();
-  EXPECT_LT(off(twice, want), 1e-12);
+  for (const GeluKind& kind : kGeluKinds) {
+    const at::Tensor twice = [&] {
+      const at::Tensor once =
+          torch::autograd::grad({kind.with_bias(x, bias).sum()}, {bias}, {}, true, /*create_graph=*/true)[0];
+      return torch::autograd::grad({once.square().sum()}, {x})[0];
+    }();
+    const at::Tensor want = [&] {
+      const at::Tensor once = torch::autograd::grad({at::gelu(x, kind.approximate).sum()}, {x}, {}, true, true)[0];
+      return torch::autograd::grad({once.sum(0).square().sum()}, {x})[0];
+    }();
+    EXPECT_LT(off(twice, want), 1e-12) << kind.name;
+  }
 }
 
 TEST(GeluOp, ABiasOfAnotherWidthIsRefused) {

@@ -70,8 +70,11 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);  // silu(gate) 
 // `ignored`. With `gradient` the logits become softmax(logits) - onehot(target), 0 where ignored:
 // mhla/kernels/cross_entropy.
 at::Tensor cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, std::int64_t ignored, bool gradient);
-// tanh-GELU: mhla/kernels/row_sum. Of x [..., C] = y + bias, bias [C] being part of x already, the bias gets its
-// gradient in the same backward pass. Twice differentiable.
+// GELU, x times the normal distribution function of x, and its approximation with tanh: mhla/kernels/row_sum. Of
+// x [..., C] = y + bias, bias [C] being part of x already, the bias gets its gradient in the same backward pass. Twice
+// differentiable.
+at::Tensor erf_gelu(const at::Tensor& x);
+at::Tensor erf_gelu(const at::Tensor& x, const at::Tensor& bias);
 at::Tensor tanh_gelu(const at::Tensor& x);
 at::Tensor tanh_gelu(const at::Tensor& x, const at::Tensor& bias);
 at::Tensor row_sum(

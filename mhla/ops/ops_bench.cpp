@@ -188,14 +188,18 @@ bool activations_at_size(at::ScalarType type) {
   const at::Tensor dout = at::randn({rows, X}, type), bias = at::zeros({X}).requires_grad_();
   const double bytes = static_cast<double>(rows * X * dout.element_size()), most = type == at::kFloat ? 1e-5 : 0.2;
   const std::string size = str(rows, " rows of ", X, " ", c10::toString(type));
-  const bool gelu = run_contest({"tanh_gelu",
-                                 size,
-                                 [=] { return tanh_gelu(x, bias); },
-                                 [=] { return at::gelu(x + bias.to(type), "tanh"); },
-                                 {x, bias},
-                                 dout,
-                                 2 * bytes,
-                                 most});
+  bool same = true;
+  for (const bool tanh : {true, false}) {
+    same = run_contest({tanh ? "tanh_gelu" : "erf_gelu",
+                        size,
+                        [=] { return tanh ? tanh_gelu(x, bias) : erf_gelu(x, bias); },
+                        [=] { return at::gelu(x + bias.to(type), tanh ? "tanh" : "none"); },
+                        {x, bias},
+                        dout,
+                        2 * bytes,
+                        most}) &&
+           same;
+  }
   return run_contest({"swiglu",
                       size,
                       [=] { return swiglu(x, up); },
@@ -204,7 +208,7 @@ bool activations_at_size(at::ScalarType type) {
                       dout,
                       3 * bytes,
                       most}) &&
-         gelu;
+         same;
 }
 
 // A linear layer of the MLP of vit_256, batch 32, with its bias; GFLOP/s of all three products.

@@ -83,7 +83,7 @@ std::string gelu_fit(const ConstView& x) {
   return is_kernel_value(x.dtype) ? "" : "expected f32, bf16 or f16";
 }
 
-void gelu(const ConstView& x, const View& y, const RunOptions& run) {
+void gelu(Gelu kind, const ConstView& x, const View& y, const RunOptions& run) {
   constexpr const char* kEntry = "gelu";
   if (const std::string why = gelu_fit(x); !why.empty()) fail(kEntry, ": x of shape ", shape_text(x), ": ", why);
   if (!x.contiguous() || !ConstView(y).contiguous() || y.rank != x.rank || y.shape != x.shape || y.dtype != x.dtype ||
@@ -91,14 +91,14 @@ void gelu(const ConstView& x, const View& y, const RunOptions& run) {
     fail(kEntry, ": y has shape ", shape_text(y), " and dtype ", name_of(y.dtype), ", expected ", shape_text(x), " ",
          name_of(x.dtype), " like x, both contiguous, on the CPU");
   const CallExecutor call(run, kCpu);
-  gelu_simd({x.data, y.data, x.dtype, x.numel()}, call.executor);
+  gelu_simd({kind, x.data, y.data, x.dtype, x.numel()}, call.executor);
 }
 
-void gelu_row_sum(const ConstView& dout, const ConstView& pre, const View& dpre, const View& sum,
+void gelu_row_sum(Gelu kind, const ConstView& dout, const ConstView& pre, const View& dpre, const View& sum,
                   const RunOptions& run) {
   RowSumJob job = job_of(kGeluRowSum, dout, sum, run);
   check_like(pre, "pre", dout), check_like(dpre, "dpre", dout);
-  job.pre = pre.data, job.dpre = dpre.data;
+  job.pre = pre.data, job.dpre = dpre.data, job.gelu = kind;
   job.aligned = are_aligned(job, {job.x, job.pre, job.dpre});
   run_job(job, dout, run);
 }

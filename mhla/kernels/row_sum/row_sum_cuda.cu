@@ -17,19 +17,29 @@ struct alignas(kWidth * sizeof(T)) Piece {
   T x[kWidth];
 };
 
-// The derivative of x s, s = 1 / (1 + exp(-2 u)), u = a (x + b x^3): tanh-GELU with tanh(u) = 2 s - 1.
+// What the rows are: as they come, or dout gelu'(pre).
+enum class Rows { kSum, kTanhGelu, kErfGelu };
+
+// The derivative of x P(x), P the normal distribution; or of x s, s = 1 / (1 + exp(-2 u)), u = a (x + b x^3): GELU with
+// tanh(u) = 2 s - 1.
+template <Rows kRows>
 __device__ inline float gelu_slope(float x) {
+  if constexpr (kRows == Rows::kErfGelu) {
+    const float near = fmaxf(-13.0f, fminf(13.0f, x));  // infinity times zero is NaN
+    return fmaf(near * 0.3989422804f, __expf(-0.5f * near * near), normcdff(x));
+  }
   constexpr float a = 0.7978845608f, b = 0.044715f;
   const float square = x * x, s = __fdividef(1.0f, 1.0f + __expf(-2.0f * a * x * fmaf(b, square, 1.0f)));
   return s * fmaf(2.0f * a * x * (1.0f - s), fmaf(3.0f * b, square, 1.0f), 1.0f);
 }
 
-// kGelu: the rows are x gelu'(pre), which are written on the way; their sum is that of what was written. Rows are read
-// kAtOnce at a time before any is written: dpre could be anywhere, so the compiler would wait for every store.
-template <class T, int kWidth, bool kGelu>
+// Of a GELU the rows are x gelu'(pre), which are written on the way; their sum is that of what was written. Rows are
+// read kAtOnce at a time before any is written: dpre could be anywhere, so the compiler would wait for every store.
+template <class T, int kWidth, Rows kRows>
 __global__ void __launch_bounds__(kThreads, 2) row_parts_kernel(RowSumJob p) {
   using Values = Piece<T, kWidth>;
   constexpr int kAtOnce = 4;
+  constexpr bool kGelu = kRows != Rows::kSum;
   __shared__ float shared[kThreads * kWidth];
   const int pieces = static_cast<int>(p.columns / kWidth);
   const int across = pieces < kThreads ? pieces : kThreads, lanes = kThreads / across;
@@ -41,7 +51,7 @@ __global__ void __launch_bounds__(kThreads, 2) row_parts_kernel(RowSumJob p) {
   const auto add = [&](Values values, [[maybe_unused]] const Values& pre, [[maybe_unused]] std::int64_t at) {
     if constexpr (kGelu) {
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) values.x[i] = narrow<T>(widen(values.x[i]) * gelu_slope(widen(pre.x[i])));
+      for (int i = 0; i < kWidth; ++i) values.x[i] = narrow<T>(widen(values.x[i]) * gelu_slope<kRows>(widen(pre.x[i])));
       *reinterpret_cast<Values*>(static_cast<T*>(p.dpre) + at) = values;
     }
 #pragma unroll
@@ -103,19 +113,20 @@ __global__ void __launch_bounds__(kSumThreads) row_total_kernel(RowSumJob p, int
   p.sum[column] = sum;
 }
 
-template <class T, bool kGelu>
+template <class T, Rows kRows>
 void launch_parts(const RowSumJob& job, int parts) {
   constexpr int kWidth = 16 / sizeof(T);
   const std::int64_t pieces = job.columns / (job.aligned ? kWidth : 1);
   const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>((pieces + kThreads - 1) / kThreads));
-  auto* kernel = job.aligned ? &row_parts_kernel<T, kWidth, kGelu> : &row_parts_kernel<T, 1, kGelu>;
+  auto* kernel = job.aligned ? &row_parts_kernel<T, kWidth, kRows> : &row_parts_kernel<T, 1, kRows>;
   kernel<<<grid, kThreads, 0, stream_of(job.stream)>>>(job);
   check_launch("row_parts_kernel");
 }
 
 template <class T>
 void launch_as(const RowSumJob& job, int parts) {
-  job.pre == nullptr ? launch_parts<T, false>(job, parts) : launch_parts<T, true>(job, parts);
+  if (job.pre == nullptr) return launch_parts<T, Rows::kSum>(job, parts);
+  job.gelu == Gelu::kErf ? launch_parts<T, Rows::kErfGelu>(job, parts) : launch_parts<T, Rows::kTanhGelu>(job, parts);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace mhla {
 struct RowSumJob {
   const void *x = nullptr, *pre = nullptr;  // with pre: x is dout
   void* dpre = nullptr;
+  Gelu gelu = Gelu::kTanh;
   float *sum = nullptr, *parts = nullptr;  // parts [row_sum_parts, columns]
   DType dtype = DType::kF32;
   std::int64_t rows = 0, columns = 0;
@@ -19,6 +20,7 @@ struct RowSumJob {
 };
 
 struct GeluJob {
+  Gelu kind = Gelu::kTanh;
   const void* x = nullptr;
   void* y = nullptr;
   DType dtype = DType::kF32;

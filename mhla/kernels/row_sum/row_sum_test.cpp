@@ -1,4 +1,4 @@
-// Sums of rows and tanh-GELU on the CPU, against f64. mhla/ops/{row_sum,gelu}_op_test.cpp have them on a GPU, too.
+// Sums of rows and GELU on the CPU, against f64. mhla/ops/{row_sum,gelu}_op_test.cpp have them on a GPU, too.
 #include "mhla/kernels/row_sum/row_sum.h"
 
 #include <gtest/gtest.h>
@@ -23,8 +23,13 @@ constexpr double kRoot = 0.7978845608028654, kCube = 0.044715;  // sqrt(2 / pi)
 
 double rounding(DType dtype) { return dtype == DType::kF32 ? 1e-6 : dtype == DType::kBF16 ? 4e-3 : 6e-4; }
 
-double gelu_of(double x) { return 0.5 * x * (1 + std::tanh(kRoot * (x + kCube * x * x * x))); }
-double slope_of(double x) {
+double normal_below(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+double gelu_of(Gelu kind, double x) {
+  if (kind == Gelu::kErf) return x * normal_below(x);
+  return 0.5 * x * (1 + std::tanh(kRoot * (x + kCube * x * x * x)));
+}
+double slope_of(Gelu kind, double x) {
+  if (kind == Gelu::kErf) return normal_below(x) + x * std::exp(-0.5 * x * x) * 0.5 * kRoot;
   const double t = std::tanh(kRoot * (x + kCube * x * x * x));
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kRoot * (1 + 3 * kCube * x * x);
 }
@@ -77,7 +82,12 @@ TEST(RowSum, OnTheCpuIsTheSum) {
   }
 }
 
-TEST(Gelu, OnTheCpuIsTheFormula) {
+class GeluKinds : public testing::TestWithParam<Gelu> {};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, GeluKinds, testing::Values(Gelu::kErf, Gelu::kTanh),
+                         [](const auto& kind) { return kind.param == Gelu::kErf ? "erf" : "tanh"; });
+
+TEST_P(GeluKinds, OnTheCpuAreTheFormula) {
   for (const auto& [rows, columns] : kShapes) {
     for (const DType dtype : kDtypes) {
       SCOPED_TRACE(str(rows, " x ", columns, " ", name_of(dtype)));
@@ -86,14 +96,15 @@ TEST(Gelu, OnTheCpuIsTheFormula) {
       const Bytes pre = stored(x, dtype), given = stored(dout, dtype);
       Bytes y(pre.size()), dpre(pre.size());
       std::vector<float> sum(static_cast<std::size_t>(columns), -7.0f);
-      gelu(ConstView(pre.data(), dtype, {rows, columns}), View(y.data(), dtype, {rows, columns}));
-      gelu_row_sum(ConstView(given.data(), dtype, {rows, columns}), ConstView(pre.data(), dtype, {rows, columns}),
-                   View(dpre.data(), dtype, {rows, columns}), View(sum.data(), DType::kF32, {columns}));
+      gelu(GetParam(), ConstView(pre.data(), dtype, {rows, columns}), View(y.data(), dtype, {rows, columns}));
+      gelu_row_sum(GetParam(), ConstView(given.data(), dtype, {rows, columns}),
+                   ConstView(pre.data(), dtype, {rows, columns}), View(dpre.data(), dtype, {rows, columns}),
+                   View(sum.data(), DType::kF32, {columns}));
       const Doubles got = loaded(y, dtype), gradient = loaded(dpre, dtype);
       Doubles sums(sum.size()), size(sum.size());
       for (std::size_t i = 0; i < count; ++i) {
-        const double d = dout[i] * slope_of(x[i]);
-        EXPECT_LE(std::abs(got[i] - gelu_of(x[i])), rounding(dtype) * std::max(1e-2, std::abs(gelu_of(x[i])))) << x[i];
+        const double d = dout[i] * slope_of(GetParam(), x[i]), want = gelu_of(GetParam(), x[i]);
+        EXPECT_LE(std::abs(got[i] - want), rounding(dtype) * std::max(1e-2, std::abs(want))) << x[i];
         EXPECT_LE(std::abs(gradient[i] - d), rounding(dtype) * (1e-2 + std::max(std::abs(d), std::abs(dout[i]))))
             << x[i];
         sums[i % sums.size()] += d, size[i % sums.size()] += std::abs(d) + 1e-2;
@@ -103,16 +114,16 @@ TEST(Gelu, OnTheCpuIsTheFormula) {
   }
 }
 
-TEST(Gelu, FarFromZeroItIsAStep) {
+TEST_P(GeluKinds, FarFromZeroAreAStep) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> x{-1e30f, -300.0f, -30.0f, 30.0f, 300.0f, 1e30f, infinity, nan};
   const std::vector<float> wanted{0, 0, 0, 30, 300, 1e30f, infinity}, slopes{0, 0, 0, 1, 1, 1, 1};
   const auto count = static_cast<std::int64_t>(x.size());
   std::vector<float> y(x.size()), dpre(x.size()), sum(x.size()), ones(x.size(), 1.0f);
   const ConstView from(x.data(), DType::kF32, {1, count});
-  gelu(from, View(y.data(), DType::kF32, {1, count}));
-  gelu_row_sum(ConstView(ones.data(), DType::kF32, {1, count}), from, View(dpre.data(), DType::kF32, {1, count}),
-               View(sum.data(), DType::kF32, {count}));
+  gelu(GetParam(), from, View(y.data(), DType::kF32, {1, count}));
+  gelu_row_sum(GetParam(), ConstView(ones.data(), DType::kF32, {1, count}), from,
+               View(dpre.data(), DType::kF32, {1, count}), View(sum.data(), DType::kF32, {count}));
   for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_TRUE(y[i] == wanted[i] && dpre[i] == slopes[i]) << x[i];
   EXPECT_TRUE(std::isnan(y.back()) && std::isnan(dpre.back()) && std::isnan(sum.back()));
 }
@@ -128,14 +139,14 @@ TEST(RowSum, SaysWhatIsWrong) {
   EXPECT_EQ(message_of([&] { row_sum(x, View(memory.data(), DType::kF32, {4})); }),
             "row_sum: sum has shape [4] and dtype f32, expected [8] f32, contiguous, on the device of x");
   EXPECT_EQ(message_of([&] {
-              gelu(x, View(memory.data(), DType::kF32, {8, 4}));
+              gelu(Gelu::kTanh, x, View(memory.data(), DType::kF32, {8, 4}));
             }),
             "gelu: y has shape [8, 4] and dtype f32, expected [4, 8] f32 like x, both contiguous, on the CPU");
-  EXPECT_EQ(
-      message_of([&] {
-        gelu_row_sum(x, ConstView(memory.data(), DType::kF32, {4, 4}), View(memory.data(), DType::kF32, {4, 8}), sum);
-      }),
-      "gelu_row_sum: pre has shape [4, 4] and dtype f32, expected [4, 8] f32, contiguous, on the device of dout");
+  EXPECT_EQ(message_of([&] {
+              gelu_row_sum(Gelu::kTanh, x, ConstView(memory.data(), DType::kF32, {4, 4}),
+                           View(memory.data(), DType::kF32, {4, 8}), sum);
+            }),
+            "gelu_row_sum: pre has shape [4, 4] and dtype f32, expected [4, 8] f32, contiguous, on the device of dout");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "mhla/models/classify/classifier_plan.h"
 #include "mhla/modules/zoo/focused.h"
 #include "mhla/modules/zoo/zoo.h"
+#include "mhla/ops/ops.h"
 
 namespace mhla {
 namespace {
@@ -70,7 +71,7 @@ torch::Tensor VltBlockImpl::forward(torch::Tensor x, const Attend& attend) {
   if (!pos_.is_empty()) x = x + pos_(x);
   x = x + drop_path(gamma_1_.flatten() * dropped(attend(*attn_, norm1_(x))), drop_path_, is_training());
   if (fc1_.is_empty()) return x;
-  torch::Tensor y = torch::gelu(fc1_(norm2_(x)));
+  torch::Tensor y = ops::erf_gelu(fc1_(norm2_(x)));
   y = dropped(fc2_(y + dwconv_(y)));
   return x + drop_path(gamma_2_.flatten() * y, drop_path_, is_training());
 }
