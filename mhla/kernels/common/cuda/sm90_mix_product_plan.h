@@ -11,8 +11,8 @@ struct MixShare {
   int count, row[4], column[4];
 };
 
-// A block of threads multiplies `rows` panels of 64 blocks of dS~ by `columns` panels of S. Blocks of threads with the
-// same share of the strips have the others (kinds).
+// A block of threads multiplies `rows` panels of 64 blocks of dS~ by `columns` panels of S. `kinds` blocks of threads
+// have the same strips and share the rows of dS~.
 struct MixProductPlan {
   int rows, columns, readers, stages, kinds;
   MixShare shares[3];
