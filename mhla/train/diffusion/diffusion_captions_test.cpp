@@ -227,7 +227,7 @@ TEST_F(DiffusionCaptions, SaysWhatDoesNotFit) {
   const std::string labelled = run.path("labelled").string();
   make_latent_set(labelled, {.count = 60, .shard_items = 25});
   EXPECT_TRUE(has(refused([&](DiffusionOptions& o) { o.data = labelled; }), "has no captions, expected latents with"));
-  EXPECT_EQ(refused([](DiffusionOptions& o) { o.process = "noise"; }),
+  EXPECT_EQ(refused([](DiffusionOptions& o) { o.process = "noise", o.shift = 1; }),
             "train: process is noise, expected flow for sana_600m");
   EXPECT_TRUE(has(refused([](DiffusionOptions& o) { o.variant = "cpe"; }), "expected neither for sana_600m"));
   EXPECT_TRUE(has(refused([](DiffusionOptions& o) { o.network.set("caption_dim", 3); }),
