@@ -183,7 +183,7 @@ struct Wanted {
     needs = needs_of(names);
     if (nearest) needs.samples.rows = needs.reference.rows = needs.any_reference = true;
     if (needs.any_reference && request.reference.empty())
-      fail(kEvalImagesCommand, ": --reference is missing, expected for all metrics but is and is-shuffled");
+      fail(kEvalImagesCommand, ": --reference is missing, expected for all metrics but is, is-shuffled and clip");
     if (!needs.any_reference && !request.reference.empty())
       fail(kEvalImagesCommand, ": --reference is given, but no metric that compares with it");
     if (nearest && request.held_out.empty())

@@ -10,6 +10,15 @@
 #include "mhla/io/utf8.h"
 
 namespace mhla {
+
+std::filesystem::path folder_of_split(const std::filesystem::path& root, Split split) {
+  std::error_code none;
+  const bool parted = std::filesystem::is_directory(root / "train", none);
+  if (split == Split::kTrain) return parted ? root / "train" : root;
+  for (const char* name : {"val", "validation", "test"})
+    if (parted && std::filesystem::is_directory(root / name, none)) return root / name;
+  return {};
+}
 namespace {
 
 namespace fs = std::filesystem;
@@ -76,16 +85,6 @@ Listing files_in(const fs::path& folder) {
   if (error) fail(folder.string(), ": could not be listed: ", error.message());
   std::sort(found.images.begin(), found.images.end());
   return found;
-}
-
-// The folder of a split: train/ for training, val/, validation/ or test/ for the other. Empty: the data has none.
-fs::path split_folder(const fs::path& root, Split split) {
-  std::error_code none;
-  if (split == Split::kTrain) return fs::is_directory(root / "train", none) ? root / "train" : root;
-  if (!fs::is_directory(root / "train", none)) return {};
-  for (const char* name : {"val", "validation", "test"})
-    if (fs::is_directory(root / name, none)) return root / name;
-  return {};
 }
 
 class FolderImages final : public ImageSet {
@@ -157,7 +156,7 @@ class FolderImages final : public ImageSet {
 std::vector<std::string> image_files_in(const std::string& folder) { return files_in(folder).images; }
 
 bool has_class_folders(const fs::path& folder, Split split) {
-  const fs::path inside = split_folder(folder, split);
+  const fs::path inside = folder_of_split(folder, split);
   if (inside.empty()) return false;
   if (split == Split::kTest) return true;  // one without images is an error of open_folder(), not data without a split
   const std::vector<std::string> classes = folders_in(inside);
@@ -166,12 +165,12 @@ bool has_class_folders(const fs::path& folder, Split split) {
 }
 
 ImageSetPtr open_folder(const fs::path& folder, Split split) {
-  const fs::path train = split_folder(folder, Split::kTrain);
+  const fs::path train = folder_of_split(folder, Split::kTrain);
   const std::vector<std::string> classes = folders_in(train);
   if (classes.size() < 2)
     fail(train.string(), ": ", classes.size(), " folders, expected at least two, one for each class");
   if (split == Split::kTrain) return std::make_shared<FolderImages>(train, split, classes, true);
-  const fs::path test = split_folder(folder, split);
+  const fs::path test = folder_of_split(folder, split);
   if (test.empty())
     fail(folder.string(), ": no test images, looked for the folders val, validation and test beside train");
   for (const std::string& name : folders_in(test))

@@ -89,6 +89,9 @@ struct ImageFile {
 };
 ImageSetPtr images_in_files(std::vector<ImageFile> files, int channels);
 
+// The folder of a split below `root`: train/ for training, or `root` where it is missing; val/, validation/ or test/
+// beside it for the other, empty where there is none.
+std::filesystem::path folder_of_split(const std::filesystem::path& root, Split split);
 // Files below `folder` that are called as images (readable_endings()), at any depth, relative to it, sorted.
 std::vector<std::string> image_files_in(const std::string& folder);
 

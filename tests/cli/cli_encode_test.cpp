@@ -256,6 +256,30 @@ TEST_F(CliEncode, CaptionsBesidePicturesAndInAFile) {
   refused(words, "b.png: has no caption, expected b.txt beside it", "new");
 }
 
+TEST_F(CliEncode, CaptionsOfASplit) {
+  for (const char* name : {"train/a", "train/b", "test/c"}) {
+    const std::string path = folder.path("split/") + name;
+    fs::create_directories(fs::path(path).parent_path());
+    picture(path + ".png", 16, 16, 5), write_text(path + ".txt", "a cat");
+  }
+  const auto words = [&](const std::string& place, const std::string& split) {
+    return std::vector<std::string>{"--data",       folder.path(place), "--vae", autoencoder(), "--text-encoder",
+                                    text_encoder(), "--image",          "16",    "--split",     split};
+  };
+  const auto count = [&](const std::string& out) {
+    return Safetensors::read(folder.path(out + "/shard-00000.safetensors")).view("captions").shape[0];
+  };
+  ASSERT_EQ(encode(words("split", "train"), "of-train").code, 0);
+  ASSERT_EQ(encode(words("split", "test"), "of-test").code, 0);
+  EXPECT_EQ(count("of-train"), 2);
+  EXPECT_EQ(count("of-test"), 1);
+  refused(words("split/train", "test"), "has no train/ with val/ or test/ beside it", "new");
+  write_text(folder.path("captions.jsonl"), R"({"image": "train/a.png", "caption": "a cat"})");
+  std::vector<std::string> both = words("split", "test");
+  both.insert(both.end(), {"--captions", folder.path("captions.jsonl")});
+  refused(both, "--split test with --captions, expected one", "new");
+}
+
 // Pictures with captions to latents, a SANA trained on them, killed and continued, and images from it by prompts.
 TEST_F(CliEncode, CaptionsAreTrainedOnAndSampledFrom) {
   const std::string place = folder.path("pictures"), data = folder.path("out");

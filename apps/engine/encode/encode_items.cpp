@@ -61,13 +61,28 @@ std::string caption_beside(const fs::path& image) {
   return caption;
 }
 
+// Where images with captions lie: with texts beside them the folder of the split, with --captions all of --data.
+fs::path captioned_folder(const EncodeRequest& request) {
+  const fs::path root = folder_of(request.data);
+  if (!is_folder(root))
+    fail(kEncodeCommand, ": --data is ", request.data, ", expected a folder of images with captions");
+  const bool test = request.split == "test";
+  if (!request.captions.empty()) {
+    if (test) fail(kEncodeCommand, ": --split test with --captions, expected one: its lines name the images");
+    return root;
+  }
+  const fs::path folder = folder_of_split(root, test ? Split::kTest : Split::kTrain);
+  if (folder.empty())
+    fail(kEncodeCommand, ": --split is test, but ", root.string(), " has no train/ with val/ or test/ beside it");
+  return folder;
+}
+
 // The images that have a line, in the order of their names; others are left out and counted.
 EncodeItems captioned_images(const EncodeRequest& request, train::Observer& observer) {
-  const fs::path folder = folder_of(request.data);
-  if (!is_folder(folder))
-    fail(kEncodeCommand, ": --data is ", request.data, ", expected a folder of images with captions");
+  const fs::path folder = captioned_folder(request);
   EncodeItems items;
   items.source = request.data;
+  if (request.split == "test") items.source += ", test";
   const std::vector<std::string> found = image_files_in(folder.string());
   if (found.empty()) fail(folder.string(), ": has no image, expected ", readable_endings(), " files");
   std::vector<ImageFile> files;

@@ -41,7 +41,9 @@ fs::path part_of(const fs::path& model, const char* part) {
 
 void take_model(const SampleImagesRequest& r, SamplePlan& plan) {
   const fs::path model = r.model, part = part_of(model, "transformer");
-  if (!is_folder(model)) fail(kSampleCommand, ": --model is ", r.model, ", which is not there, expected a folder");
+  if (!is_folder(model))
+    fail(kSampleCommand, ": --model is ", r.model, is_there(model) ? ", a file" : ", which is not there",
+         ", expected a folder");
   if (!r.weights.empty() && r.weights != "model") {
     plan.weights = model / (r.weights + ".safetensors");
     if (!fs::exists(plan.weights))

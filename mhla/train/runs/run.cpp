@@ -18,6 +18,8 @@ void expect_options(const std::string& who, const fs::path& run) {
   const std::vector<Checkpoint> all = checkpoints_in(run).list();
   if (!all.empty())
     fail(who, ": ", options.string(), " is missing; ", (all.back().path / kOptionsFile).string(), " is a copy of it");
+  if (fs::exists(run / "config.json"))
+    fail(who, ": ", run.string(), " is the folder of a model (config.json), expected that of a training");
   if (fs::exists(run / "model.safetensors"))
     fail(who, ": ", run.string(), " has weights but neither train.json nor config.json, which say what they are of");
   fail(who, ": ", run.string(), " has no train.json, expected the folder of a training");
