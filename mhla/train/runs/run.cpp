@@ -19,7 +19,8 @@ void expect_options(const std::string& who, const fs::path& run) {
   if (!all.empty())
     fail(who, ": ", options.string(), " is missing; ", (all.back().path / kOptionsFile).string(), " is a copy of it");
   if (fs::exists(run / "config.json"))
-    fail(who, ": ", run.string(), " is the folder of a model (config.json), expected that of a training");
+    fail(who, ": ", run.string(),
+         " has config.json but no train.json: the folder of a model, expected that of a training");
   if (fs::exists(run / "model.safetensors"))
     fail(who, ": ", run.string(), " has weights but neither train.json nor config.json, which say what they are of");
   fail(who, ": ", run.string(), " has no train.json, expected the folder of a training");
