@@ -67,15 +67,12 @@ void measure_operator(const BenchScaleRequest& r, const TrainOptions& options, O
     torch::autograd::grad({out}, {in.q, in.k, in.v, in.mix}, {dout});
   };
   for (int i = 0; i < 2; ++i) step();
-  if (team != nullptr) team->barrier();
-  const int store = team == nullptr ? 0 : team->world().port;
-  const std::optional<std::int64_t> before = tcp_bytes_sent(store);
   std::vector<double> each_ms;
-  for (std::int64_t i = 0; i < r.steps; ++i) each_ms.push_back(milliseconds_of(device, step));
-  if (team != nullptr) team->barrier();  // all has arrived
-  const std::optional<std::int64_t> after = tcp_bytes_sent(store);
+  const std::optional<std::int64_t> all = tcp_bytes_of(team, [&] {
+    for (std::int64_t i = 0; i < r.steps; ++i) each_ms.push_back(milliseconds_of(device, step));
+  });
   const Timed timed = timed_of(each_ms);
-  const double sent = before && after ? static_cast<double>(*after - *before) / static_cast<double>(timed.runs) : -1.0;
+  const double sent = all ? static_cast<double>(*all) / static_cast<double>(timed.runs) : -1.0;
   double most = sent;
   if (team != nullptr)
     for (const std::vector<double>& part : team->gather({sent}, "what was measured")) most = std::max(most, part[0]);

@@ -157,14 +157,14 @@ void measure_scale(const BenchScaleRequest& request, const TrainOptions& options
   for (int i = 0; i < 2; ++i) stepper.step();
   forget_peak();
   stepper.take_waited_s();
-  const int store = team == nullptr ? 0 : team->world().port;
-  const std::optional<std::int64_t> before = tcp_bytes_sent(store);
   std::vector<double> each_ms;  // as many on every rank
-  for (std::int64_t i = 0; i < request.steps; ++i) each_ms.push_back(milliseconds_of(device, [&] { stepper.step(); }));
+  const std::optional<std::int64_t> sent = tcp_bytes_of(team, [&] {
+    for (std::int64_t i = 0; i < request.steps; ++i)
+      each_ms.push_back(milliseconds_of(device, [&] { stepper.step(); }));
+  });
   const Timed timed = timed_of(each_ms);
-  const std::optional<std::int64_t> after = tcp_bytes_sent(store);
   const auto steps = static_cast<double>(timed.runs);
-  std::vector<double> mine{before && after ? static_cast<double>(*after - *before) / steps : -1.0, peak_mib(),
+  std::vector<double> mine{sent ? static_cast<double>(*sent) / steps : -1.0, peak_mib(),
                            static_cast<double>(stepper.state_bytes()), 1e3 * stepper.take_waited_s() / steps};
   const std::vector<std::vector<double>> all =
       team == nullptr ? std::vector<std::vector<double>>{mine} : team->gather(mine, "what was measured");

@@ -34,4 +34,15 @@ std::optional<std::int64_t> tcp_bytes_sent(int but) {
   return sum;
 }
 
+std::optional<std::int64_t> tcp_bytes_of(distributed::Team* maybe_team, const std::function<void()>& work) {
+  const int store = maybe_team == nullptr ? 0 : maybe_team->world().port;
+  if (maybe_team != nullptr) maybe_team->barrier();
+  const std::optional<std::int64_t> before = tcp_bytes_sent(store);
+  work();
+  if (maybe_team != nullptr) maybe_team->barrier();
+  const std::optional<std::int64_t> after = tcp_bytes_sent(store);
+  if (!before || !after) return {};
+  return *after - *before;
+}
+
 }  // namespace mhla::apps
