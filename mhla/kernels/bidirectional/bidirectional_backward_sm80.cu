@@ -111,11 +111,13 @@ class Backward {
         launch_summaries(a, stream);
         query_gradient(counters.next(a), g, stream);
       }
-      if (g.dmix != nullptr) mix_.launch_products(a, g, round, p_.Hm, stream);
+      const bool mixed_back = g.dmix != nullptr && wants_keys() && mix_.takes_back(a);
+      const uint4* const maybe_back_mix = mixed_back ? back.packed_mix : nullptr;
+      if (g.dmix != nullptr) mix_.launch_products(a, g, round, p_.Hm, stream, maybe_back_mix);
       if (!wants_keys()) continue;
       Arguments unmix = a;
       unmix.packed_mix = back.packed_mix;
-      launch_mix(unmix, true, stream);
+      if (!mixed_back) launch_mix(unmix, true, stream);
       key_gradient(counters.next(a), g, stream);
       if (p_.maybe_dk_den.given()) {
         launch_k_den_gradient(a, strided<const Bf16>(p_.maybe_k_den), strided<Bf16>(p_.maybe_dk_den), stream);

@@ -42,30 +42,20 @@ __global__ void __launch_bounds__(MixBothPlan::kThreads, MixBothPlan::blocks())
   char* const shared = memory;
   const std::uint32_t base = shared_address(shared);
   const Ring<T::kStages> ring{base + kPlan.ring_at()};
-  const int group = warpgroup_index(), heads = p.mix_head ? p.Hkv : 1, matrix = blockIdx.y;
+  const int group = warpgroup_index(), matrix = blockIdx.y;
   if (threadIdx.x == 0) ring.init(4);
   publish_shared();
   __syncthreads();
   after_previous();
   allow_next();
-  const int units = p.units / p.parts,
-            start = p.mix_head ? (matrix - p.first_unit / p.parts % p.Hkv + p.Hkv) % p.Hkv : 0;
-  const int strips = (X + kPlan.columns() - 1) / kPlan.columns();
-  const std::int64_t items = start < units ? std::int64_t{(units - start + heads - 1) / heads} * p.parts * strips : 0;
-  const int first = static_cast<int>(items * blockIdx.x / gridDim.x),
-            end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
-  const auto offset_of = [&](int item) {  // of a tile's first value in S and in dP
-    const int index = item / strips, part = index % p.parts;
-    const int unit = (start + index / p.parts * heads) * p.parts + part;
-    return static_cast<std::int64_t>(unit) * p.M * X + (item - index * strips) * kPlan.columns();
-  };
+  const MatrixStrips<kPlan.columns()> strips(p, X);
   RingPlace<T::kStages> at;
   if (group == 0) {
     keep_registers<MixBothPlan::kCopyRegisters>();
     const int c = threadIdx.x % 8, row0 = static_cast<int>(threadIdx.x) / 8;
-    for (int item = first; item < end; ++item, at.next()) {
-      const std::int64_t offset = offset_of(item);
-      const int x0 = item % strips * kPlan.columns();
+    for (int item = strips.first; item < strips.end; ++item, at.next()) {
+      const std::int64_t offset = strips.at(item);
+      const int x0 = strips.column(item);
       const std::uint32_t to = base + at.stage * kPlan.stage_bytes();
       ring.wait_empty(at);
 #pragma unroll
@@ -98,7 +88,7 @@ __global__ void __launch_bounds__(MixBothPlan::kThreads, MixBothPlan::blocks())
     }
   }
   NarrowSums d_mix = {};  // [S; dP] S^T
-  for (int item = first; item < end; ++item, at.next()) {
+  for (int item = strips.first; item < strips.end; ++item, at.next()) {
     char* const tile = shared + at.stage * kPlan.stage_bytes();
     const std::uint64_t rows_of = panel_descriptor(shared_address(tile));
     ring.wait_full(at);
@@ -158,8 +148,8 @@ __global__ void __launch_bounds__(MixBothPlan::kThreads, MixBothPlan::blocks())
     multiply();
     finish_products(acc);
     ring.release(at);
-    const int x0 = item % strips * kPlan.columns(), chunk = own % T::kHalf;
-    Bf16* const to = (own < T::kHalf ? p.summaries : p.mixed) + offset_of(item) + static_cast<std::int64_t>(chunk) * X;
+    const int x0 = strips.column(item), chunk = own % T::kHalf;
+    Bf16* const to = (own < T::kHalf ? p.summaries : p.mixed) + strips.at(item) + static_cast<std::int64_t>(chunk) * X;
 #pragma unroll
     for (int panel = 0; panel < T::kPanels; ++panel) {
       const int width = min(64, X - x0 - panel * 64);

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(MixSquaresPlan::kThreads, 1)
   char* const shared = memory;
   const std::uint32_t base = shared_address(shared);
   const Ring<kStages> ring{base + kPlan.ring_at()};
-  const int group = warpgroup_index(), heads = p.mix_head ? p.Hkv : 1, matrix = blockIdx.y;
+  const int group = warpgroup_index(), matrix = blockIdx.y;
   if (threadIdx.x == 0) ring.init(8);
   const std::int64_t packed = packed_mix_units(p.mix_rows, p.M);
   for (int i = threadIdx.x; i < kPlan.mix_bytes() / 16; i += MixSquaresPlan::kThreads) {  // packed long before
@@ -57,24 +57,14 @@ __global__ void __launch_bounds__(MixSquaresPlan::kThreads, 1)
   __syncthreads();
   after_previous();
   allow_next();
-  const int units = p.units / p.parts,
-            start = p.mix_head ? (matrix - p.first_unit / p.parts % p.Hkv + p.Hkv) % p.Hkv : 0;
-  const int strips = (X + 63) / 64;
-  const std::int64_t items = start < units ? std::int64_t{(units - start + heads - 1) / heads} * p.parts * strips : 0;
-  const int first = static_cast<int>(items * blockIdx.x / gridDim.x),
-            end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
-  const auto offset_of = [&](int item) {  // of a tile's first value in S and in dP
-    const int index = item / strips, part = index % p.parts;
-    const int unit = (start + index / p.parts * heads) * p.parts + part;
-    return static_cast<std::int64_t>(unit) * p.M * X + (item - index * strips) * 64;
-  };
+  const MatrixStrips<64> strips(p, X);
   RingPlace<kStages> at;
   if (group == 0) {
     keep_registers<MixSquaresPlan::kCopyRegisters>();
     const int c = threadIdx.x % 8, row0 = static_cast<int>(threadIdx.x) / 8;
-    for (int item = first; item < end; ++item, at.next()) {
-      const std::int64_t offset = offset_of(item) + static_cast<std::int64_t>(row0) * X + c * 8;
-      const bool inside = item % strips * 64 + c * 8 < X;
+    for (int item = strips.first; item < strips.end; ++item, at.next()) {
+      const std::int64_t offset = strips.at(item) + static_cast<std::int64_t>(row0) * X + c * 8;
+      const bool inside = strips.column(item) + c * 8 < X;
       const std::uint32_t to = base + kPlan.stages_at() + at.stage * kPlan.stage_bytes() + panel_offset(row0, c);
       const Bf16 *S = p.summaries + offset, *dP = p.mixed + offset;
       ring.wait_empty(at);
@@ -96,7 +86,7 @@ __global__ void __launch_bounds__(MixSquaresPlan::kThreads, 1)
   const char* const mix_panel = shared + square * kPlan.half_bytes() + square * kPanelBytes;
   constexpr int kSquare16 = kPanelBytes / 16;
   Accumulator d_mix[2] = {};
-  for (int item = first; item < end; ++item, at.next()) {
+  for (int item = strips.first; item < strips.end; ++item, at.next()) {
     char* const tile = shared + kPlan.stages_at() + at.stage * kPlan.stage_bytes();
     char *const own_s = tile + square * kPanelBytes, *const own_dp = own_s + kPlan.half_bytes();
     const std::uint64_t S = panel_descriptor(shared_address(tile)), dP = S + kHalf16;
@@ -150,8 +140,8 @@ __global__ void __launch_bounds__(MixSquaresPlan::kThreads, 1)
     multiply(acc[1], back, dP, square);
     finish_products(acc);
     ring.release(at);
-    const int row = square * 64 + own, width = min(64, X - item % strips * 64);
-    const std::int64_t offset = offset_of(item) + static_cast<std::int64_t>(row) * X;
+    const int row = square * 64 + own, width = min(64, X - strips.column(item));
+    const std::int64_t offset = strips.at(item) + static_cast<std::int64_t>(row) * X;
     Bf16 *const P = p.summaries + offset, *const dS = p.mixed + offset;
     write_panel_row<0>(acc[0], 1.0f, row < p.M, P, width);
     write_panel_row<1>(acc[0], 1.0f, row + 8 < p.M, P + std::int64_t{8} * X, width);

@@ -141,9 +141,9 @@ __global__ void __launch_bounds__(kMixFoldThreads) mix_fold_kernel(Gradients g) 
 }
 
 void MixGradient::launch_products(const Arguments& a, Gradients g, std::int64_t round, std::int64_t matrices,
-                                  cudaStream_t stream) const {
+                                  cudaStream_t stream, const uint4* maybe_back_mix) const {
   g.parts += round * round_size;
-  if (own) return sm90::launch_mix_product(a, g, splits, matrices, stream);
+  if (own) return sm90::launch_mix_product(a, g, maybe_back_mix, splits, matrices, stream);
   const int rows = product_rows(a.M), tiles = (a.M + rows - 1) / rows,
             bytes = kProductStages * product_stage_bytes(rows);
   const auto kernel = rows == 16   ? mix_product_kernel<16>

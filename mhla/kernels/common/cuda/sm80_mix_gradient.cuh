@@ -41,6 +41,28 @@ inline Gradients gradients_of(const Problem& p) {
   return g;
 }
 
+// Strips of kColumns values of all summaries that a matrix mixes: those that a block of threads of a grid [splits]
+// [matrices] takes.
+template <int kColumns>
+struct MatrixStrips {
+  int M, X, parts, heads, start, count;  // every so many heads, from `start` on; strips of a summary
+  int first, end;                        // items of this block of threads
+  __device__ MatrixStrips(const Arguments& p, int X_) : M(p.M), X(X_), parts(p.parts), heads(p.mix_head ? p.Hkv : 1) {
+    const int units = p.units / parts, matrix = static_cast<int>(blockIdx.y);
+    start = p.mix_head ? (matrix - p.first_unit / parts % heads + heads) % heads : 0;
+    count = (X + kColumns - 1) / kColumns;
+    const std::int64_t items = start < units ? std::int64_t{(units - start + heads - 1) / heads} * parts * count : 0;
+    first = static_cast<int>(items * blockIdx.x / gridDim.x);
+    end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
+  }
+  __device__ int column(int item) const { return item % count * kColumns; }  // the first of a strip
+  __device__ std::int64_t at(int item) const {                               // its first value
+    const int index = item / count, part = index % parts;
+    const int unit = (start + index / parts * heads) * parts + part;
+    return static_cast<std::int64_t>(unit) * M * X + (item - index * count) * kColumns;
+  }
+};
+
 // Rows and columns of dmix that a tile of products has.
 constexpr int product_rows(std::int64_t M) { return M <= 16 ? 16 : M <= 32 ? 32 : 64; }
 
@@ -98,9 +120,10 @@ struct MixGradient {
     round_size = Hm * splits * tiles * tiles * rows * rows;
   }
   [[nodiscard]] std::int64_t floats() const { return rounds * round_size; }  // of all parts
-  // dS~ and S of the units of `a`.
-  void launch_products(const Arguments& a, Gradients g, std::int64_t round, std::int64_t matrices,
-                       cudaStream_t stream) const;
+  // dS~ and S of the units of `a`. With packed mix^T, which takes_back() alone can use, dS takes the place of dS~.
+  void launch_products(const Arguments& a, Gradients g, std::int64_t round, std::int64_t matrices, cudaStream_t stream,
+                       const uint4* maybe_back_mix = nullptr) const;
+  [[nodiscard]] bool takes_back(const Arguments& a) const { return own && sm90::mix_product_back(a.M, a.causal); }
   void launch_sum(const Arguments& a, const Gradients& g, std::int64_t heads, std::int64_t matrices,
                   cudaStream_t stream) const;
 };

@@ -22,6 +22,18 @@ TEST(MixProductPlan, SharesAreAllSquaresOnce) {
   }
 }
 
+TEST(MixProductPlan, WithDsAReaderHasARowOfSquares) {
+  for (const MixProductPlan& plan : kMixProductPlans) {
+    if (!plan.back) continue;
+    EXPECT_TRUE(plan.kinds == 1 && plan.readers == plan.rows && plan.rows == plan.columns);
+    EXPECT_EQ(plan.mix_at() % 1024, 0);
+    for (int reader = 0; reader < plan.readers; ++reader)
+      for (int i = 0; i < plan.shares[reader].count; ++i) EXPECT_EQ(plan.shares[reader].row[i], reader);
+  }
+  EXPECT_FALSE(mix_product_back(64, false) || mix_product_back(129, false) || mix_product_back(100, true));
+  EXPECT_TRUE(mix_product_back(65, false) && mix_product_back(128, false));
+}
+
 TEST(MixProductPlan, KindsHaveAllRows) {
   for (const MixProductPlan& plan : kMixProductPlans) EXPECT_EQ(plan.kinds * plan.rows, plan.columns);
 }
@@ -34,7 +46,8 @@ TEST(MixProductPlan, FitsAMultiprocessor) {
               65536);
     for (int reader = 0; reader < plan.readers; ++reader) {
       const bool last = reader + 1 == plan.readers;
-      EXPECT_GE(last ? plan.last_registers : plan.reader_registers, 32 * plan.shares[reader].count + 32);
+      const int sums = plan.shares[reader].count + (plan.back ? 1 : 0);
+      EXPECT_GE(last ? plan.last_registers : plan.reader_registers, 32 * sums + 32);
     }
   }
 }
