@@ -52,7 +52,7 @@ int convert_model(const ConvertOptions& o, const Output& out) {
   const auto made = engine_result(&Engine::convert_model, request);
   out.row(fields_to_json(made));
   out.line(fmt::format("{}: {} with {} attention, {} parameters, {} names", made.out, made.model, made.attention,
-                       made.parameters, made.names));
+                       made.parameters, made.names == "ours" ? "our" : made.names));
   return kDone;
 }
 

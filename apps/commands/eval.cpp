@@ -43,9 +43,10 @@ void print_score(const JsonValue& row, const Output& out) {
   out.line(fmt::format("{}: {} with {} attention, {} images{}", row.at("weights").as_string(),
                        row.at("model").as_string(), row.at("attention").as_string(), row.at("images").as_int(),
                        row.at("held_out").as_bool() ? " held out of the training set" : ""));
-  out.line(fmt::format("top-1 {:.2f} %  top-5 {:.2f} %  loss {:.4f}  {:.0f} images/s", 100 * row.at("top1").as_double(),
-                       100 * row.at("top5").as_double(), row.at("loss").as_double(),
-                       row.at("images_per_s").as_double()));
+  const bool five = row.at("classes").items().size() > 5;  // else all are right
+  out.line(fmt::format("top-1 {:.2f} %{}  loss {:.4f}  {:.0f} images/s", 100 * row.at("top1").as_double(),
+                       five ? fmt::format("  top-5 {:.2f} %", 100 * row.at("top5").as_double()) : "",
+                       row.at("loss").as_double(), row.at("images_per_s").as_double()));
   print_confusion(row, out);
 }
 

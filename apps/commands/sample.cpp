@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <filesystem>
 
 #include "apps/cli/axes.h"
 #include "apps/cli/engine.h"
@@ -38,7 +39,8 @@ class SampleScreen {
     out_.line(fmt::format("{} with {} attention, {} in {} steps, guidance {:g}", row.at("model").as_string(),
                           row.at("attention").as_string(), row.at("sampler").as_string(), row.at("steps").as_int(),
                           row.at("guidance").as_double()));
-    out_.line(fmt::format("images  {}/images: {} in {:.1f} s, {:.2f} a second{}", row.at("out").as_string(), images,
+    out_.line(fmt::format("images  {}: {} in {:.1f} s, {:.2f} a second{}",
+                          (std::filesystem::path(row.at("out").as_string()) / "images").string(), images,
                           row.at("seconds").as_double(), row.at("images_per_s").as_double(),
                           kept > 0 ? fmt::format("; {} were there", kept) : ""));
     for (const char* file : {"sheet", "npz"})

@@ -108,12 +108,12 @@ struct Fit {
   [[nodiscard]] std::size_t size() const { return missing.size() + left_over.size(); }
 };
 
-// The first few: a file of another model has hundreds.
+// All up to eight, else the first few: a file of another model has hundreds.
 std::string some_of(const std::vector<std::string>& names) {
-  constexpr std::size_t kSome = 8;
+  const std::size_t some = names.size() <= 8 ? names.size() : 3;
   std::string text;
-  for (std::size_t i = 0; i < std::min(kSome, names.size()); ++i) text += str(i == 0 ? "" : ", ", names[i]);
-  if (names.size() > kSome) text += str(" and ", names.size() - kSome, " more");
+  for (std::size_t i = 0; i < some; ++i) text += str(i == 0 ? "" : ", ", names[i]);
+  if (names.size() > some) text += str(" and ", names.size() - some, " more");
   return text.empty() ? "nothing" : text;
 }
 

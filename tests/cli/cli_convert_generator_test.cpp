@@ -176,6 +176,8 @@ TEST_F(ConvertGenerator, AnotherSizeAndOtherTypes) {
   expect_refused({"convert", at("vae"), at("x")}, {"vae/config.json is of AutoencoderKL, expected DiTTransformer2D"});
   // A file does not say how many heads there are: the named model must be of its size.
   expect_done({"convert", at("dit"), at("p.safetensors"), "--to", "published"});
+  expect_refused({"convert", at("p.safetensors"), at("x"), "--model", "dit_t32"},
+                 {"16 channels, expected a multiple of the 3 heads of dit_t32"});
   expect_refused({"convert", at("p.safetensors"), at("x"), "--model", "dit_xl_2"},
                  {"has 2 blocks of 16 channels and patches of 2, expected 28 of 1152 and 2 for --model dit_xl_2"});
 }

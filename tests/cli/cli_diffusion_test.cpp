@@ -154,7 +154,8 @@ TEST_F(CliDiffusion, MistakesAreOneLineAndExitCode2) {
   expect_refused(words(out, {"--set", "dimm=3"}), {"'dimm' is unknown, nearest is 'dim'"});
   expect_refused(words(out, {"--set", "image=[1000000,32]"}), {"image is 1000000, expected 1 to 16384"});
   expect_refused(words(out, {"--set", "image=[16384,16384]", "--set", "patch=1"}), {"needs at least", "of memory"});
-  expect_refused(words(out, {"--model", "dit_t33"}), {"model is 'dit_t33', expected one of"});
+  expect_refused(words(out, {"--model", "dit_t33"}),
+                 {"model is 'dit_t33', expected a .json file or one of dit_s_2", "sana_"});
   expect_refused(words(out, {"--attention", "sotfmax"}), {"sotfmax"});
   expect_refused(words(out, {"--variant", "all"}), {"variant is 'all', expected one of none, cpe, gate, both"});
   expect_refused(words(out, {"--attention", "softmax", "--variant", "gate"}), {"gate is set for softmax"});

@@ -218,6 +218,7 @@ TEST_F(CliSample, ResumesOnlyTheSameSettings) {
 
 TEST_F(CliSample, MistakesAreNamed) {
   expect_refused_sample({"--classes", "Sneker"}, {"class 'Sneker' does not exist, nearest is 'Sneaker'"});
+  expect_refused_sample({"--classes", ""}, {"a class has no name, expected numbers or names"});
   expect_refused_sample({"--classes", "0,7"}, {"class 7 does not exist, expected 0 to 2"});
   expect_refused_sample({"--size", "9x8"}, {"--size is 9x8, expected multiples of 2 (patch 2): 8 or 10 instead of 9"});
   expect_refused_sample({"--vae", folder.path()}, {"--vae is given, but dit_d32 generates pixels"});

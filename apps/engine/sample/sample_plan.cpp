@@ -311,6 +311,7 @@ std::unique_ptr<Sampler> SamplePlan::make_sampler() const {
 
 std::int64_t class_called(const std::string& given, const std::vector<std::string>& names) {
   const auto count = static_cast<std::int64_t>(names.size());
+  if (given.empty()) fail(kSampleCommand, ": a class has no name, expected numbers or names joined by commas, or all");
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), number);
   if (error == std::errc() && end == given.data() + given.size()) {

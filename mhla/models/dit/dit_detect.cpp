@@ -109,6 +109,9 @@ DitConfig dit_config_for(const Weights& published, DitConfig c) {
            " tokens, expected rows and columns of samples in `image` that give them");
     }
   }
+  if (c.dim % c.heads != 0)
+    fail("weights: ", c.dim, " channels, expected a multiple of the ", c.heads, " heads of ",
+         c.model.empty() ? "the config" : c.model);
   check(c);
   return c;
 }

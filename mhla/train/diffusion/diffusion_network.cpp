@@ -18,7 +18,16 @@ void expect_between(const char* field, std::int64_t value, std::int64_t least, s
 }
 
 DitConfig named_network(const DiffusionOptions& o, JsonValue& file) {
-  if (!is_model_file(o.model)) return dit_config(o.model, o.attention.value_or("mhla"), o.official);
+  if (!is_model_file(o.model)) {
+    std::vector<std::string> names = dit_names();
+    if (std::find(names.begin(), names.end(), o.model) == names.end()) {
+      for (const std::string& name : sana_names()) names.push_back(name);
+      std::string all;
+      for (const std::string& name : names) all += str(all.empty() ? "" : ", ", name);
+      fail("train: model is '", o.model, "', expected a .json file or one of ", all);
+    }
+    return dit_config(o.model, o.attention.value_or("mhla"), o.official);
+  }
   file = read_json(o.model);
   if (!file.is_object()) fail(o.model, ": is no object, expected the fields of a model");
   if (o.attention) file.set("attention", *o.attention);
