@@ -185,6 +185,15 @@ std::string check_repeatable(const Case& c, std::string_view candidate) {
   return wrong.empty() ? wrong : wrong + where(c, candidate);
 }
 
+std::string check_kept(const Case& c, std::string_view candidate) {
+  const CaseInputs inputs(c);
+  const CaseResult want = run_case(c, inputs, options(candidate));
+  std::int64_t kept = 0;
+  const std::string wrong = compare_bits(run_case(c, inputs, options(candidate), kAllResults, &kept), want,
+                                         "with summaries that forward kept");
+  return wrong.empty() ? wrong : wrong + where(c, candidate);
+}
+
 std::string check_alone(const Case& c, std::string_view candidate) {
   const CaseInputs inputs(c);
   const CaseResult all = run_case(c, inputs, options(candidate));

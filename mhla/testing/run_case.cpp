@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "mhla/core/error.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
@@ -32,6 +33,15 @@ class PoisonedWorkspace {
     }
   }
   [[nodiscard]] std::span<std::byte> span() const { return all().subspan(kGuard, all().size() - 2 * kGuard); }
+  [[nodiscard]] std::vector<std::byte> bytes() const {  // on the host
+    std::vector<std::byte> copy(span().size());
+    if (device_ == kCpu) {
+      std::copy(span().begin(), span().end(), copy.begin());
+    } else {
+      device_copy(copy.data(), span().data(), static_cast<std::int64_t>(copy.size()), device_, stream_);
+    }
+    return copy;
+  }
   void check(const Case& c) const {
     if (!intact(all().first(kGuard)) || !intact(all().last(kGuard)))
       fail("run_case: written outside the workspace in ", c.name());
@@ -116,6 +126,44 @@ void call_with_workspace(const Case& c, RunOptions run, int device, const Sizes&
   workspace.check(c);
 }
 
+struct BidirectionalCalls {
+  static constexpr auto forward = bidirectional_forward;
+  static constexpr auto backward = bidirectional_backward;
+  static constexpr auto forward_workspace = bidirectional_forward_workspace;
+  static constexpr auto backward_workspace = bidirectional_backward_workspace;
+  static constexpr auto kept = bidirectional_kept;
+};
+struct ChunkwiseCalls {
+  static constexpr auto forward = chunkwise_forward;
+  static constexpr auto backward = chunkwise_backward;
+  static constexpr auto forward_workspace = chunkwise_forward_workspace;
+  static constexpr auto backward_workspace = chunkwise_backward_workspace;
+  static constexpr auto kept = chunkwise_kept;
+};
+
+// Memory for what forward keeps, where it was asked for: backward must only read it.
+class Kept {
+ public:
+  Kept(const Case& c, RunOptions& run, int device, std::int64_t bytes) : case_(c) {
+    if (bytes == 0) return;
+    memory_.emplace(bytes, device, run.stream);
+    run.kept = memory_->span();
+  }
+  void written() {
+    if (memory_) before_ = memory_->bytes();
+  }
+  void check() const {
+    if (!memory_) return;
+    memory_->check(case_);
+    if (memory_->bytes() != before_) fail("run_case: backward wrote what forward kept in ", case_.name());
+  }
+
+ private:
+  const Case& case_;
+  std::optional<PoisonedWorkspace> memory_;
+  std::vector<std::byte> before_;
+};
+
 // The outputs of a case, those that were wanted, in the order of kResultFields.
 struct Outputs {
   std::array<Output, std::size(kResultFields)> list;
@@ -146,34 +194,29 @@ struct Outputs {
 };
 
 // The passes whose results are wanted, over views that lie where the candidate works.
-void run_passes(const Case& c, const CaseInputs& in, const Outputs& outputs, const RunOptions& run, int device) {
+void run_passes(const Case& c, const CaseInputs& in, const Outputs& outputs, RunOptions run, int device,
+                std::int64_t* maybe_kept) {
   const View out = outputs.list[0].view;
-  if (c.form == Form::kBidirectional) {
-    const BidirectionalParams params = bidirectional_params(c, in);
-    const auto grads = outputs.grads<BidirectionalGrads>(in.dout);
+  const auto passes = [&](const auto& params, const auto& grads, const auto& form) {
+    if (maybe_kept != nullptr) *maybe_kept = form.kept(params, out, run);
+    Kept kept(c, run, device, maybe_kept == nullptr ? 0 : *maybe_kept);
     if (out.given()) {
       call_with_workspace(
-          c, run, device, [&](const RunOptions& r) { return bidirectional_forward_workspace(params, out, r); },
-          [&](const RunOptions& r) { bidirectional_forward(params, out, r); });
+          c, run, device, [&](const RunOptions& r) { return form.forward_workspace(params, out, r); },
+          [&](const RunOptions& r) { form.forward(params, out, r); });
     }
+    kept.written();
     if (outputs.any_gradient()) {
       call_with_workspace(
-          c, run, device, [&](const RunOptions& r) { return bidirectional_backward_workspace(params, grads, r); },
-          [&](const RunOptions& r) { bidirectional_backward(params, grads, r); });
+          c, run, device, [&](const RunOptions& r) { return form.backward_workspace(params, grads, r); },
+          [&](const RunOptions& r) { form.backward(params, grads, r); });
     }
-    return;
-  }
-  const ChunkwiseParams params = chunkwise_params(c, in);
-  const auto grads = outputs.grads<ChunkwiseGrads>(in.dout);
-  if (out.given()) {
-    call_with_workspace(
-        c, run, device, [&](const RunOptions& r) { return chunkwise_forward_workspace(params, out, r); },
-        [&](const RunOptions& r) { chunkwise_forward(params, out, r); });
-  }
-  if (outputs.any_gradient()) {
-    call_with_workspace(
-        c, run, device, [&](const RunOptions& r) { return chunkwise_backward_workspace(params, grads, r); },
-        [&](const RunOptions& r) { chunkwise_backward(params, grads, r); });
+    kept.check();
+  };
+  if (c.form == Form::kBidirectional) {
+    passes(bidirectional_params(c, in), outputs.grads<BidirectionalGrads>(in.dout), BidirectionalCalls{});
+  } else {
+    passes(chunkwise_params(c, in), outputs.grads<ChunkwiseGrads>(in.dout), ChunkwiseCalls{});
   }
 }
 
@@ -193,7 +236,8 @@ bool for_one_card(std::string_view candidate) { return candidate.substr(0, 2) ==
 
 }  // namespace
 
-CaseResult run_case(const Case& c, const CaseInputs& in, const RunOptions& run, unsigned wanted) {
+CaseResult run_case(const Case& c, const CaseInputs& in, const RunOptions& run, unsigned wanted,
+                    std::int64_t* maybe_kept) {
   const bool backward = has_backward(c.form, run.candidate) &&
                         (!for_one_card(run.candidate) || steps_aside(c, run.candidate, true).empty());
   Outputs outputs(c, in, backward ? wanted : wanted & kOnlyOut);
@@ -206,10 +250,10 @@ CaseResult run_case(const Case& c, const CaseInputs& in, const RunOptions& run, 
       placed_outputs.list[f].view = outputs.list[f].view;
       place.move_output(placed_outputs.list[f].view, outputs.list[f].memory.guarded_bytes(), kResultFields[f].name);
     }
-    run_passes(c, placed, placed_outputs, run, kDevice);
+    run_passes(c, placed, placed_outputs, run, kDevice, maybe_kept);
     place.finish(c.name());
   } else {
-    run_passes(c, in, outputs, run, kCpu);
+    run_passes(c, in, outputs, run, kCpu, maybe_kept);
   }
   CaseResult result;
   for (std::size_t f = 0; f < outputs.list.size(); ++f) {

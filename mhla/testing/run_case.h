@@ -35,8 +35,10 @@ inline constexpr unsigned kAllResults = ~0u, kOnlyOut = 1u;
 
 // Results have the dtype of the inputs and are given where they were wanted; gradients are not given for a candidate
 // without a backward pass. Candidates that work on a CUDA device get their tensors and workspace there, device 0, on
-// run.stream. Throws mhla::Error when a guard band, a gap or an input was written.
-CaseResult run_case(const Case& c, const CaseInputs& inputs, const RunOptions& run = {}, unsigned wanted = kAllResults);
+// run.stream. `maybe_kept`: forward keeps summaries for backward, and this many bytes. Throws mhla::Error when a guard
+// band, a gap, an input or, by backward, what is kept was written.
+CaseResult run_case(const Case& c, const CaseInputs& inputs, const RunOptions& run = {}, unsigned wanted = kAllResults,
+                    std::int64_t* maybe_kept = nullptr);
 
 // The reference on the f64 values of the inputs: what every candidate is measured against.
 CaseResult reference_case(const Case& c, const CaseInputs& inputs);

@@ -1,6 +1,7 @@
 // The bidirectional form (README.md, eq. 1 to 4), with q~ = phi(q), k~ = phi(k), i = block of t:
 //   out_t = scale * q~_t^T S~_i / (eps + q~_t . z~_i),   S~_i = sum_b mix[i,b] S_b,   S_b = sum_{s in b} k~_s v_s^T
-// Tokens stay in raster order; the kernel gathers blocks. Backward needs nothing kept by forward.
+// Tokens stay in raster order; the kernel gathers blocks. Backward needs nothing of forward; what it can use is
+// kept where it is asked for (RunOptions::kept).
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,9 @@ void bidirectional_backward(const BidirectionalParams& params, const Bidirection
 std::int64_t bidirectional_forward_workspace(const BidirectionalParams& params, View out, const RunOptions& run = {});
 std::int64_t bidirectional_backward_workspace(const BidirectionalParams& params, const BidirectionalGrads& grads,
                                               const RunOptions& run = {});
+
+// Bytes that the same call keeps for bidirectional_backward() in RunOptions::kept: 0 where backward would gain nothing.
+std::int64_t bidirectional_kept(const BidirectionalParams& params, View out, const RunOptions& run = {});
 
 // Who can run the same call, fastest first, each with its reason where it cannot.
 std::vector<Support> bidirectional_forward_support(const BidirectionalParams& params, View out);

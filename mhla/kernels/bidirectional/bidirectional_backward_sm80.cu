@@ -1,8 +1,8 @@
-// Backward of the bidirectional form in bf16: candidates `sm80` and `sm90`. Nothing is kept from forward. Short
-// sequences go over all pairs of tokens (bidirectional_backward_pairs_sm80.cu), with 8 bytes of workspace per padded
-// token and query head unless a warpgroup takes them, dmix in parts. Hopper has one kernel for heads whose summaries
-// fit shared memory (bidirectional_backward_sm90_fused.cuh). Others pass summaries through memory
-// (common/cuda/sm80_backward.cuh): 4 M (D E + D) bytes per kv head, in rounds of heads (kRoundBytes).
+// Backward of the bidirectional form in bf16: candidates `sm80` and `sm90`. Short sequences go over all pairs of tokens
+// (bidirectional_backward_pairs_sm80.cu), with 8 bytes of workspace per padded token and query head unless a warpgroup
+// takes them, dmix in parts. Hopper has one kernel for heads whose summaries fit shared memory
+// (bidirectional_backward_sm90_fused.cuh). Others pass summaries through memory (common/cuda/sm80_backward.cuh): 4 M
+// (D E + D) bytes per kv head, in rounds of heads (kRoundBytes), half of that where forward kept them (KeptSums).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/bidirectional/bidirectional_candidates.h"
 #include "mhla/kernels/bidirectional/bidirectional_sm80.cuh"
@@ -40,7 +40,8 @@ class Backward {
     packed_mix_ =
         ws.take<uint4>(2 * p.Hm * packed_mix_units(mix_rows_of(p, hopper), p.M), "packed mix and its transpose");
     at_once_ = units_at_once(units_, 4 * p.M * block);
-    summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
+    if (!p.has_den()) kept_ = KeptSums(p, units_ * p.M, block);
+    if (!kept_.given()) summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
     mixed_ = ws.take<Bf16>(at_once_ * p.M * block, "mixed summaries");
     if (p.has_den()) {
       den_ = ws.take<float>(p.B * p.H * p.N, "denominators");
@@ -103,12 +104,14 @@ class Backward {
     for (std::int64_t round = 0; round < rounds_; ++round) {
       a.first_unit = static_cast<int>(round * at_once_);
       a.units = static_cast<int>(std::min(at_once_, units_ - round * at_once_));
-      a.summaries = summaries_, a.mixed = mixed_;
+      a.summaries = summaries_, a.mixed = mixed_, a.query_sums = mixed_;
+      const std::int64_t first_block = a.first_unit * p_.M;
+      if (kept_.given()) a.summaries = kept_.summaries(first_block), a.query_sums = kept_.mixed(first_block);
       if (p_.has_den()) {
         launch_den_summaries(a, strided<const Bf16>(p_.maybe_k_den), stream);
         den_queries(a, g, stream);
       } else {
-        launch_summaries(a, stream);
+        if (!kept_.given()) launch_summaries(a, stream);
         query_gradient(counters.next(a), g, stream);
       }
       const bool mixed_back = g.dmix != nullptr && wants_keys() && mix_.takes_back(a);
@@ -148,6 +151,7 @@ class Backward {
   MixGradient mix_;
   ItemCounters counters_;
   uint4* packed_mix_ = nullptr;
+  KeptSums kept_;
   Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
   float *den_ = nullptr, *dden_ = nullptr;  // with q_den and k_den
   Bf16* mixed_z_ = nullptr;

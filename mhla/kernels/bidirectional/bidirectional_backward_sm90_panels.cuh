@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(QueryGradientTiles<S>::kThreads, QueryGradient
       const int i = walk.item;
       const Item item(p, i);
       summary_ring.wait_empty(walk.place);
-      copy_summary_and_z<T::kPanels>(p.mixed + static_cast<std::int64_t>(i) * (D * E + D), D, E,
+      copy_summary_and_z<T::kPanels>(p.query_sums + static_cast<std::int64_t>(i) * (D * E + D), D, E,
                                      base + T::kSummariesAt + walk.place.stage * T::kSummary);
       summary_ring.copied(walk.place);
       for (int h = 0; h < p.group; ++h) {

@@ -285,7 +285,7 @@ __device__ inline void copy_queries(const Arguments& p, const Gradients& g, std:
   const auto bring_summary = [&](const ItemWalk& walk) {
     if (!waited) after_previous(), allow_next(), waited = true;
     summary_ring.wait_empty(walk.place);
-    copy_summary_and_z<T::kPanels>(p.mixed + static_cast<std::int64_t>(walk.item) * (D * E + D), D, E,
+    copy_summary_and_z<T::kPanels>(p.query_sums + static_cast<std::int64_t>(walk.item) * (D * E + D), D, E,
                                    base + T::kSummariesAt + walk.place.stage * T::kSummary);
     summary_ring.copied(walk.place);
   };

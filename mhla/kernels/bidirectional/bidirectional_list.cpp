@@ -83,6 +83,10 @@ std::int64_t bidirectional_backward_workspace(const BidirectionalParams& params,
   return workspace_of(kBackward, backward_problem(params, grads, run), run);
 }
 
+std::int64_t bidirectional_kept(const BidirectionalParams& params, View out, const RunOptions& run) {
+  return kept_of(kForward, forward_problem(params, out, run), run);
+}
+
 std::vector<Support> bidirectional_forward_support(const BidirectionalParams& params, View out) {
   return support_of(kForward, forward_problem(params, out, {}));
 }

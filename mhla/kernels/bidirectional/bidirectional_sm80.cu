@@ -82,7 +82,8 @@ class Forward {
     const std::int64_t block = p.D * p.E + p.D;
     packed_mix_ = ws.take<uint4>(p.Hm * packed_mix_units(mix_rows_of(p, hopper), p.M), "packed mix");
     at_once_ = units_at_once(units_, 2 * p.M * block);
-    summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
+    if (!p.has_den()) kept_ = KeptSums(p, units_ * p.M, block);
+    if (!kept_.given()) summaries_ = ws.take<Bf16>(at_once_ * p.M * block, "summaries");
   }
 
   void run() {
@@ -113,6 +114,7 @@ class Forward {
     launch_pack_mix(a, static_cast<int>(p_.Hm), false, stream);
     for (std::int64_t first = 0; first < units_; first += at_once_) {
       a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(at_once_, units_ - first));
+      if (kept_.given()) a.summaries = kept_.summaries(first * p_.M), a.mixed = kept_.mixed(first * p_.M);
       if (p_.has_den()) {
         launch_den_summaries(a, strided<const Bf16>(p_.maybe_k_den), stream);
         launch_denominators(a, strided<const Bf16>(p_.maybe_q_den), nullptr, stream);
@@ -136,6 +138,7 @@ class Forward {
   sm90::BoxPlan boxes_;
   std::int64_t units_ = 0, at_once_ = 0;
   uint4* packed_mix_ = nullptr;
+  KeptSums kept_;
   Bf16* summaries_ = nullptr;
   float* den_ = nullptr;  // with q_den and k_den
 };

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(128, S::kRows >= 8 ? 3 : 5) readout_kernel(Arg
   const auto unit_of = [&](int at) { return at / p.M / p.group; };
   const auto fetch = [&](int at, int buffer) {
     if (at < items) {
-      const Bf16* from = p.summaries + (static_cast<std::int64_t>(unit_of(at)) * p.M + at % p.M) * (D * E + D);
+      const Bf16* from = p.mixed + (static_cast<std::int64_t>(unit_of(at)) * p.M + at % p.M) * (D * E + D);
       const std::uint32_t to = shared_address(shared + buffer * summary_bytes);
       for (int i = threadIdx.x; i < D * (E / 8); i += 128) {
         copy16(to + summary_row(i / (E / 8), S::kPitch) + i % (E / 8) * 16, from + i * 8, true);

@@ -69,6 +69,10 @@ TEST_P(BidirectionalBits, FastPaths) {
   check(cases, check_alone);
   check(cases, check_strides);
 }
+TEST_P(BidirectionalBits, KeptSummariesChangeNothing) {
+  check(forgotten_shapes(kForm), check_kept);
+  check(in_dtype(fast_path_shapes(kForm), DType::kBF16), check_kept);
+}
 TEST_P(BidirectionalBits, FastPathsKeepNanInItsSequence) {
   if (GetParam() == "ref") return;
   // The reference runs eight times for each; `simd` has one path for most of them.

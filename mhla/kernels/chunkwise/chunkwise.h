@@ -55,6 +55,9 @@ std::int64_t chunkwise_forward_workspace(const ChunkwiseParams& params, View out
 std::int64_t chunkwise_backward_workspace(const ChunkwiseParams& params, const ChunkwiseGrads& grads,
                                           const RunOptions& run = {});
 
+// Bytes that the same call keeps for chunkwise_backward() in RunOptions::kept: 0 where backward would gain nothing.
+std::int64_t chunkwise_kept(const ChunkwiseParams& params, View out, const RunOptions& run = {});
+
 // Who can run the same call, fastest first, each with its reason where it cannot.
 std::vector<Support> chunkwise_forward_support(const ChunkwiseParams& params, View out);
 std::vector<Support> chunkwise_backward_support(const ChunkwiseParams& params, const ChunkwiseGrads& grads);

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kChunkThreads, S::kRows >= 8 ? 3 : 4)
     }
   }
   __syncthreads();
-  multiply_parts<S>(p, acc[0], mine, at.row, at.index, stream, [&](int part) {
+  multiply_parts<S>(p, acc[0], mine, p.mixed, at.row, at.index, stream, [&](int part) {
     const auto* z = reinterpret_cast<const Bf16*>(stream + summary_row(D, S::kPitch)) + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < S::kColumns; ++j) {

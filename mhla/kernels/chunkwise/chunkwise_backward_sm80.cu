@@ -1,8 +1,9 @@
 // Backward of the causal form in bf16, candidates `sm80` and `sm90` (chunkwise_backward_sm80.cuh): summaries and
 // prefixes again, dq with w and c of every token, dP in place of P, dmix, dS in place of dP, then dk and dv, in rounds
 // of heads (kRoundBytes). Without a normaliser, and with up to 32 or 65 to 128 rows of mix, `sm90` makes S and dP first
-// and mixes both at once. Workspace: 4 M (D E + D) bytes per kv head of a round, 8 bytes per token and query head, dmix
-// in parts. Packed sequences go group by group (chunkwise_sm80_plan.h).
+// and mixes both at once. Workspace: 4 M (D E + D) bytes per kv head of a round, half of that where forward kept
+// summaries (KeptSums), 8 bytes per token and query head, dmix in parts. Packed sequences go group by group
+// (chunkwise_sm80_plan.h).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_plan.h"
@@ -80,7 +81,8 @@ class CausalBackward {
       mix_parts = std::max(mix_parts, rounds.mix.floats());
       diagonals = std::max(diagonals, rounds.heads * group.chunks * tiles_);
     }
-    summaries_ = ws.take<Bf16>(summaries, "summaries");
+    kept_ = KeptSums(p, plan_.chunks * p.Hkv * parts_, block);
+    if (!kept_.given()) summaries_ = ws.take<Bf16>(summaries, "summaries");
     mixed_ = ws.take<Bf16>(summaries, "prefixes");
     weights_ = ws.take<float2>(p.B * p.H * p.N, "weights of tokens");
     ranges_ = ws.take<TokenRange>(static_cast<std::int64_t>(plan_.ranges.size()), "packed sequences");
@@ -132,13 +134,15 @@ class CausalBackward {
     for (std::int64_t round = 0; round < rounds.count; ++round) {
       const std::int64_t first = round * rounds.at_once, heads = std::min(rounds.at_once, rounds.heads - first);
       a.first_unit = static_cast<int>(first * parts_), a.units = static_cast<int>(heads * parts_);
-      a.summaries = summaries_, a.mixed = mixed_;
+      a.summaries = summaries_, a.mixed = mixed_, a.query_sums = both_at_once(a) ? summaries_ : mixed_;
+      const std::int64_t kept = (group.before * p_.Hkv + first * group.chunks) * parts_;
+      if (kept_.given()) a.summaries = kept_.summaries(kept), a.query_sums = kept_.mixed(kept);
       if (both_at_once(a)) {
         at_once(a, back.packed_mix, g, rounds, round, heads, stream);
         continue;
       }
       summaries(a, a, stream);
-      launch_mix(a, false, stream);
+      if (!kept_.given()) launch_mix(a, false, stream);
       query_gradient(a, g, heads, stream);
       prefix_gradient(a, a, g, stream);
       if (g.dmix != nullptr) rounds.mix.launch_products(a, g, round, p_.Hm, stream);
@@ -165,14 +169,13 @@ class CausalBackward {
     prefix_gradient(a, sums, free, stream);
     free.parts += round * rounds.mix.round_size;
     sm90::launch_mix_both(a, free, back_mix, rounds.mix.splits, p_.Hm, stream);
-    Arguments prefixes = a;
-    prefixes.mixed = a.summaries;
-    query_gradient(prefixes, g, heads, stream);
+    query_gradient(a, g, heads, stream);
     key_value_gradient(a, g, heads, stream);
   }
 
-  // S by the kernel of the forward pass where it takes them, else by that of `other`.
+  // S by the kernel of the forward pass where it takes them, else by that of `other`; nothing where it was kept.
   void summaries(const Arguments& a, const Arguments& other, cudaStream_t stream) const {
+    if (kept_.given()) return;
     if (by_ring(a)) return sm90::launch_chunk_summaries(a, p_, stream);
     launch_block_summaries(other, stream);
   }
@@ -218,6 +221,7 @@ class CausalBackward {
   std::int64_t parts_ = 1;
   int tiles_ = 1;  // of 64 tokens in a chunk
   uint4* packed_mix_ = nullptr;
+  KeptSums kept_;
   Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
   float2* weights_ = nullptr;
   float *mix_parts_ = nullptr, *diagonal_ = nullptr;

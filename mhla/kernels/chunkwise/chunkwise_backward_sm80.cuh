@@ -26,15 +26,16 @@ __device__ inline void all_there() {
   __syncthreads();
 }
 
-// acc += a S^T over the columns of all parts, a: 16 rows of a tile in shared memory, a tile of it per part.
+// acc += a S^T over the columns of all parts, a: 16 rows of a tile in shared memory, a tile of it per part; S: in
+// `sums`, of the units of a head.
 // at_part(part) is called while that part of the summary is there.
 template <class S, class F>
-__device__ inline void multiply_parts(const Arguments& p, float (&acc)[S::kColumns][4], const char* a, int local,
-                                      int index, char* stream, const F& at_part) {
+__device__ inline void multiply_parts(const Arguments& p, float (&acc)[S::kColumns][4], const char* a, const Bf16* sums,
+                                      int local, int index, char* stream, const F& at_part) {
   const int lane = threadIdx.x % 32, X = S::D(p) * S::E(p) + S::D(p);
   for (int part = 0; part < p.parts; ++part) {
     if (part > 0) __syncthreads();
-    copy_summary<S>(p, p.mixed + (static_cast<std::int64_t>(local * p.parts + part) * p.M + index) * X, stream);
+    copy_summary<S>(p, sums + (static_cast<std::int64_t>(local * p.parts + part) * p.M + index) * X, stream);
     all_there();
     const std::uint32_t left = shared_address(a + part * kChunkTileBytes<S>) + lane % 16 * S::kPitch;
     multiply_by_rows<S>(

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2) causal_query_gradient_kernel
   const float m = p.diagonal(head, at.index);
   float a[1][S::kColumns][4] = {}, b[1][kNormalized ? S::kColumns : 1][4] = {};
   if (at.index > 0) {
-    multiply_parts<S>(p, a[0], mine, local, at.index, stream, [&](int part) {
+    multiply_parts<S>(p, a[0], mine, p.query_sums, local, at.index, stream, [&](int part) {
       if constexpr (kNormalized) {
         const auto* z = reinterpret_cast<const Bf16*>(stream + summary_row(D, S::kPitch)) + lane % 4 * 2;
 #pragma unroll

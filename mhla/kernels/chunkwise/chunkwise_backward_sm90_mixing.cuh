@@ -2,7 +2,7 @@
 // dP does not depend on P, so without a normaliser. A tile has 64 rows, S of 32 chunks and dP of 32 chunks; with
 // mix below the diagonal in one quarter of a matrix and its transpose in another one,
 //   [P; dS] = [mix 0; 0 mix^T] [S; dP]    and    dmix = dP S^T
-// are products of 64 x 64. P takes the place of S, dS that of dP.
+// are products of 64 x 64. P takes the place of S unless forward kept it, dS that of dP.
 #pragma once
 
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm90_plan.h"
@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(MixBothPlan::kThreads, MixBothPlan::blocks())
   take_registers<MixBothPlan::kReaderRegisters>();
   const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4, own = warp * 16 + lane / 4;
   const float* const mix = p.mix + matrix * p.mix_head;
+  const bool kept = p.query_sums != p.summaries;  // P
   std::uint32_t a[4][4];
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
@@ -148,6 +149,7 @@ __global__ void __launch_bounds__(MixBothPlan::kThreads, MixBothPlan::blocks())
     multiply();
     finish_products(acc);
     ring.release(at);
+    if (own < T::kHalf && kept) continue;
     const int x0 = strips.column(item), chunk = own % T::kHalf;
     Bf16* const to = (own < T::kHalf ? p.summaries : p.mixed) + strips.at(item) + static_cast<std::int64_t>(chunk) * X;
 #pragma unroll

@@ -42,7 +42,7 @@ __device__ inline void copy_query_tiles(const Arguments& p, const Gradients& g, 
     own_at.next();
     if (index > 0) {
       const std::int64_t X = static_cast<std::int64_t>(D) * E + D;
-      const Bf16* prefix = p.mixed + (static_cast<std::int64_t>(local) * kParts * p.M + index) * X;
+      const Bf16* prefix = p.query_sums + (static_cast<std::int64_t>(local) * kParts * p.M + index) * X;
       for (int panel = 0; panel < T::kColumns; ++panel, at.next()) {
         const int part = panel / T::kPanels, column = panel % T::kPanels * 64;
         ring.wait_empty(at);
@@ -288,9 +288,9 @@ __global__ void __launch_bounds__((1 + kReaders) * kGroupThreads, kReaders == 1 
     if constexpr (kNormalized) {
       const std::int64_t X = static_cast<std::int64_t>(D) * S::E(p) + D;
       const Bf16* const maybe_z =
-          index == 0
-              ? nullptr
-              : p.mixed + (static_cast<std::int64_t>(row / p.group) * kParts * p.M + index + 1) * X - D + lane % 4 * 2;
+          index == 0 ? nullptr
+                     : p.query_sums + (static_cast<std::int64_t>(row / p.group) * kParts * p.M + index + 1) * X - D +
+                           lane % 4 * 2;
       const Bf16* const mine = q + lane % 4 * 2;  // rows past the end: whatever row is there
       wc[0] = normalized_row<S, 0>(p, acc, keys_before, m, valid[0] ? mine : mine - own * p.q.token, maybe_z);
       wc[1] = normalized_row<S, 1>(p, acc, keys_before, m, valid[1] ? mine + 8 * p.q.token : mine - own * p.q.token,

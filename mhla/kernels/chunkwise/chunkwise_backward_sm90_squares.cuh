@@ -85,6 +85,7 @@ __global__ void __launch_bounds__(MixSquaresPlan::kThreads, 1)
   const std::uint64_t mix = panel_descriptor(base + square * kPanelBytes), back = mix + kPlan.mix_bytes() / 16;
   const char* const mix_panel = shared + square * kPlan.half_bytes() + square * kPanelBytes;
   constexpr int kSquare16 = kPanelBytes / 16;
+  const bool kept = p.query_sums != p.summaries;  // P, by forward
   Accumulator d_mix[2] = {};
   for (int item = strips.first; item < strips.end; ++item, at.next()) {
     char* const tile = shared + kPlan.stages_at() + at.stage * kPlan.stage_bytes();
@@ -143,8 +144,8 @@ __global__ void __launch_bounds__(MixSquaresPlan::kThreads, 1)
     const int row = square * 64 + own, width = min(64, X - strips.column(item));
     const std::int64_t offset = strips.at(item) + static_cast<std::int64_t>(row) * X;
     Bf16 *const P = p.summaries + offset, *const dS = p.mixed + offset;
-    write_panel_row<0>(acc[0], 1.0f, row < p.M, P, width);
-    write_panel_row<1>(acc[0], 1.0f, row + 8 < p.M, P + std::int64_t{8} * X, width);
+    write_panel_row<0>(acc[0], 1.0f, !kept && row < p.M, P, width);
+    write_panel_row<1>(acc[0], 1.0f, !kept && row + 8 < p.M, P + std::int64_t{8} * X, width);
     write_panel_row<0>(acc[1], 1.0f, row < p.M, dS, width);
     write_panel_row<1>(acc[1], 1.0f, row + 8 < p.M, dS + std::int64_t{8} * X, width);
   }

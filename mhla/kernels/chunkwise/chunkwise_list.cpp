@@ -92,6 +92,10 @@ std::int64_t chunkwise_backward_workspace(const ChunkwiseParams& params, const C
   return workspace_of(kBackward, backward_problem(params, grads, run), run);
 }
 
+std::int64_t chunkwise_kept(const ChunkwiseParams& params, View out, const RunOptions& run) {
+  return kept_of(kForward, forward_problem(params, out, run), run);
+}
+
 std::vector<Support> chunkwise_forward_support(const ChunkwiseParams& params, View out) {
   return support_of(kForward, forward_problem(params, out, {}));
 }

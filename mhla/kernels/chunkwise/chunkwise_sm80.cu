@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(128, 2) causal_kernel(Arguments p, int query_t
   const Bf16 *k = u.k(p) + block.origin * p.k.token, *v = u.v(p) + block.origin * p.v.token;
   copy_tile<S>(q, p.q.token, first, size, D, queries);
   if (index > 0) {
-    const Bf16* from = p.summaries + (static_cast<std::int64_t>(unit) * p.M + index) * (D * E + D);
+    const Bf16* from = p.mixed + (static_cast<std::int64_t>(unit) * p.M + index) * (D * E + D);
     const std::uint32_t to = shared_address(prefix);
     for (int i = threadIdx.x; i < D * (E / 8); i += 128) {
       copy16(to + summary_row(i / (E / 8), S::kPitch) + i % (E / 8) * 16, from + i * 8, true);
@@ -152,7 +152,8 @@ class CausalForward {
     for (const SequenceGroup& group : plan_.groups) {
       summaries = std::max(summaries, at_once(group) * group.chunks * block);
     }
-    summaries_ = ws.take<Bf16>(summaries, "summaries");
+    kept_ = KeptSums(p, plan_.chunks * p.Hkv * parts_, block);
+    if (!kept_.given()) summaries_ = ws.take<Bf16>(summaries, "summaries");
     ranges_ = ws.take<TokenRange>(static_cast<std::int64_t>(plan_.ranges.size()), "packed sequences");
   }
 
@@ -180,6 +181,8 @@ class CausalForward {
     const std::int64_t all = units(group), step = at_once(group);
     for (std::int64_t first = 0; first < all; first += step) {
       a.first_unit = static_cast<int>(first), a.units = static_cast<int>(std::min(step, all - first));
+      const std::int64_t kept = group.before * p_.Hkv * parts_ + first * group.chunks;
+      if (kept_.given()) a.summaries = kept_.summaries(kept), a.mixed = kept_.mixed(kept);
       summaries(a, stream);
       launch_mix(a, false, stream);
       read_out(a, stream);
@@ -207,6 +210,7 @@ class CausalForward {
   SequencePlan plan_;
   std::int64_t parts_ = 1;
   uint4* packed_mix_ = nullptr;
+  KeptSums kept_;
   Bf16* summaries_ = nullptr;
   TokenRange* ranges_ = nullptr;
 };

@@ -12,7 +12,8 @@ namespace mhla {
 sm80::SequencePlan sm80::sequence_plan(const Problem& p) {
   SequencePlan plan;
   if (!p.maybe_cu_seqlens.given()) {
-    plan.groups.push_back({0, p.B, p.M});
+    plan.groups.push_back({0, p.B, p.M, 0});
+    plan.chunks = p.B * p.M;
     return plan;
   }
   for (const Sequence& s : p.sequences) {
@@ -23,9 +24,10 @@ sm80::SequencePlan sm80::sequence_plan(const Problem& p) {
                    [&](const TokenRange& a, const TokenRange& b) { return chunks(a) > chunks(b); });
   for (const TokenRange& s : plan.ranges) {
     if (plan.groups.empty() || 2 * chunks(s) <= plan.groups.back().chunks) {
-      plan.groups.push_back({&s - plan.ranges.data(), 0, chunks(s)});
+      plan.groups.push_back({&s - plan.ranges.data(), 0, chunks(s), plan.chunks});
     }
     ++plan.groups.back().count;
+    plan.chunks += plan.groups.back().chunks;
   }
   return plan;
 }

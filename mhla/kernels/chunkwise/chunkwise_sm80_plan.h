@@ -23,6 +23,7 @@ constexpr std::int64_t column_parts(std::int64_t E) {
 // Sequences that share launches, each with as many chunks as the longest of them: the others end in empty ones.
 struct SequenceGroup {
   std::int64_t first, count, chunks;  // of SequencePlan::ranges
+  std::int64_t before;                // chunks of all sequences of the groups before
 };
 
 // Packed sequences, longest first, without empty ones. Those of a group have more than half of the chunks of its first:
@@ -31,6 +32,7 @@ struct SequenceGroup {
 struct SequencePlan {
   std::vector<TokenRange> ranges;
   std::vector<SequenceGroup> groups;
+  std::int64_t chunks = 0;  // of all sequences
 };
 SequencePlan sequence_plan(const Problem& problem);
 

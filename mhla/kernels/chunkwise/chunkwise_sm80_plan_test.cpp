@@ -75,10 +75,12 @@ TEST(CausalSm80Plan, FewGroupsFewEmptyChunks) {
   std::int64_t worked_on = 0, needed = 0, next = 0;
   for (const SequenceGroup& group : plan.groups) {
     EXPECT_EQ(group.first, next);
+    EXPECT_EQ(group.before, worked_on);
     next += group.count;
     worked_on += group.count * group.chunks;
   }
   EXPECT_EQ(next, static_cast<std::int64_t>(lengths.size()));
+  EXPECT_EQ(plan.chunks, worked_on);
   for (const std::int64_t length : lengths) needed += (length + 63) / 64;
   EXPECT_LT(worked_on, 2 * needed);
 }

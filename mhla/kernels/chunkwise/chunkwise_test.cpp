@@ -70,6 +70,10 @@ TEST_P(ChunkwiseBits, FastPaths) {
   check(cases, check_alone);
   check(cases, check_strides);
 }
+TEST_P(ChunkwiseBits, KeptSummariesChangeNothing) {
+  check(forgotten_shapes(kForm), check_kept);
+  check(in_dtype(fast_path_shapes(kForm), DType::kBF16), check_kept);
+}
 TEST_P(ChunkwiseBits, FastPathsKeepNanInItsSequence) {
   if (GetParam() == "ref") return;
   // The reference runs eight times for each; `simd` has one path for most of them.

@@ -45,6 +45,17 @@ bool finish_empty(const Problem& p) {
   return true;
 }
 
+// The candidate over the memory that is kept, which is carved anew by every run. Both outlive the result.
+Work with_kept(const Candidate<Problem>& candidate, const Problem& problem, std::span<std::byte> kept) {
+  return [&candidate, &problem, kept](Workspace& workspace, Executor& executor) {
+    if (kept.empty()) return candidate.run(problem, workspace, executor);
+    Workspace memory(kept);
+    Problem keeping = problem;
+    keeping.maybe_kept = &memory;
+    candidate.run(keeping, workspace, executor);
+  };
+}
+
 }  // namespace
 
 const Candidate<Problem>& choose_candidate(std::span<const Candidate<Problem>> list, const Problem& problem,
@@ -96,16 +107,26 @@ void run_in_workspace(const char* entry, int device, const RunOptions& run, cons
 std::int64_t workspace_of(std::span<const Candidate<Problem>> list, const Problem& problem, const RunOptions& run) {
   const auto& candidate = choose(list, problem, run.candidate, problem.entry);
   if (empty(problem)) return 0;
-  return count_workspace(problem.device(), run, [&](Workspace& workspace, Executor& executor) {
-    candidate.run(problem, workspace, executor);
-  });
+  return count_workspace(problem.device(), run, with_kept(candidate, problem, run.kept));
+}
+
+std::int64_t kept_of(std::span<const Candidate<Problem>> list, const Problem& problem, const RunOptions& run) {
+  const auto& candidate = choose(list, problem, run.candidate, problem.entry);
+  if (empty(problem)) return 0;
+  Workspace kept;
+  Problem keeping = problem;
+  keeping.maybe_kept = &kept;
+  count_workspace(problem.device(), run,
+                  [&](Workspace& workspace, Executor& executor) { candidate.run(keeping, workspace, executor); });
+  return kept.used();
 }
 
 void run_call(std::span<const Candidate<Problem>> list, const Problem& problem, const RunOptions& run) {
   const auto& candidate = choose_candidate(list, problem, run.candidate);
   if (finish_empty(problem)) return;
-  run_in_workspace(problem.entry, problem.device(), run,
-                   [&](Workspace& workspace, Executor& executor) { candidate.run(problem, workspace, executor); });
+  if (reinterpret_cast<std::uintptr_t>(run.kept.data()) % kAlignment != 0)
+    fail(problem.entry, ": kept is not aligned, expected a multiple of ", kAlignment, " bytes");
+  run_in_workspace(problem.entry, problem.device(), run, with_kept(candidate, problem, run.kept));
 }
 
 }  // namespace mhla

@@ -1,5 +1,7 @@
 #include "mhla/kernels/common/options.h"
 
+#include <cstdlib>
+
 #include "mhla/core/error.h"
 
 namespace mhla {
@@ -22,6 +24,14 @@ Enum parse(std::span<const std::string_view> names, std::string_view name, const
 }
 
 }  // namespace
+
+bool keeps_summaries() {
+  static const bool on = [] {
+    const char* value = std::getenv("MHLA_KEEP");
+    return value == nullptr || std::string_view(value) != "0";
+  }();
+  return on;
+}
 
 std::string_view name_of(Normalizer normalizer) { return kNormalizers[static_cast<int>(normalizer)]; }
 std::string feature_map_list() { return list_of(kFeatureMaps); }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mhla/core/view.h"
+#include "mhla/core/workspace.h"
 #include "mhla/kernels/common/layout.h"
 #include "mhla/kernels/common/options.h"
 #include "mhla/kernels/common/part.h"
@@ -38,7 +39,10 @@ struct Problem {
   double eps = 1e-6;
   double scale = 1.0;
   void* stream = nullptr;  // cudaStream_t of a problem in device memory
-  Part part;               // not given: the whole operator
+  // Summaries that forward leaves for backward (RunOptions::kept): both take the same buffers from it in the same
+  // order.
+  Workspace* maybe_kept = nullptr;
+  Part part;  // not given: the whole operator
 
   // Derived by check_problem.
   std::int64_t B = 0, N = 0, H = 0, Hkv = 0, D = 0, E = 0;

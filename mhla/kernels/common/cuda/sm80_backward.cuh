@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(gradient_warps(S::kTiles) * 32, gradient_block
       char* to = shared + next_slot * 2 * kTileBytes;
       const int head = coming.u.head * p.group + next_head;
       if (next_head == 0 && next_first == 0) {
-        copy_summary<S>(p, p.mixed + static_cast<std::int64_t>(next) * (D * E + D),
+        copy_summary<S>(p, p.query_sums + static_cast<std::int64_t>(next) * (D * E + D),
                         summaries + next_parity * summary_size);
         next_parity ^= flip;
       }

@@ -18,6 +18,26 @@ namespace mhla::sm80 {
 // Waits until the launches before this one on the stream are done and what they wrote can be read.
 __device__ inline void after_previous() { wait_for_previous(); }
 
+// S and S~ of all blocks of a call, left by forward for backward: where the caller has memory for them.
+class KeptSums {
+ public:
+  KeptSums() = default;
+  KeptSums(const Problem& p, std::int64_t blocks, std::int64_t values)
+      : given_(p.maybe_kept != nullptr), values_(values) {
+    if (!given_) return;
+    summaries_ = p.maybe_kept->take<Bf16>(blocks * values, "kept summaries");
+    mixed_ = p.maybe_kept->take<Bf16>(blocks * values, "kept mixed summaries");
+  }
+  [[nodiscard]] bool given() const { return given_; }
+  [[nodiscard]] Bf16* summaries(std::int64_t block) const { return summaries_ + block * values_; }
+  [[nodiscard]] Bf16* mixed(std::int64_t block) const { return mixed_ + block * values_; }
+
+ private:
+  bool given_ = false;
+  std::int64_t values_ = 0;  // of a block
+  Bf16 *summaries_ = nullptr, *mixed_ = nullptr;
+};
+
 // More shared memory than a kernel has unasked.
 template <class Kernel>
 void allow_shared(Kernel kernel, int bytes, const char* name) {

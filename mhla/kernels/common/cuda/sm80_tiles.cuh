@@ -43,7 +43,8 @@ struct Arguments {
   std::int64_t mix_head, mix_row, mix_column;  // strides; mix_head is 0 when shared
   uint4* packed_mix;                           // [Hm][packed_mix_units()], the three phases only
   Bf16* summaries;                             // [units][M][D E + D], S then z; the three phases only
-  Bf16* mixed;                                 // S~, in place of S where S is not needed any more
+  Bf16* mixed;                                 // S~, in place of S where S is not needed any more; its gradient
+  const Bf16* query_sums;                      // S~ as backward reads it: `mixed`, in place of S, or kept by forward
   int first_unit, units;                       // of this launch
   std::uint32_t* maybe_taken;                  // what this launch has taken of its items (sm90_items.cuh)
   int taken_count;                             // packing mix clears so many of these from there on
