@@ -24,6 +24,7 @@ class DeviceProblem {
   [[nodiscard]] Times time(int repeat, double min_seconds);
   [[nodiscard]] std::int64_t flushed() const { return flush_.size(); }  // bytes written before each call
   [[nodiscard]] std::int64_t workspace() const { return workspace_.size(); }
+  [[nodiscard]] std::int64_t kept() const { return kept_.size(); }  // bytes that forward leaves for backward
   // Forward and backward together, and the candidate has no backward for this: the list chose one, as it does for
   // users.
   [[nodiscard]] bool backward_by_list() const { return pass_ == Pass::kBoth && backward_run_.candidate.empty(); }
@@ -44,7 +45,7 @@ class DeviceProblem {
   OpTensors host_;
   OpViews views_;
   std::vector<DeviceBuffer> memory_;
-  DeviceBuffer workspace_, flush_;
+  DeviceBuffer workspace_, kept_, flush_;
 };
 
 // Bytes read plus bytes written per second of a copy on the device, in GB/s, best of several.

@@ -160,6 +160,11 @@ std::int64_t workspace_bytes(const OpShape& shape, Pass pass, const OpViews& t, 
   return std::max(forward, backward);
 }
 
+std::int64_t kept_bytes(const OpShape& shape, const OpViews& t, const RunOptions& run) {
+  return shape.causal() ? chunkwise_kept(bench_chunkwise(shape, t), t.out, run)
+                        : bidirectional_kept(bench_bidirectional(shape, t), t.out, run);
+}
+
 BenchProblem::BenchProblem(const OpShape& shape, DType dtype, Pass pass, const std::string& backend, Executor& executor,
                            int sets)
     : shape_(shape), pass_(pass), backend_(backend) {

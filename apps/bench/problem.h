@@ -42,6 +42,7 @@ MemoryEstimate op_memory(const OpShape& shape, DType dtype, Pass pass, int sets)
 // Runs `pass` over one set.
 void run_pass(const OpShape& shape, Pass pass, const OpViews& views, const RunOptions& run);
 std::int64_t workspace_bytes(const OpShape& shape, Pass pass, const OpViews& views, const RunOptions& run);
+std::int64_t kept_bytes(const OpShape& shape, const OpViews& views, const RunOptions& run);  // RunOptions::kept
 
 class BenchProblem {
  public:

@@ -80,8 +80,8 @@ struct Timed {
   double copy_gbytes_per_s = 0.0;
   double gemm_gflops = 0.0;  // best; 0: not measured
   std::string gemm_reason;
-  std::int64_t workspace = 0, extra = -1;  // bytes; extra negative: unknown
-  double formula = 0.0;                    // bytes; 0: none is promised
+  std::int64_t workspace = 0, kept = 0, extra = -1;  // bytes; extra negative: unknown
+  double formula = 0.0;                              // bytes; 0: none is promised
   int sets = 1;
   bool backward_by_list = false;
   double host_ms = 0.0;  // until a call on a device returned; 0 on the CPU
@@ -176,6 +176,7 @@ class OpBench {
     timed.gemm_reason = "not measured on a CUDA device";
     timed.copy_gbytes_per_s = *machine_.device_copy_gbytes_per_s;
     timed.workspace = timed.extra = problem->workspace();  // a call allocates its workspace and nothing else
+    timed.kept = problem->kept();
     timed.backward_by_list = problem->backward_by_list();
     timed.rivals = no_rivals("the LibTorch rivals run on the CPU");
     report(shape, pass, dtype, backend, timed);
@@ -244,6 +245,7 @@ class OpBench {
     const std::int64_t extra = timed.extra;
     const std::int64_t summaries = 4 * shape.blocks() * (shape.D * shape.E + shape.D);
     row.set("workspace_bytes", timed.workspace)
+        .set("kept_bytes", timed.kept)
         .set("peak_extra_bytes", extra >= 0 ? JsonValue(extra) : JsonValue())
         .set("summaries_bytes", summaries)
         .set("memory_formula_bytes", formula > 0.0 ? JsonValue(formula) : JsonValue())
@@ -272,6 +274,7 @@ class OpBench {
         "  memory: workspace {}, peak extra {}, at most {} by the formula; one head's summaries 4 M (D E + D) = {}",
         bytes_text(timed.workspace), extra >= 0 ? bytes_text(extra) : "unknown",
         formula > 0.0 ? bytes_text(static_cast<std::int64_t>(formula)) : "anything", bytes_text(summaries)));
+    if (timed.kept > 0) out_.line(fmt::format("  forward keeps {} for backward", bytes_text(timed.kept)));
     if (timed.backward_by_list) out_.line(fmt::format("  {} has no backward for this: the list chose one", backend));
     for (const char* rival : {"plain", "linear", "softmax"}) {
       const JsonValue& value = rivals.at(rival);

@@ -3,7 +3,8 @@
 //
 // clang-format off
 //   Autocast   casts q, k, v, q_den and k_den to autocast's dtype, never mix
-//   Autograd   saves the inputs; backward computes the gradients that are asked for, and is itself not differentiable
+//   Autograd   saves the inputs and what the kernels keep; backward computes the gradients that are asked for, and is
+//              itself not differentiable
 //   CPU, CUDA  checks, allocates, calls the kernel
 //   Meta       the same checks on shapes alone
 // clang-format on
@@ -88,8 +89,9 @@ inline std::vector<c10::SymInt> out_sizes(const AttentionInputs& in) {
   return {in.q.sym_size(0), in.q.sym_size(1), in.q.sym_size(2), in.v.sym_size(3)};
 }
 
+// `maybe_kept` gets what the kernels keep for backward, and stays undefined where that is nothing.
 template <class Form>
-at::Tensor forward_kernel(const AttentionInputs& in, const Options<Form>& options) {
+at::Tensor forward_keeping(const AttentionInputs& in, const Options<Form>& options, at::Tensor* maybe_kept) {
   const auto view = [](const at::Tensor& x, const char* name) { return view_of(x, Form::kForwardEntry, name); };
   const at::Tensor mix = wide_mix(in.mix), cu = on_host(in.cu_seqlens, Form::kForwardEntry);
   const Params<Form> params = params_of<Form>(in, mix, cu, options, view);
@@ -101,6 +103,8 @@ at::Tensor forward_kernel(const AttentionInputs& in, const Options<Form>& option
   at::Tensor memory;
   if (in.q.is_cuda()) {
     run.stream = current_stream(in.q);
+    const std::int64_t kept = maybe_kept == nullptr ? 0 : Form::kept(params, out_view, run);
+    if (kept > 0) *maybe_kept = device_workspace(in.q, kept), run.kept = bytes_of(*maybe_kept);
     memory = device_workspace(in.q, Form::forward_workspace(params, out_view, run));
     run.workspace = bytes_of(memory);
   }
@@ -108,10 +112,16 @@ at::Tensor forward_kernel(const AttentionInputs& in, const Options<Form>& option
   return out;
 }
 
-// The gradients that are wanted, in their order, into tensors of the inputs' sizes whose rows are dense.
+template <class Form>
+at::Tensor forward_kernel(const AttentionInputs& in, const Options<Form>& options) {
+  return forward_keeping<Form>(in, options, nullptr);
+}
+
+// The gradients that are wanted, in their order, into tensors of the inputs' sizes whose rows are dense. `maybe_kept`:
+// what forward_keeping() left, or undefined.
 template <class Form>
 void backward_into(const at::Tensor& dout, const AttentionInputs& in, const Options<Form>& options,
-                   const Wanted& wanted, const std::vector<at::Tensor>& gradients) {
+                   const Wanted& wanted, const std::vector<at::Tensor>& gradients, const at::Tensor& maybe_kept) {
   const auto view = [](const at::Tensor& x, const char* name) { return view_of(x, Form::kBackwardEntry, name); };
   const at::Tensor cu = on_host(in.cu_seqlens, Form::kBackwardEntry);
   const Params<Form> params = params_of<Form>(in, in.mix, cu, options, view);
@@ -128,6 +138,7 @@ void backward_into(const at::Tensor& dout, const AttentionInputs& in, const Opti
   at::Tensor memory;
   if (in.q.is_cuda()) {
     run.stream = current_stream(in.q);
+    if (maybe_kept.defined()) run.kept = bytes_of(maybe_kept);
     memory = device_workspace(in.q, Form::backward_workspace(params, grads, run));
     run.workspace = bytes_of(memory);
   }
@@ -135,8 +146,9 @@ void backward_into(const at::Tensor& dout, const AttentionInputs& in, const Opti
 }
 
 template <class Form>
-std::vector<at::Tensor> backward_kernel(const at::Tensor& dout, const AttentionInputs& given,
-                                        const Options<Form>& options, const Wanted& wanted) {
+std::vector<at::Tensor> backward_of_kept(const at::Tensor& dout, const AttentionInputs& given,
+                                         const Options<Form>& options, const Wanted& wanted,
+                                         const at::Tensor& maybe_kept) {
   AttentionInputs in = given;
   in.mix = wide_mix(given.mix);  // dmix comes as wide as the kernels' mix
   const auto like = differentiable(in);
@@ -147,12 +159,18 @@ std::vector<at::Tensor> backward_kernel(const at::Tensor& dout, const AttentionI
       fail(Form::kBackwardEntry, ": ", kGradientNames[i], " is wanted, but its input is not given");
     gradients.push_back(at::empty(like[i]->sizes(), like[i]->options()));
   }
-  backward_into<Form>(dout, in, options, wanted, gradients);
+  backward_into<Form>(dout, in, options, wanted, gradients, maybe_kept);
   if (wanted[3]) {
     at::Tensor& dmix = gradients[static_cast<std::size_t>(wanted[0]) + wanted[1] + wanted[2]];
     dmix = dmix.to(given.mix.scalar_type());
   }
   return gradients;
+}
+
+template <class Form>
+std::vector<at::Tensor> backward_kernel(const at::Tensor& dout, const AttentionInputs& in, const Options<Form>& options,
+                                        const Wanted& wanted) {
+  return backward_of_kept<Form>(dout, in, options, wanted, at::Tensor());
 }
 
 // A tensor without memory among others would bring them here, and its answer would have no numbers.
@@ -229,6 +247,20 @@ struct SavedOptions : torch::CustomClassHolder {
   Options<Form> options;
 };
 
+// Whether a call below autograd goes straight to the kernels, and not first to somebody who records or rewrites it: a
+// compiler, a trace, a dispatch mode.
+inline bool straight_to_kernels(const AttentionInputs& in) {
+  const c10::impl::LocalDispatchKeySet here = c10::impl::tls_local_dispatch_key_set();
+  for (const at::Tensor* x : differentiable(in)) {
+    if (!x->defined()) continue;
+    const c10::DispatchKeySet keys = (x->key_set() | here.included_) - here.excluded_ - c10::autocast_dispatch_keyset -
+                                     c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
+    const c10::DispatchKey first = keys.highestPriorityTypeId();
+    if (first != c10::DispatchKey::CPU && first != c10::DispatchKey::CUDA) return false;
+  }
+  return true;
+}
+
 template <class Form>
 struct Differentiable : torch::autograd::Function<Differentiable<Form>> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
@@ -239,9 +271,16 @@ struct Differentiable : torch::autograd::Function<Differentiable<Form>> {
     // mix is widened once for both passes; autograd casts its gradient back.
     const AttentionInputs in{
         q, k, v, wide_mix(mix), value_or_undefined(q_den), value_or_undefined(k_den), value_or_undefined(cu_seqlens)};
-    context->save_for_backward({in.q, in.k, in.v, in.mix, in.q_den, in.k_den, in.cu_seqlens});
+    at::Tensor out, kept;
+    if (keeps_summaries() && straight_to_kernels(in)) {
+      RECORD_USER_SCOPE(Form::kOp);
+      out = forward_keeping<Form>(in, options, &kept);
+    } else {
+      out = Form::call(in, options);
+    }
+    context->save_for_backward({in.q, in.k, in.v, in.mix, in.q_den, in.k_den, in.cu_seqlens, kept});
     context->saved_data["options"] = c10::IValue::make_capsule(c10::make_intrusive<SavedOptions<Form>>(options));
-    return Form::call(in, options);
+    return out;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -256,13 +295,27 @@ struct Differentiable : torch::autograd::Function<Differentiable<Form>> {
     for (std::size_t i = 0; i < kGradients; ++i) {
       if (inputs[i]->defined()) wanted[i] = context->needs_input_grad(edge++);
     }
-    const std::vector<at::Tensor> gradients = Form::call_backward(dout[0], in, options->options, wanted);
+    const std::vector<at::Tensor> gradients = gradients_of(dout[0], in, options->options, wanted, saved[7]);
     torch::autograd::variable_list all(8);  // one per argument of forward
     std::size_t next = 0;
     for (std::size_t i = 0; i < kGradients; ++i) {
       if (wanted[i]) all[i] = gradients[next++];
     }
     return all;
+  }
+
+ private:
+  static std::vector<at::Tensor> gradients_of(const at::Tensor& dout, const AttentionInputs& in,
+                                              const Options<Form>& options, const Wanted& wanted,
+                                              const at::Tensor& maybe_kept) {
+    if (maybe_kept.defined() && !at::GradMode::is_enabled()) {
+      const at::AutoDispatchBelowADInplaceOrView below;
+      if (straight_to_kernels(in)) {
+        RECORD_USER_SCOPE(Form::kBackwardOp);
+        return backward_of_kept<Form>(dout, in, options, wanted, maybe_kept);
+      }
+    }
+    return Form::call_backward(dout, in, options, wanted);
   }
 };
 

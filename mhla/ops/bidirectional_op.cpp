@@ -39,12 +39,14 @@ struct Bidirectional {
   using Options = BidirectionalOptions;
   using Params = BidirectionalParams;
   using Grads = BidirectionalGrads;
+  static constexpr const char *kOp = "mhla::bidirectional", *kBackwardOp = "mhla::bidirectional_backward";
   static constexpr const char* kForwardEntry = "bidirectional_forward";
   static constexpr const char* kBackwardEntry = "bidirectional_backward";
   static constexpr auto forward = bidirectional_forward;
   static constexpr auto backward = bidirectional_backward;
   static constexpr auto forward_workspace = bidirectional_forward_workspace;
   static constexpr auto backward_workspace = bidirectional_backward_workspace;
+  static constexpr auto kept = bidirectional_kept;
 
   static Options options(std::int64_t block_size, Ints grid, Ints blocks, Text feature_map, Text normalizer, double eps,
                          double scale) {
@@ -104,13 +106,16 @@ struct PackedFunction : torch::autograd::Function<PackedFunction> {
     RECORD_USER_SCOPE("mhla::bidirectional_packed");
     const at::Tensor mix = wide_mix(given_mix);
     context->set_materialize_grads(false);  // often nothing else reads v
-    context->save_for_backward({qkv, mix});
     context->saved_data["heads"] =
         std::vector<std::int64_t>{heads.heads, heads.kv_heads, heads.head_dim, heads.value_dim};
     context->saved_data["options"] =
         c10::IValue::make_capsule(c10::make_intrusive<SavedOptions<Bidirectional>>(options));
     const Slices in(qkv, heads);
-    return {forward_kernel<Bidirectional>({in.q, in.k, in.v, mix, {}, {}, {}}, options), in.v};
+    at::Tensor kept;
+    const at::Tensor out = forward_keeping<Bidirectional>({in.q, in.k, in.v, mix, {}, {}, {}}, options,
+                                                          keeps_summaries() ? &kept : nullptr);
+    context->save_for_backward({qkv, mix, kept});
+    return {out, in.v};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -129,7 +134,8 @@ struct PackedFunction : torch::autograd::Function<PackedFunction> {
     std::vector<at::Tensor> into{to.q, to.k, to.v};
     if (wanted[3]) into.push_back(gradients[1] = at::empty(saved[1].sizes(), saved[1].options()));
     if (given[0].defined()) {
-      backward_into<Bidirectional>(given[0], {in.q, in.k, in.v, saved[1], {}, {}, {}}, options->options, wanted, into);
+      backward_into<Bidirectional>(given[0], {in.q, in.k, in.v, saved[1], {}, {}, {}}, options->options, wanted, into,
+                                   saved[2]);
     } else {
       for (const at::Tensor& one : into) one.zero_();
     }

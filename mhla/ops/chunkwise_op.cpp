@@ -34,12 +34,14 @@ struct Chunkwise {
   using Options = ChunkwiseOptions;
   using Params = ChunkwiseParams;
   using Grads = ChunkwiseGrads;
+  static constexpr const char *kOp = "mhla::chunkwise", *kBackwardOp = "mhla::chunkwise_backward";
   static constexpr const char* kForwardEntry = "chunkwise_forward";
   static constexpr const char* kBackwardEntry = "chunkwise_backward";
   static constexpr auto forward = chunkwise_forward;
   static constexpr auto backward = chunkwise_backward;
   static constexpr auto forward_workspace = chunkwise_forward_workspace;
   static constexpr auto backward_workspace = chunkwise_backward_workspace;
+  static constexpr auto kept = chunkwise_kept;
 
   static Options options(std::int64_t chunk, Text feature_map, Text normalizer, double eps, Optional<double> scale,
                          Text beyond_mix) {
