@@ -114,6 +114,9 @@ typedef struct mhla_run_options {
   size_t workspace_bytes;
   void* stream; /* cudaStream_t for tensors on a CUDA device, null: the default stream; the call returns before it
                    ran, and can be recorded into a graph when it is given its workspace */
+  void* kept;   /* what forward leaves for backward of the same inputs: *_kept() bytes, aligned like the workspace and
+                   where it is; null: nothing */
+  size_t kept_bytes;
 } mhla_run_options;
 void mhla_run_options_init(mhla_run_options* options, size_t struct_size);
 
@@ -159,7 +162,8 @@ typedef struct mhla_grads {
 } mhla_grads;
 void mhla_grads_init(mhla_grads* grads, size_t struct_size);
 
-/* out: [B, N, H, E]. The workspace calls answer for the same call with the same options. */
+/* out: [B, N, H, E]. The workspace calls answer for the same call with the same options; the last says what forward can
+ * keep: 0 where backward would gain nothing. */
 mhla_status mhla_bidirectional_forward(const mhla_bidirectional_params* params, const mhla_tensor* out,
                                        const mhla_run_options* maybe_options);
 mhla_status mhla_bidirectional_backward(const mhla_bidirectional_params* params, const mhla_grads* grads,
@@ -168,6 +172,8 @@ mhla_status mhla_bidirectional_forward_workspace(const mhla_bidirectional_params
                                                  const mhla_run_options* maybe_options, int64_t* bytes);
 mhla_status mhla_bidirectional_backward_workspace(const mhla_bidirectional_params* params, const mhla_grads* grads,
                                                   const mhla_run_options* maybe_options, int64_t* bytes);
+mhla_status mhla_bidirectional_kept(const mhla_bidirectional_params* params, const mhla_tensor* out,
+                                    const mhla_run_options* maybe_options, int64_t* bytes);
 
 /* ---- causal, chunk by chunk ------------------------------------------------------------------------------------ */
 
@@ -198,6 +204,8 @@ mhla_status mhla_chunkwise_forward_workspace(const mhla_chunkwise_params* params
                                              const mhla_run_options* maybe_options, int64_t* bytes);
 mhla_status mhla_chunkwise_backward_workspace(const mhla_chunkwise_params* params, const mhla_grads* grads,
                                               const mhla_run_options* maybe_options, int64_t* bytes);
+mhla_status mhla_chunkwise_kept(const mhla_chunkwise_params* params, const mhla_tensor* out,
+                                const mhla_run_options* maybe_options, int64_t* bytes);
 
 /* ---- streaming ------------------------------------------------------------------------------------------------- */
 

@@ -108,6 +108,9 @@ RunOptions run_options_of(const mhla_run_options* maybe_options, const char* ent
   }
   run.workspace = {static_cast<std::byte*>(options.workspace), options.workspace_bytes};
   run.stream = options.stream;
+  if (options.kept == nullptr && options.kept_bytes != 0)
+    fail(entry, ": options.kept is null, but kept_bytes is ", options.kept_bytes);
+  run.kept = {static_cast<std::byte*>(options.kept), options.kept_bytes};
   return run;
 }
 

@@ -150,6 +150,15 @@ mhla_status mhla_bidirectional_backward_workspace(const mhla_bidirectional_param
   });
 }
 
+mhla_status mhla_bidirectional_kept(const mhla_bidirectional_params* params, const mhla_tensor* out,
+                                    const mhla_run_options* maybe_options, int64_t* bytes) {
+  static constexpr char kEntry[] = "mhla_bidirectional_kept";
+  return guarded([&] {
+    required(bytes, kEntry, "bytes") = bidirectional_kept(bidirectional_of(params, kEntry), out_of(out, kEntry),
+                                                          run_options_of(maybe_options, kEntry));
+  });
+}
+
 mhla_status mhla_chunkwise_forward(const mhla_chunkwise_params* params, const mhla_tensor* out,
                                    const mhla_run_options* maybe_options) {
   static constexpr char kEntry[] = "mhla_chunkwise_forward";
@@ -182,5 +191,14 @@ mhla_status mhla_chunkwise_backward_workspace(const mhla_chunkwise_params* param
   return guarded([&] {
     required(bytes, kEntry, "bytes") = chunkwise_backward_workspace(
         chunkwise_of(params, kEntry), grads_of<ChunkwiseGrads>(grads, kEntry), run_options_of(maybe_options, kEntry));
+  });
+}
+
+mhla_status mhla_chunkwise_kept(const mhla_chunkwise_params* params, const mhla_tensor* out,
+                                const mhla_run_options* maybe_options, int64_t* bytes) {
+  static constexpr char kEntry[] = "mhla_chunkwise_kept";
+  return guarded([&] {
+    required(bytes, kEntry, "bytes") =
+        chunkwise_kept(chunkwise_of(params, kEntry), out_of(out, kEntry), run_options_of(maybe_options, kEntry));
   });
 }
