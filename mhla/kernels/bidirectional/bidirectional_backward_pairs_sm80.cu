@@ -24,7 +24,7 @@ void launch_pair_gradients(const Problem& p, const Arguments& a, const Gradients
     });
   }
   if (p.dmix.given()) {
-    launch_next("pair_mix_kernel", pair_mix_kernel<0>, mix_sum_grid(p.L, p.Hm), kMixSumThreads, 0, stream, a, g,
+    launch_next("pair_mix_kernel", pair_mix_kernel<0>, mix_sum_grid<>(p.L, p.Hm), kMixSumThreads, 0, stream, a, g,
                 static_cast<int>(p.B), queries);
   }
 }

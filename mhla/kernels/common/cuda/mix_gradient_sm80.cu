@@ -88,22 +88,23 @@ __global__ void __launch_bounds__(128) mix_product_kernel(Arguments p, Gradients
 }
 
 // dmix from the parts of `rounds` launches. `heads`: sequences times kv heads.
-template <bool kWhole>
+template <bool kWhole, int kLanes>
 __global__ void __launch_bounds__(kMixSumThreads)
     mix_sum_kernel(Arguments p, Gradients g, int rows, int splits, int rounds, std::int64_t round_size, int heads) {
   after_previous();
   const int tiles = (p.M + rows - 1) / rows, every = p.mix_head ? p.Hkv : 1;  // every so many heads use a matrix
-  sum_mix_gradient<kWhole>(p, g, [&](int matrix, int i, int b, int lane) {
+  sum_mix_gradient<kWhole, kLanes>(p, g, [&](int matrix, int i, int b, int lane) {
     double sum = 0;
     if (!p.causal || b < i) {
       const std::int64_t split = std::int64_t{tiles} * tiles * rows * rows;
       const float* parts = g.parts + matrix * splits * split +
                            (std::int64_t{i} / rows * tiles + b / rows) * rows * rows + i % rows * rows + b % rows;
-      for (int round = 0; round < rounds; ++round) sum += lane_sum(parts + round * round_size, split, splits, lane);
+      for (int round = 0; round < rounds; ++round)
+        sum += lane_sum<kLanes>(parts + round * round_size, split, splits, lane);
     } else if (b == i) {
       const std::int64_t head = std::int64_t{p.M} * g.diagonals;
       const float* parts = g.maybe_diagonal + matrix * head + std::int64_t{i} * g.diagonals;
-      for (int d = 0; d < g.diagonals; ++d) sum += lane_sum(parts + d, every * head, heads / every, lane);
+      for (int d = 0; d < g.diagonals; ++d) sum += lane_sum<kLanes>(parts + d, every * head, heads / every, lane);
     }
     return sum;
   });
@@ -156,10 +157,17 @@ void MixGradient::launch_products(const Arguments& a, Gradients g, std::int64_t 
 void MixGradient::launch_sum(const Arguments& a, const Gradients& g, std::int64_t heads, std::int64_t matrices,
                              cudaStream_t stream) const {
   const bool whole = g.maybe_whole != nullptr;
-  const auto kernel = whole ? mix_sum_kernel<true> : mix_sum_kernel<false>;
-  launch_next("mix_sum_kernel", kernel, mix_sum_grid(whole ? a.M : g.L, matrices), kMixSumThreads, 0, stream, a, g,
-              product_rows(a.M), static_cast<int>(splits), static_cast<int>(rounds), round_size,
-              static_cast<int>(heads));
+  const std::int64_t L = whole ? a.M : g.L;
+  const auto launch = [&](auto kernel, dim3 grid) {
+    launch_next("mix_sum_kernel", kernel, grid, kMixSumThreads, 0, stream, a, g, product_rows(a.M),
+                static_cast<int>(splits), static_cast<int>(rounds), round_size, static_cast<int>(heads));
+  };
+  constexpr int kMany = kMixSumLanes, kFew = kFewMixSumLanes;
+  if (a.M > 64) {
+    launch(whole ? mix_sum_kernel<true, kFew> : mix_sum_kernel<false, kFew>, mix_sum_grid<kFew>(L, matrices));
+  } else {
+    launch(whole ? mix_sum_kernel<true, kMany> : mix_sum_kernel<false, kMany>, mix_sum_grid<kMany>(L, matrices));
+  }
 }
 
 void launch_mix_fold(const Gradients& g, std::int64_t matrices, cudaStream_t stream) {

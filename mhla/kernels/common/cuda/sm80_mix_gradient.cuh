@@ -66,34 +66,40 @@ struct MatrixStrips {
 // Rows and columns of dmix that a tile of products has.
 constexpr int product_rows(std::int64_t M) { return M <= 16 ? 16 : M <= 32 ? 32 : 64; }
 
-// Sums of dmix: a block of threads takes kMixSumEntries neighbours of a row, every kMixSumLanes-th part per lane.
-inline constexpr int kMixSumEntries = 8, kMixSumLanes = 32, kMixSumThreads = kMixSumEntries * kMixSumLanes;
-inline dim3 mix_sum_grid(std::int64_t L, std::int64_t matrices) {
-  return {static_cast<unsigned>((L + kMixSumEntries - 1) / kMixSumEntries), static_cast<unsigned>(L),
+// Sums of dmix: a block of threads takes neighbours of a row, every kLanes-th part per lane. Few entries have many
+// lanes, many have threads enough.
+inline constexpr int kMixSumThreads = 256, kMixSumLanes = 32, kFewMixSumLanes = 8;
+template <int kLanes = kMixSumLanes>
+constexpr int kMixSumEntries = kMixSumThreads / kLanes;
+template <int kLanes = kMixSumLanes>
+dim3 mix_sum_grid(std::int64_t L, std::int64_t matrices) {
+  return {static_cast<unsigned>((L + kMixSumEntries<kLanes> - 1) / kMixSumEntries<kLanes>), static_cast<unsigned>(L),
           static_cast<unsigned>(matrices)};
 }
 
 // The share of a lane of x[0] + x[stride] + ... over `count` terms, in f64: they may cancel.
+template <int kLanes = kMixSumLanes>
 __device__ inline double lane_sum(const float* x, std::int64_t stride, int count, int lane) {
   double sum = 0;
   x += lane * stride;
 #pragma unroll 8  // so many terms on their way
-  for (int at = lane; at < count; at += kMixSumLanes, x += kMixSumLanes * stride) sum += *x;
+  for (int at = lane; at < count; at += kLanes, x += kLanes * stride) sum += *x;
   return sum;
 }
 
 // dmix[i][b] of a matrix = the sum of share(matrix, i, b, lane) over the lanes; 0 where mix is not used. kWhole: to
 // maybe_whole.
-template <bool kWhole = false, class F>
+template <bool kWhole = false, int kLanes = kMixSumLanes, class F>
 __device__ inline void sum_mix_gradient(const Arguments& p, const Gradients& g, const F& share) {
-  __shared__ double sums[kMixSumLanes][kMixSumEntries];
-  const int lane = threadIdx.x / kMixSumEntries, entry = threadIdx.x % kMixSumEntries;
-  const int matrix = blockIdx.z, i = blockIdx.y, b = blockIdx.x * kMixSumEntries + entry;
+  constexpr int kEntries = kMixSumEntries<kLanes>;
+  __shared__ double sums[kLanes][kEntries];
+  const int lane = threadIdx.x / kEntries, entry = threadIdx.x % kEntries;
+  const int matrix = blockIdx.z, i = blockIdx.y, b = blockIdx.x * kEntries + entry;
   double sum = i < p.M && b < p.M ? share(matrix, i, b, lane) : 0;
   sums[lane][entry] = sum;
   __syncthreads();
   if (lane > 0 || b >= (kWhole ? g.whole_rows : g.L)) return;
-  for (int other = 1; other < kMixSumLanes; ++other) sum += sums[other][entry];
+  for (int other = 1; other < kLanes; ++other) sum += sums[other][entry];
   if constexpr (kWhole) {
     double& to = g.maybe_whole[(static_cast<std::int64_t>(matrix) * g.whole_rows + i) * g.whole_rows + b];
     to = g.whole_begun ? to + sum : sum;
@@ -120,7 +126,7 @@ struct MixGradient {
     round_size = Hm * splits * tiles * tiles * rows * rows;
   }
   [[nodiscard]] std::int64_t floats() const { return rounds * round_size; }  // of all parts
-  // dS~ and S of the units of `a`. With packed mix^T, which takes_back() alone can use, dS takes the place of dS~.
+  // dS~ and S of the units of `a`. With packed mix^T, only where takes_back(), dS takes the place of dS~.
   void launch_products(const Arguments& a, Gradients g, std::int64_t round, std::int64_t matrices, cudaStream_t stream,
                        const uint4* maybe_back_mix = nullptr) const;
   [[nodiscard]] bool takes_back(const Arguments& a) const { return own && sm90::mix_product_back(a.M, a.causal); }
