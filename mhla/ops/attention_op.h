@@ -52,10 +52,13 @@ inline std::array<const at::Tensor*, kGradients> differentiable(const AttentionI
   return {&in.q, &in.k, &in.v, &in.mix, &in.q_den, &in.k_den};
 }
 
-// mix as the kernels want it: a 16-bit one widened, any other as it is.
+// mix as the kernels want it: a 16-bit one widened, one that is expanded over heads in memory of its own, any other as
+// it is.
 inline at::Tensor wide_mix(const at::Tensor& mix) {
-  const bool narrow = mix.defined() && (mix.scalar_type() == at::kBFloat16 || mix.scalar_type() == at::kHalf);
-  return narrow ? mix.to(at::kFloat) : mix;
+  if (!mix.defined()) return mix;
+  if (mix.scalar_type() == at::kBFloat16 || mix.scalar_type() == at::kHalf) return mix.to(at::kFloat);
+  const bool expanded = !symbolic(mix) && mix.dim() == 3 && mix.size(0) > 1 && mix.stride(0) == 0;
+  return expanded ? mix.contiguous() : mix;
 }
 
 // Scratch memory on the device comes from PyTorch's allocator, in the order of its current stream.
@@ -249,16 +252,18 @@ struct SavedOptions : torch::CustomClassHolder {
 
 // Whether a call below autograd goes straight to the kernels, and not first to somebody who records or rewrites it: a
 // compiler, a trace, a dispatch mode.
-inline bool straight_to_kernels(const AttentionInputs& in) {
+inline bool straight_to_kernels(const AttentionInputs& in, const at::Tensor& maybe_dout = {}) {
   const c10::impl::LocalDispatchKeySet here = c10::impl::tls_local_dispatch_key_set();
-  for (const at::Tensor* x : differentiable(in)) {
-    if (!x->defined()) continue;
-    const c10::DispatchKeySet keys = (x->key_set() | here.included_) - here.excluded_ - c10::autocast_dispatch_keyset -
+  const auto straight = [&](const at::Tensor& x) {
+    if (!x.defined()) return true;
+    const c10::DispatchKeySet keys = (x.key_set() | here.included_) - here.excluded_ - c10::autocast_dispatch_keyset -
                                      c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
     const c10::DispatchKey first = keys.highestPriorityTypeId();
-    if (first != c10::DispatchKey::CPU && first != c10::DispatchKey::CUDA) return false;
-  }
-  return true;
+    return first == c10::DispatchKey::CPU || first == c10::DispatchKey::CUDA;
+  };
+  for (const at::Tensor* x : differentiable(in))
+    if (!straight(*x)) return false;
+  return straight(in.cu_seqlens) && straight(maybe_dout);
 }
 
 template <class Form>
@@ -310,7 +315,7 @@ struct Differentiable : torch::autograd::Function<Differentiable<Form>> {
                                               const at::Tensor& maybe_kept) {
     if (maybe_kept.defined() && !at::GradMode::is_enabled()) {
       const at::AutoDispatchBelowADInplaceOrView below;
-      if (straight_to_kernels(in)) {
+      if (straight_to_kernels(in, dout)) {
         RECORD_USER_SCOPE(Form::kBackwardOp);
         return backward_of_kept<Form>(dout, in, options, wanted, maybe_kept);
       }

@@ -112,6 +112,10 @@ TEST(CausalSm80Plan, SaysWhyNot) {
   EXPECT_EQ(fit_causal_problem(p), "q_den and k_den");
   p = lm_2048(), p.Hm = 4, p.Hkv = 2;
   EXPECT_EQ(fit_causal_problem(p), "a mix per head with shared kv heads");
+  p = lm_2048(), p.Hm = 4;
+  EXPECT_EQ(fit_causal_problem(p), "a mix per head whose heads share memory");
+  p.mix.stride[0] = 32 * 32;
+  EXPECT_EQ(fit_causal_problem(p), "");
   p = lm_2048(), p.M = p.L = 1025;
   EXPECT_EQ(fit_causal_problem(p), "1025 blocks, more than 1024");
   p = lm_2048(), p.B = std::int64_t{1} << 24;

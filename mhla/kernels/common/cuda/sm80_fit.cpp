@@ -51,6 +51,7 @@ int most_shared_bytes(int device) {
 std::string fit_common(const Problem& p, std::int64_t columns) {
   if (p.dtype() != DType::kBF16) return str("dtype ", name_of(p.dtype()));
   if (p.Hm > 1 && p.group() > 1) return "a mix per head with shared kv heads";
+  if (p.Hm > 1 && p.mix.stride[0] == 0) return "a mix per head whose heads share memory";
   if (tiles_of(padded_size(p.D), columns).rows == 0) return str("D = ", p.D, ", E = ", p.E, ": too large");
   if (p.M > kMaxBlocks) return str(p.M, " blocks, more than ", kMaxBlocks);
   const std::int64_t sequences = p.maybe_cu_seqlens.given() ? static_cast<std::int64_t>(p.sequences.size()) : p.B;
