@@ -104,7 +104,8 @@ mhla_status mhla_pool_from_callback(mhla_run_fn run, void* context, int32_t conc
 mhla_status mhla_set_threads(int32_t threads); /* workers of calls that name no pool; affects calls that start after */
 int32_t mhla_threads(void);
 
-/* How to run a call; null stands for the defaults. Nothing here changes what is computed. */
+/* How to run a call; null stands for the defaults. Nothing here changes what is computed; `kept` must
+ * be of the same inputs. */
 typedef struct mhla_run_options {
   size_t struct_size;
   const char* candidate; /* "cuda", "simd", "ref"; null: the first that takes the problem */
@@ -114,8 +115,8 @@ typedef struct mhla_run_options {
   size_t workspace_bytes;
   void* stream; /* cudaStream_t for tensors on a CUDA device, null: the default stream; the call returns before it
                    ran, and can be recorded into a graph when it is given its workspace */
-  void* kept;   /* what forward leaves for backward of the same inputs: *_kept() bytes, aligned like the workspace and
-                   where it is; null: nothing */
+  void* kept;   /* what forward leaves for backward of the same inputs: as many bytes as *_kept() says, aligned like the
+                   workspace and where it is; null: nothing */
   size_t kept_bytes;
 } mhla_run_options;
 void mhla_run_options_init(mhla_run_options* options, size_t struct_size);
@@ -162,8 +163,8 @@ typedef struct mhla_grads {
 } mhla_grads;
 void mhla_grads_init(mhla_grads* grads, size_t struct_size);
 
-/* out: [B, N, H, E]. The workspace calls answer for the same call with the same options; the last says what forward can
- * keep: 0 where backward would gain nothing. */
+/* out: [B, N, H, E]. The workspace calls answer for the same call with the same options; *_kept()
+ * says how many bytes forward can keep: 0 where backward would gain nothing. */
 mhla_status mhla_bidirectional_forward(const mhla_bidirectional_params* params, const mhla_tensor* out,
                                        const mhla_run_options* maybe_options);
 mhla_status mhla_bidirectional_backward(const mhla_bidirectional_params* params, const mhla_grads* grads,

@@ -30,10 +30,12 @@ DeviceProblem::DeviceProblem(const OpShape& shape, DType dtype, Pass pass, const
   views_ = views_of(host_);
   for (ConstView* view : {&views_.q, &views_.k, &views_.v, &views_.mix, &views_.dout}) move(*view);
   for (View* view : {&views_.out, &views_.dq, &views_.dk, &views_.dv, &views_.dmix}) move(*view);
-  if (pass == Pass::kBoth && keeps_summaries()) kept_ = DeviceBuffer(kept_bytes(shape_, views_, run_), device_);
-  run_.kept = kept_.bytes();
-  std::int64_t bytes = pass == Pass::kBackward ? 0 : workspace_bytes(shape_, Pass::kForward, views_, run_);
   backward_run_ = run_;
+  if (pass == Pass::kBoth) (void)backward_workspace();  // who runs it
+  if (pass == Pass::kBoth && keeps_summaries() && !backward_by_list())
+    kept_ = DeviceBuffer(kept_bytes(shape_, views_, run_), device_);
+  run_.kept = backward_run_.kept = kept_.bytes();
+  std::int64_t bytes = pass == Pass::kBackward ? 0 : workspace_bytes(shape_, Pass::kForward, views_, run_);
   if (pass != Pass::kForward) bytes = std::max(bytes, backward_workspace());
   workspace_ = DeviceBuffer(bytes, device_);
   run_.workspace = backward_run_.workspace = workspace_.bytes();
@@ -46,7 +48,7 @@ std::int64_t DeviceProblem::backward_workspace() {
     return workspace_bytes(shape_, Pass::kBackward, views_, backward_run_);
   } catch (const NoCandidate&) {
     if (pass_ != Pass::kBoth) throw;
-    backward_run_.candidate = {}, backward_run_.kept = {};
+    backward_run_.candidate = {};
     return workspace_bytes(shape_, Pass::kBackward, views_, backward_run_);
   }
 }

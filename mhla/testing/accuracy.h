@@ -39,7 +39,8 @@ std::string check_accuracy(const Case& c, std::string_view candidate);
 std::string accuracy_summary();
 // Two runs, and runs with 1, 2 and 7 threads, have the same bits.
 std::string check_repeatable(const Case& c, std::string_view candidate);
-// Summaries that forward keeps for backward change no bit, and backward only reads them.
+// Summaries that forward keeps for backward change no bit, and backward only reads them. Causal on a device they change
+// no more than rounding does: the two passes may mix with different instructions.
 std::string check_kept(const Case& c, std::string_view candidate);
 // Every batch element or packed sequence alone gives the bits it had in company: out, dq, dk, dv, dq_den, dk_den.
 std::string check_alone(const Case& c, std::string_view candidate);

@@ -221,7 +221,7 @@ __device__ inline void read_queries(const Arguments& p, const Gradients& g, std:
   }
 }
 
-// dS~ and dz~ of blocks, in place of S~ and z~.
+// dS~ and dz~ of blocks, in p.mixed.
 template <class S>
 __device__ inline void sum_queries(const Arguments& p, std::uint32_t base) {
   using T = QueryRoleTiles<S>;

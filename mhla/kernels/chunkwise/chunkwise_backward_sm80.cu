@@ -1,8 +1,8 @@
 // Backward of the causal form in bf16, candidates `sm80` and `sm90` (chunkwise_backward_sm80.cuh): summaries and
-// prefixes again, dq with w and c of every token, dP in place of P, dmix, dS in place of dP, then dk and dv, in rounds
-// of heads (kRoundBytes). Without a normaliser, and with up to 32 or 65 to 128 rows of mix, `sm90` makes S and dP first
-// and mixes both at once. Workspace: 4 M (D E + D) bytes per kv head of a round, half of that where forward kept
-// summaries (KeptSums), 8 bytes per token and query head, dmix in parts. Packed sequences go group by group
+// prefixes, again or kept by forward (KeptSums), dq with w and c of every token, dP, dmix, dS in place of dP, then dk
+// and dv, in rounds of heads (kRoundBytes). Without a normaliser, and with up to 32 or 65 to 128 rows of mix, `sm90`
+// makes S and dP first and mixes both at once. Workspace: 4 M (D E + D) bytes per kv head of a round, half of that
+// where summaries were kept, 8 bytes per token and query head, dmix in parts. Packed sequences go group by group
 // (chunkwise_sm80_plan.h).
 #include "mhla/core/workspace.h"
 #include "mhla/kernels/chunkwise/chunkwise_backward_sm80.cuh"
@@ -18,7 +18,7 @@ namespace mhla {
 namespace sm80 {
 namespace {
 
-// dP_i = sum_t (w q~_t)^T [dout_t c_t], in place of P_i: a block of threads per chunk and part.
+// dP_i = sum_t (w q~_t)^T [dout_t c_t], in p.mixed: a block of threads per chunk and part.
 template <class S>
 __global__ void __launch_bounds__(S::kRows * 32, S::kRows >= 8 ? 2 : 4)
     prefix_gradient_kernel(Arguments p, Gradients g) {
@@ -127,13 +127,15 @@ class CausalBackward {
     const int mixes = static_cast<int>(p_.Hm);
     Arguments back = a;
     a.packed_mix = packed_mix_, back.packed_mix = packed_mix_ + mixes * packed_mix_units(a.mix_rows, a.M);
-    if (!both_at_once(a) || mixed_on_panels(a.mix_rows)) {
+    const bool packs = !both_at_once(a) || mixed_on_panels(a.mix_rows);
+    if (packs) {
       launch_pack_mix(a, mixes, false, stream);
       launch_pack_mix(back, mixes, true, stream);
     }
     for (std::int64_t round = 0; round < rounds.count; ++round) {
       const std::int64_t first = round * rounds.at_once, heads = std::min(rounds.at_once, rounds.heads - first);
       a.first_unit = static_cast<int>(first * parts_), a.units = static_cast<int>(heads * parts_);
+      a.first_of_pass = !packs && round == 0;
       a.summaries = summaries_, a.mixed = mixed_, a.query_sums = both_at_once(a) ? summaries_ : mixed_;
       const std::int64_t kept = (group.before * p_.Hkv + first * group.chunks) * parts_;
       if (kept_.given()) a.summaries = kept_.summaries(kept), a.query_sums = kept_.mixed(kept);
@@ -166,7 +168,9 @@ class CausalBackward {
     summaries(a, sums, stream);
     Gradients free = g;
     free.weights = nullptr;
-    prefix_gradient(a, sums, free, stream);
+    Arguments prefixes = a;
+    prefixes.first_of_pass = a.first_of_pass && kept_.given();  // else S came before
+    prefix_gradient(prefixes, sums, free, stream);
     free.parts += round * rounds.mix.round_size;
     sm90::launch_mix_both(a, free, back_mix, rounds.mix.splits, p_.Hm, stream);
     query_gradient(a, g, heads, stream);

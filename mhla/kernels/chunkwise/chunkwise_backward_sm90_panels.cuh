@@ -18,7 +18,7 @@ struct PrefixGradientTiles {
   static_assert(kBytes <= kMaxSharedBytes && kBlocks * (kBytes + 1024) <= kAllSharedBytes);
 };
 
-// dP_i = sum_t (w q~_t)^T [dout_t c_t], in place of P_i.
+// dP_i = sum_t (w q~_t)^T [dout_t c_t], in p.mixed.
 template <class S>
 __global__ void __launch_bounds__(PrefixGradientTiles<S>::kThreads, PrefixGradientTiles<S>::kBlocks)
     panel_prefix_gradient_kernel(Arguments p, Gradients g) {

@@ -52,13 +52,13 @@ __global__ void __launch_bounds__(T::kThreads, 1) chunk_summary_kernel(const __g
     set_words(s.base + T::kOnesAt + threadIdx.x * 16, {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u});
   publish_shared();
   __syncthreads();
+  // Otherwise k and v, or q and dout, come from before the kernels of this pass, whose first one has waited.
+  if (a.p.first_of_pass) after_previous();
   if (group == 0) {
     keep_registers<T::kCopyRegisters>();
     if (warp == 0 && threadIdx.x == 0) copy_summary_tiles<T>(a, s);
     if (warp == 1) clear_summary_tiles<T>(a, s);
-    // k and v come from before the kernels of this pass; what the next one reads of those before comes from behind
-    // this.
-    if (warp == 2) after_previous(), allow_next();
+    if (warp == 2) after_previous(), allow_next();  // what the next one reads of those before comes from behind this
   } else {
     take_registers<T::kSumRegisters>();
     summary_rows<T>(a, s, group - 1);

@@ -19,8 +19,8 @@ void launch_causal_outputs(const Arguments& a, const Problem& problem, cudaStrea
 void launch_chunk_prefix_gradients(const Arguments& a, const Problem& problem, cudaStream_t stream);
 void launch_panel_prefix_gradient(const Arguments& a, const Gradients& g, cudaStream_t stream);
 
-// P in place of S, dS in place of dP and dmix in `splits` parts for each matrix, where mixes_both_at_once() holds.
-// back_mix: as a.packed_mix, transposed; both only where mixed_on_panels().
+// P in place of S unless forward kept it, dS in place of dP and dmix in `splits` parts for each matrix, where
+// mixes_both_at_once() holds. back_mix: as a.packed_mix, transposed; both only where mixed_on_panels().
 void launch_mix_both(const Arguments& a, const Gradients& g, const uint4* back_mix, std::int64_t splits,
                      std::int64_t matrices, cudaStream_t stream);
 

@@ -45,15 +45,24 @@ bool finish_empty(const Problem& p) {
   return true;
 }
 
-// The candidate over the memory that is kept, which is carved anew by every run. Both outlive the result.
+// The candidate over the memory that is kept, which is counted or carved anew by every run. It must be as large as
+// forward says: backward cannot tell what another forward pass has left. Candidate and problem outlive the result.
 Work with_kept(const Candidate<Problem>& candidate, const Problem& problem, std::span<std::byte> kept) {
   return [&candidate, &problem, kept](Workspace& workspace, Executor& executor) {
     if (kept.empty()) return candidate.run(problem, workspace, executor);
-    Workspace memory(kept);
+    Workspace memory = workspace.counting() ? Workspace() : Workspace(kept);
     Problem keeping = problem;
     keeping.maybe_kept = &memory;
     candidate.run(keeping, workspace, executor);
+    const bool ignored = problem.backward && memory.used() == 0;
+    if (memory.used() != static_cast<std::int64_t>(kept.size()) && !ignored)
+      fail(problem.entry, ": kept has ", kept.size(), " bytes, expected ", memory.used());
   };
+}
+
+// Bytes of q, k, v and out.
+std::int64_t token_bytes(const Problem& p) {
+  return (p.q.numel() + p.k.numel() + p.v.numel() + p.B * p.N * p.H * p.E) * size_of(p.dtype());
 }
 
 }  // namespace
@@ -118,7 +127,7 @@ std::int64_t kept_of(std::span<const Candidate<Problem>> list, const Problem& pr
   keeping.maybe_kept = &kept;
   count_workspace(problem.device(), run,
                   [&](Workspace& workspace, Executor& executor) { candidate.run(keeping, workspace, executor); });
-  return kept.used();
+  return kept.used() <= token_bytes(problem) ? kept.used() : 0;
 }
 
 void run_call(std::span<const Candidate<Problem>> list, const Problem& problem, const RunOptions& run) {

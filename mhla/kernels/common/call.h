@@ -46,7 +46,7 @@ std::int64_t count_workspace(int device, const RunOptions& run, const Work& work
 // A checked problem through its list: the whole call, or the bytes of scratch memory that it will use.
 void run_call(std::span<const Candidate<Problem>> list, const Problem& problem, const RunOptions& run);
 std::int64_t workspace_of(std::span<const Candidate<Problem>> list, const Problem& problem, const RunOptions& run);
-// Bytes that a forward problem keeps for backward.
+// Bytes that a forward problem keeps for backward: at most as many as q, k, v and out have, else none.
 std::int64_t kept_of(std::span<const Candidate<Problem>> list, const Problem& problem, const RunOptions& run);
 
 // What the params and gradients of every form have in common.

@@ -27,8 +27,8 @@ struct RunOptions {
   std::span<std::byte> workspace = {};  // at least *_workspace() bytes, 64-byte aligned, in the memory that the
                                         // tensors are in; empty: allocated by the call
   void* stream = nullptr;               // cudaStream_t, for tensors in device memory; the call returns before it ran
-  // What forward makes on its way and backward would make again: *_kept() bytes, aligned like the workspace and where
-  // it is, written by forward, read by backward of the same inputs and candidate. Empty: nothing is kept.
+  // What forward makes on its way and backward would make again: as many bytes as *_kept() says, aligned like the
+  // workspace and where it is, written by forward, read by backward of the same inputs and candidate. Empty: nothing.
   std::span<std::byte> kept = {};
 };
 

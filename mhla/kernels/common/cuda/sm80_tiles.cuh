@@ -46,6 +46,7 @@ struct Arguments {
   Bf16* mixed;                                 // S~, in place of S where S is not needed any more; its gradient
   const Bf16* query_sums;                      // S~ as backward reads it: `mixed`, in place of S, or kept by forward
   int first_unit, units;                       // of this launch
+  bool first_of_pass;                          // the first launch of a pass: its inputs may still be on their way
   std::uint32_t* maybe_taken;                  // what this launch has taken of its items (sm90_items.cuh)
   int taken_count;                             // packing mix clears so many of these from there on
   float* maybe_den;  // [B, H, N]: denominators with eps, made of q_den and k_den; then `normalized` is false
