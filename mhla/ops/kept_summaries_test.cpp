@@ -28,6 +28,10 @@ void expect_same_gradients(const char* text, DType dtype, c10::Device device) {
     if (x->defined()) *x = x->to(device);
   const std::vector<at::Tensor> leaves = require_gradients(in);
   const at::Tensor dout = tensor_of(inputs.dout).to(device), out = run_op(c, in);
+  {
+    const at::NoGradGuard nothing_kept;
+    EXPECT_TRUE(at::equal(out, run_op(c, in)));
+  }
   // A backward pass that could be differentiated goes through the dispatcher, where nothing is kept.
   const auto want = torch::autograd::grad({out}, leaves, {dout}, /*retain_graph=*/true, /*create_graph=*/true);
   for (int run = 0; run < 2; ++run) {

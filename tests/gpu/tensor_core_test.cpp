@@ -105,7 +105,25 @@ TEST_P(TensorCores, SameBitsInEveryOrderAndWithKeptSummaries) {
       }
     }
   }
-  EXPECT_EQ(keep, GetParam() == "sm80" ? 15 : 13);  // forward by phases; `sm90` has three ways by slices
+  EXPECT_EQ(keep, GetParam() == "sm80" ? 15 : 13);  // blocks are large enough; `sm90` takes two of these over slices
+}
+
+// Host memory as that of a device.
+template <class V>
+V placed(V view) {
+  view.device = 0;
+  return view;
+}
+ChunkwiseParams placed_params(const Case& c, const CaseInputs& in) {
+  ChunkwiseParams params = chunkwise_params(c, in);
+  for (ConstView* view : {&params.q, &params.k, &params.v, &params.mix}) *view = placed(*view);
+  return params;
+}
+Tensor tensor_like(const ConstView& view) { return {view.dtype, {view.shape.begin(), view.shape.begin() + view.rank}}; }
+Case causal_case(const char* text) {
+  Case c = parse_case(text);
+  c.dtype = DType::kBF16;
+  return c;
 }
 
 // The first launch of a backward pass may begin before the kernel that makes its inputs has ended: it reads k and v, or
@@ -113,48 +131,39 @@ TEST_P(TensorCores, SameBitsInEveryOrderAndWithKeptSummaries) {
 TEST(TensorCoresOfHopper, BackwardWaitsForWhatItReadsFirst) {
   const emulator::Modes restored;
   emulator::late_copies = false;
+  const auto bytes_of = [](const ConstView& view) {
+    return std::span(static_cast<std::byte*>(const_cast<void*>(view.data)),
+                     static_cast<std::size_t>(view.numel() * size_of(view.dtype)));
+  };
   for (const char* text : {"causal B=1 N=200 H=1 Hkv=1 D=128 E=128 layout=1d:128 map=identity norm=none",
                            "causal B=1 N=330 H=1 Hkv=1 D=128 E=128 layout=1d:128 cu=0,130,330 map=relu norm=none"}) {
-    Case c = parse_case(text);
-    c.dtype = DType::kBF16;
+    const Case c = causal_case(text);
     const CaseInputs in(c);
-    ChunkwiseParams params = chunkwise_params(c, in);
-    ConstView dout = in.dout;
-    for (ConstView* view : {&params.q, &params.k, &params.v, &params.mix, &dout}) view->device = 0;
-    const auto like = [](const ConstView& view) {
-      return Tensor(view.dtype, {view.shape.begin(), view.shape.begin() + view.rank});
-    };
-    const auto on_device = [](Tensor& x) {
-      View view = x.view();
-      view.device = 0;
-      return view;
-    };
-    const auto bytes_of = [](const ConstView& view) {
-      return std::span(static_cast<std::byte*>(const_cast<void*>(view.data)),
-                       static_cast<std::size_t>(view.numel() * size_of(view.dtype)));
-    };
-    RunOptions run;
-    run.candidate = "sm90";
-    Tensor out = like(in.dout);
+    const ChunkwiseParams params = placed_params(c, in);
+    Tensor out = tensor_like(in.dout);
     for (const bool keep : {false, true}) {
-      AlignedBuffer kept(keep ? chunkwise_kept(params, on_device(out), run) : 0);
+      RunOptions run;
+      run.candidate = "sm90";
+      const AlignedBuffer kept(keep ? chunkwise_kept(params, placed(out.view()), run) : 0);
       EXPECT_EQ(kept.bytes().empty(), !keep);
       run.kept = kept.bytes();
-      chunkwise_forward(params, on_device(out), run);
-      std::vector<Tensor> results[2];
-      for (const bool early : {false, true}) {
-        std::vector<Tensor>& to = results[early ? 1 : 0];
-        for (const ConstView& view : {in.q, in.k, in.v, in.mix}) to.push_back(like(view));
-        const ChunkwiseGrads grads{dout, on_device(to[0]), on_device(to[1]), on_device(to[2]), on_device(to[3]), {},
-                                   {}};
-        std::vector<std::span<std::byte>> of_previous;
-        if (early && keep) of_previous = {bytes_of(in.q), bytes_of(in.dout)};
-        if (early && !keep) of_previous = {bytes_of(in.k), bytes_of(in.v)};
+      chunkwise_forward(params, placed(out.view()), run);
+      const auto gradients = [&](const std::vector<std::span<std::byte>>& of_previous) {
+        std::vector<Tensor> to;
+        for (const ConstView& view : {in.q, in.k, in.v, in.mix}) to.push_back(tensor_like(view));
+        ChunkwiseGrads grads;
+        grads.dout = placed(in.dout);
+        grads.dq = placed(to[0].view()), grads.dk = placed(to[1].view());
+        grads.dv = placed(to[2].view()), grads.dmix = placed(to[3].view());
         const emulator::PreviousKernel previous(of_previous);
         chunkwise_backward(params, grads, run);
-      }
-      for (std::size_t i = 0; i < results[0].size(); ++i)
-        EXPECT_TRUE(results[1][i].same_bits(results[0][i])) << text << ", " << (keep ? "kept, " : "") << i;
+        return to;
+      };
+      const std::vector<Tensor> want = gradients({});
+      const std::vector<Tensor> got =
+          keep ? gradients({bytes_of(in.q), bytes_of(in.dout)}) : gradients({bytes_of(in.k), bytes_of(in.v)});
+      for (std::size_t i = 0; i < want.size(); ++i)
+        EXPECT_TRUE(got[i].same_bits(want[i])) << text << ", " << (keep ? "kept, " : "") << i;
     }
   }
 }
@@ -166,17 +175,13 @@ TEST(TensorCoresOfHopper, KeptMemoryIsAsLargeAsForwardSays) {
   run.candidate = "sm90", run.kept = memory.bytes();
   for (const char* text : {"causal B=1 N=200 H=1 Hkv=1 D=128 E=128 layout=1d:128 map=identity norm=none",
                            "causal B=1 N=130 H=1 Hkv=1 D=128 E=64 layout=1d:64 norm=none map=identity"}) {
-    Case c = parse_case(text);
-    c.dtype = DType::kBF16;
+    const Case c = causal_case(text);
     const CaseInputs in(c);
-    ChunkwiseParams params = chunkwise_params(c, in);
-    for (ConstView* view : {&params.q, &params.k, &params.v, &params.mix}) view->device = 0;
-    Tensor out(DType::kBF16, {in.dout.shape.begin(), in.dout.shape.begin() + 4});
-    View view = out.view();
-    view.device = 0;
-    const std::int64_t wanted = chunkwise_kept(params, view, {.candidate = "sm90"});
+    const ChunkwiseParams params = placed_params(c, in);
+    Tensor out = tensor_like(in.dout);
+    const std::int64_t wanted = chunkwise_kept(params, placed(out.view()), {.candidate = "sm90"});
     EXPECT_EQ(wanted == 0, c.E == 64) << text;
-    EXPECT_EQ(message_of([&] { chunkwise_forward(params, view, run); }),
+    EXPECT_EQ(message_of([&] { chunkwise_forward(params, placed(out.view()), run); }),
               str("chunkwise_forward: kept has ", 1 << 20, " bytes, expected ", wanted));
   }
 }

@@ -1,6 +1,7 @@
 // Weights of language models: published names in and out, folders, and what is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "mhla/core/error.h"
@@ -86,6 +87,10 @@ TEST(LmWeights, RefuseWhatDoesNotFit) {
       "model.layers.1.attn.k_proj.weight, model.layers.1.attn.mixing_matrix, model.layers.1.attn.o_proj.weight, "
       "model.layers.1.attn.q_proj.weight, model.layers.1.attn.v_proj.weight; left over: "
       "model.layers.2.attn.q_proj.weight; model.layers.0.attn.k_proj.weight has shape [8, 32], expected [16, 32]");
+  // Of a file of something else a few names are enough.
+  const std::string other = message_of([&] { load_published(*model, {{"weight", torch::zeros({1})}}); });
+  EXPECT_TRUE(has(other, " more; left over: weight")) << other;
+  EXPECT_EQ(std::count(other.begin(), other.end(), ','), 2) << other;
   published = published_weights(*model);
   published["lm_head.weight"] = torch::ones({50, 32});
   EXPECT_TRUE(has(message_of([&] { load_published(*model, published); }), "lm_head.weight differs"));
